@@ -1,0 +1,55 @@
+"""The errors a user can cause, each with the exit code that the command line ends with.
+
+Every message says what was found, what is allowed and the way out; a traceback is only for our own
+bugs. Infeasibility is a result of planning and carries its exit code where it is reported.
+"""
+
+from typing import ClassVar
+
+
+class PenstockError(ValueError):
+    """Base of all errors that a file, flag or model of the user's causes."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class UsageError(PenstockError):
+    """A flag or argument, or a combination of them, that cannot be meant."""
+
+    exit_code = 2
+
+
+class InvalidInput(PenstockError):
+    """Data that breaks a rule of its type: what a file holds, or what a caller built."""
+
+    exit_code = 3
+
+
+class NoPlanFits(PenstockError):
+    """No plan (or no order that was asked for) satisfies a limit; says which one binds."""
+
+    exit_code = 4
+
+
+class LimitReached(PenstockError):
+    """A time or work limit ended the search before any plan was found."""
+
+    exit_code = 5
+
+
+class DoesNotMatch(PenstockError):
+    """Plan and model, world size or device do not belong together."""
+
+    exit_code = 6
+
+
+class ReadableButWrong(PenstockError):
+    """A file that reads well and is wrong: problems found by ``validate`` or ``--check``."""
+
+    exit_code = 7
+
+
+class PeerLost(PenstockError):
+    """Another rank died or stalled."""
+
+    exit_code = 8

@@ -1,0 +1,287 @@
+"""Reading and writing every file of Penstock: strict on the way in, atomic on the way out.
+
+JSON and TOML become trees of `Node`, each of which knows its file and JSON pointer, so that an error
+names the place. Leaves out: what the fields mean (each type reads itself from a `Node`).
+"""
+
+import gzip
+import io
+import json
+import math
+import os
+import tempfile
+import tomllib
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from costmodel.errors import InvalidInput
+
+T = TypeVar("T")
+
+LARGEST_INTEGER = 2**63 - 1
+"""Times and sizes must fit a signed 64-bit word: numpy and CP-SAT compute with them."""
+
+MAX_DEPTH = 64
+"""No file of ours nests deeper; deeper ones exhaust the interpreter's stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value read from a file, with the place where it stands."""
+
+    value: object
+    pointer: str
+    file: str
+
+    def fail(self, allowed: str) -> NoReturn:
+        """Raise `InvalidInput` naming the place, what was found and what is allowed."""
+        raise InvalidInput(f"{self.file}: {self.pointer or '/'}: found {_brief(self.value)}; {allowed}")
+
+    def members(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, "Node"]:
+        """Return the members of an object; all of `required` and nothing unknown must be there."""
+        if not isinstance(self.value, dict):
+            self.fail("an object is needed here")
+        required, optional = tuple(required), tuple(optional)
+        for key in required:
+            if key not in self.value:
+                raise InvalidInput(
+                    f"{self.file}: {self.pointer or '/'}: the key {key!r} is missing; "
+                    f"it must hold {', '.join(required)}"
+                )
+        for key in self.value:
+            if key not in required and key not in optional:
+                allowed = ", ".join((*required, *optional))
+                raise InvalidInput(
+                    f"{self.file}: {self.pointer or '/'}: unknown key {key!r}; allowed are {allowed} "
+                    "(what is yours goes under 'extra' of the file)"
+                )
+        return {key: self._child(key, value) for key, value in self.value.items()}
+
+    def entries(self) -> dict[str, "Node"]:
+        """Return the members of an object whose keys are names chosen by the writer."""
+        if not isinstance(self.value, dict):
+            self.fail("an object is needed here")
+        return {key: self._child(key, value) for key, value in self.value.items()}
+
+    def items(self) -> list["Node"]:
+        """Return the elements of a list."""
+        if not isinstance(self.value, list):
+            self.fail("a list is needed here")
+        return [self._child(str(i), value) for i, value in enumerate(self.value)]
+
+    def integer(self, minimum: int = 0, maximum: int = LARGEST_INTEGER) -> int:
+        """Return a whole number within the bounds (both inclusive)."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int):
+            self.fail("a whole number is needed here")
+        if not minimum <= self.value <= maximum:
+            self.fail(f"the number must lie between {minimum} and {maximum}")
+        return self.value
+
+    def number(self, minimum: float = 0.0) -> float:
+        """Return a finite number that is at least `minimum`."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            self.fail("a number is needed here")
+        if not self.value >= minimum:
+            self.fail(f"the number must be at least {minimum:g}")
+        return float(self.value)
+
+    def text(self, allowed: Iterable[str] | None = None) -> str:
+        """Return a string, one of `allowed` when that is given."""
+        if not isinstance(self.value, str):
+            self.fail("a string is needed here")
+        if allowed is not None and self.value not in (names := tuple(allowed)):
+            self.fail(f"allowed are {', '.join(names)}")
+        return self.value
+
+    def flag(self) -> bool:
+        """Return true or false."""
+        if not isinstance(self.value, bool):
+            self.fail("true or false is needed here")
+        return self.value
+
+    def integers(self, minimum: int = 0) -> tuple[int, ...]:
+        """Return a list of whole numbers."""
+        return tuple(item.integer(minimum) for item in self.items())
+
+    def texts(self) -> tuple[str, ...]:
+        """Return a list of strings."""
+        return tuple(item.text() for item in self.items())
+
+    def build(self, make: Callable[[], T]) -> T:
+        """Call `make`; an `InvalidInput` it raises gets this node's file and pointer in front."""
+        try:
+            return make()
+        except InvalidInput as error:
+            if str(error).startswith(f"{self.file}: "):
+                raise
+            raise InvalidInput(f"{self.file}: {self.pointer or '/'}: {error}") from None
+
+    def _child(self, key: str, value: object) -> "Node":
+        step = key.replace("~", "~0").replace("/", "~1")
+        return Node(value, f"{self.pointer}/{step}", self.file)
+
+
+def read_json(path: str | Path) -> Node:
+    """Read a JSON file (gzip by the suffix ``.gz``) into a `Node`.
+
+    Raises
+    ------
+    InvalidInput
+        When the file is missing or unreadable, is not UTF-8 JSON, holds NaN, an infinity, a duplicate
+        key or more than 64 levels.
+    """
+    file = str(path)
+    text = _read_text(Path(path))
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
+        _check_depth(value)
+    except RecursionError:
+        raise InvalidInput(f"{file}: nested too deeply; at most {MAX_DEPTH} levels are allowed") from None
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{file}: not JSON at line {error.lineno}: {error.msg}; was the file cut off?") from None
+    except ValueError as error:  # a number of more digits than Python converts
+        raise InvalidInput(f"{file}: {error}") from None
+    return Node(value, "", file)
+
+
+def read_toml(path: str | Path) -> Node:
+    """Read a TOML file into a `Node`; the same rules as `read_json`."""
+    file = str(path)
+    try:
+        value = tomllib.loads(_read_text(Path(path)), parse_float=_finite)
+        _check_depth(value)
+    except RecursionError:
+        raise InvalidInput(f"{file}: nested too deeply; at most {MAX_DEPTH} levels are allowed") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{file}: not TOML: {error}") from None
+    except ValueError as error:
+        raise InvalidInput(f"{file}: {error}") from None
+    return Node(value, "", file)
+
+
+def document(
+    root: Node, kind: str, version: int, required: Iterable[str], optional: Iterable[str] = ()
+) -> dict[str, Node]:
+    """Check the ``format`` and ``version`` of a file and return its members.
+
+    Readers know version N and N-1. Version 1 is the first one, so today only 1 is read.
+    """
+    if not isinstance(root.value, dict):
+        root.fail("an object is needed here")
+    found = root.value.get("format")
+    if found != kind:
+        raise InvalidInput(f"{root.file}: /format: found {_brief(found)}; a file of format {kind!r} is needed here")
+    number = root.value.get("version")
+    known = [v for v in (version - 1, version) if v >= 1]
+    if isinstance(number, bool) or number not in known:
+        raise InvalidInput(
+            f"{root.file}: /version: found {_brief(number)}; this release reads version "
+            f"{' and '.join(map(str, known))} of {kind}: write the file again with a matching release"
+        )
+    return root.members(("format", "version", *required), optional)
+
+
+def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, object]) -> None:
+    """Write a document atomically; the same body gives the same bytes."""
+    write_text(path, json.dumps({"format": kind, "version": version, **body}, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write text (gzip by the suffix ``.gz``) atomically."""
+    data = text.encode()
+    write_bytes(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Replace the file at `path` as a whole: whoever reads it sees the old or the new one, never a part.
+
+    A temporary file in the same folder is written, flushed to disk and renamed over the target; then
+    the folder is flushed, so that the new name survives a power cut too.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    except OSError as error:
+        raise InvalidInput(
+            f"{path}: cannot be written: {error.strerror}; name a folder that you may write to"
+        ) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read()
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"{path}: there is no such file; check the name and the working folder") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: byte {error.start} is not UTF-8 text; is this the right file?") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidInput(f"{path}: not a whole gzip file, though its name ends in .gz") from None
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members: dict[str, object] = {}
+    for key, value in pairs:
+        if key in members:
+            raise InvalidInput(f"the key {key!r} stands twice in one object; keep one of them")
+        members[key] = value
+    return members
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise InvalidInput(f"found {name}; only finite numbers are allowed")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidInput(f"found {text}; only finite numbers are allowed")
+    return value
+
+
+def _check_depth(value: object, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _check_depth(item, depth + 1)
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,128 @@
+"""How long a transfer takes: latency and bandwidth by range of sizes, as measured or as given.
+
+Models one transfer alone on its link. Leaves out contention, which the simulator's mode ``links`` and
+the cluster's shared links add.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from costmodel.errors import InvalidInput
+from costmodel.files import Node, document, read_json, write_json
+
+LINKS_FORMAT, LINKS_VERSION = "penstock-links", 1
+CLASSES = ("p2p", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """Sizes from `min_bytes` on take ``latency_ns + bytes / bandwidth_gbs`` (10^9 bytes a second)."""
+
+    min_bytes: int
+    latency_ns: int
+    bandwidth_gbs: float
+
+    def __post_init__(self) -> None:
+        if self.bandwidth_gbs <= 0:
+            raise InvalidInput(f"bandwidth_gbs is {self.bandwidth_gbs:g}; it must be above 0 (10^9 bytes a second)")
+        if min(self.min_bytes, self.latency_ns) < 0:
+            raise InvalidInput("min_bytes and latency_ns must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """One kind of transfer: its ranges in rising order, and the measured table (bytes, ns)."""
+
+    ranges: tuple[SizeRange, ...]
+    table: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        starts = [r.min_bytes for r in self.ranges]
+        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+            raise InvalidInput(f"size ranges start at {starts}; they must start at 0 and rise")
+
+    def time_ns(self, size_bytes: int) -> int:
+        """Time of one transfer of `size_bytes`; nothing to send takes no time."""
+        if size_bytes == 0:
+            return 0
+        fit = next(r for r in reversed(self.ranges) if r.min_bytes <= size_bytes)
+        return fit.latency_ns + round(size_bytes / fit.bandwidth_gbs)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Measured links: backend, device, number of ranks, and a `LinkClass` for each class measured."""
+
+    backend: str
+    device: str
+    num_ranks: int
+    classes: Mapping[str, LinkClass]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON body (without ``format`` and ``version``)."""
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "num_ranks": self.num_ranks,
+            "classes": {name: _class_to_json(link) for name, link in self.classes.items()},
+        }
+
+    @classmethod
+    def from_node(cls, members: Mapping[str, Node]) -> "Links":
+        """Read the body back."""
+        classes = {}
+        for name, node in members["classes"].entries().items():
+            if name not in CLASSES:
+                node.fail(f"the classes are {', '.join(CLASSES)}")
+            classes[name] = _class_from_node(node)
+        return cls(members["backend"].text(), members["device"].text(), members["num_ranks"].integer(1), classes)
+
+
+LINKS_KEYS = ("backend", "device", "num_ranks", "classes")
+
+
+def read_links(path: str | Path) -> Links:
+    """Read a links file."""
+    return Links.from_node(document(read_json(path), LINKS_FORMAT, LINKS_VERSION, LINKS_KEYS, ("provenance", "extra")))
+
+
+def write_links(path: str | Path, links: Links, provenance: Mapping[str, object] | None = None) -> None:
+    """Write a links file."""
+    write_json(
+        path, LINKS_FORMAT, LINKS_VERSION, {**links.to_json(), "provenance": dict(provenance or {}), "extra": {}}
+    )
+
+
+def _class_to_json(link: LinkClass) -> dict[str, object]:
+    return {
+        "ranges": [
+            {"min_bytes": r.min_bytes, "latency_ns": r.latency_ns, "bandwidth_gbs": r.bandwidth_gbs}
+            for r in link.ranges
+        ],
+        "table": [list(row) for row in link.table],
+    }
+
+
+def _class_from_node(node: Node) -> LinkClass:
+    members = node.members(("ranges",), ("table",))
+    return node.build(
+        lambda: LinkClass(tuple(map(_range_from_node, members["ranges"].items())), _table(members.get("table")))
+    )
+
+
+def _range_from_node(node: Node) -> SizeRange:
+    fields = node.members(("min_bytes", "latency_ns", "bandwidth_gbs"))
+    return node.build(
+        lambda: SizeRange(
+            fields["min_bytes"].integer(), fields["latency_ns"].integer(), fields["bandwidth_gbs"].number()
+        )
+    )
+
+
+def _table(node: Node | None) -> tuple[tuple[int, int], ...]:
+    rows = [row.integers() for row in node.items()] if node else []
+    for row in rows:
+        if node and len(row) != 2:
+            node.fail("each row is [bytes, ns]")
+    return tuple((row[0], row[1]) for row in rows)
