@@ -92,12 +92,14 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value that flows: one producer, all its consumers (operator names), its bytes a size.
+    """A value that flows: one producer, all its consumers (operator names), its bytes a micro-batch size.
 
+    `name` is unique and what plans call it (an operator with several outputs produces several tensors);
     ``gradient`` says whether a gradient of the same size flows back; `storage` is the storage id
     shared with `SavedStorage`, so that a stage counts a received and saved tensor once.
     """
 
+    name: str
     producer: str
     consumers: tuple[str, ...]
     size_bytes: tuple[int, ...]
@@ -125,12 +127,13 @@ class OperatorGraph:
         if not self.operators:
             raise InvalidInput("a graph without operators; at least one is needed")
         _reject_repeats("operator", (operator.name for operator in self.operators))
+        _reject_repeats("tensor", (tensor.name for tensor in self.tensors))
         _reject_repeats("parameter", (parameter.name for parameter in self.parameters))
-        for tensor in self.tensors:
+        for tensor in self.tensors:  # before any look-up, so that a wrong name is explained
             for name in (tensor.producer, *tensor.consumers):
                 if name not in self.index:
                     raise InvalidInput(
-                        f"the tensor of {tensor.producer!r} names the operator {name!r}, which the graph "
+                        f"the tensor {tensor.name!r} names the operator {name!r}, which the graph "
                         f"does not hold; {_nearest(name, self.index)}"
                     )
         for operator in self.operators:
@@ -177,7 +180,7 @@ class OperatorGraph:
         content = {
             "operators": [[o.name, o.kind, list(o.parameters)] for o in self.operators],
             "parameters": sorted([p.name, list(p.shape)] for p in self.parameters),
-            "edges": sorted([t.producer, sorted(t.consumers)] for t in self.tensors),
+            "edges": sorted([t.name, t.producer, sorted(t.consumers)] for t in self.tensors),
         }
         return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
@@ -200,8 +203,8 @@ class OperatorGraph:
         node = self.index[producer]
         if node not in parent:
             raise InvalidInput(
-                f"operator {consumer!r} is listed before {producer!r}, whose output it reads; list operators in an order "
-                "in which every one follows its inputs"
+                f"operator {consumer!r} is listed before {producer!r}, whose output it reads; list operators so that "
+                "every one follows its inputs"
             )
         cycle = []
         while node != -1:

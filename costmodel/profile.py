@@ -81,21 +81,21 @@ class Profile:
                 f"{len(self.times)} times for {len(self.graph.operators)} operators; one entry each is needed"
             )
         for operator, times in zip(self.graph.operators, self.times, strict=True):
-            rows = (
+            lists = (
                 operator.output_bytes,
                 times.forward_ns,
                 times.backward_input_ns,
                 times.backward_weight_ns,
                 times.spread,
             )
-            if any(len(row) != len(sizes) for row in rows):
+            if any(len(row) != len(sizes) for row in lists):
                 raise InvalidInput(
                     f"operator {operator.name!r} needs {len(sizes)} entries in each list, one a micro-batch size {list(sizes)}"
                 )
         for tensor in self.graph.tensors:
             if len(tensor.size_bytes) != len(sizes):
                 raise InvalidInput(
-                    f"the tensor of {tensor.producer!r} needs {len(sizes)} entries in bytes, one a micro-batch size"
+                    f"the tensor {tensor.name!r} needs {len(sizes)} entries in bytes, one a micro-batch size"
                 )
         if len(self.whole.step_ns) != len(sizes):
             raise InvalidInput(f"whole.step_ns needs {len(sizes)} entries, one a micro-batch size")
@@ -172,6 +172,7 @@ def write_profile(path: str | Path, profile: Profile) -> None:
             "operators": [_operator_to_json(o, t) for o, t in zip(graph.operators, profile.times, strict=True)],
             "tensors": [
                 {
+                    "name": t.name,
                     "producer": t.producer,
                     "consumers": list(t.consumers),
                     "bytes": list(t.size_bytes),
@@ -260,8 +261,9 @@ def _times(node: Node) -> OperatorTimes:
 
 
 def _tensor(node: Node) -> Tensor:
-    fields = node.members(("producer", "consumers", "bytes"), ("gradient", "storage"))
+    fields = node.members(("producer", "consumers", "bytes"), ("name", "gradient", "storage"))
     return Tensor(
+        fields["name" if "name" in fields else "producer"].text(),
         fields["producer"].text(),
         fields["consumers"].texts(),
         fields["bytes"].integers(),
