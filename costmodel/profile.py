@@ -90,7 +90,7 @@ class Profile:
             )
             if any(len(row) != len(sizes) for row in lists):
                 raise InvalidInput(
-                    f"operator {operator.name!r} needs {len(sizes)} entries in each list, one a micro-batch size {list(sizes)}"
+                    f"operator {operator.name!r} needs {len(sizes)} entries in each list, one a size {list(sizes)}"
                 )
         for tensor in self.graph.tensors:
             if len(tensor.size_bytes) != len(sizes):

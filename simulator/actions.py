@@ -1,0 +1,102 @@
+"""What a rank does, one action at a time, and the text form of it.
+
+The letters are torch's: F forward, B full backward, I input gradient, W weight gradient. The text of
+an action is ``<stage><kind><microbatch>`` with a sequence slice after a dot (``2F5``, ``2F5.1``); a
+transfer names the other stage (``2SEND_F5>4``, ``4RECV_F5<2``); stage-wide actions have no micro-batch
+(``2REDUCE``, ``2OPT``). Leaves out durations: those are costs.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodel.errors import InvalidInput
+
+
+class Kind(StrEnum):
+    """Kinds of actions."""
+
+    F = "F"
+    B = "B"
+    I = "I"  # noqa: E741 - torch's letter
+    W = "W"
+    R = "R"
+    SEND_F = "SEND_F"
+    RECV_F = "RECV_F"
+    SEND_B = "SEND_B"
+    RECV_B = "RECV_B"
+    REDUCE = "REDUCE"
+    UNSHARD = "UNSHARD"
+    RESHARD = "RESHARD"
+    OFFLOAD = "OFFLOAD"
+    RELOAD = "RELOAD"
+    OPT = "OPT"
+
+
+COMPUTE = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R})
+"""Kinds that occupy a rank's compute stream for one micro-batch."""
+
+SENDS = frozenset({Kind.SEND_F, Kind.SEND_B})
+RECEIVES = frozenset({Kind.RECV_F, Kind.RECV_B})
+STAGE_WIDE = frozenset({Kind.REDUCE, Kind.UNSHARD, Kind.RESHARD, Kind.OFFLOAD, Kind.RELOAD, Kind.OPT})
+"""Kinds that may stand without a micro-batch."""
+
+_TEXT = re.compile(r"(\d{1,9})([A-Z]+(?:_[FB])?)(?:(\d{1,9})(?:\.(\d{1,9}))?)?(?:([<>])(\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action of one rank.
+
+    Attributes
+    ----------
+    kind : Kind
+    stage : int
+        The stage that acts: for a receive the one that receives.
+    microbatch : int
+        Index of the (first) micro-batch; -1 for stage-wide actions.
+    slice_index : int
+        Sequence slice; -1 for the whole sequence.
+    peer : int
+        The stage at the other end of a transfer; -1 otherwise.
+    """
+
+    kind: Kind
+    stage: int
+    microbatch: int = -1
+    slice_index: int = -1
+    peer: int = -1
+
+    def __str__(self) -> str:
+        text = f"{self.stage}{self.kind}"
+        if self.microbatch >= 0:
+            text += str(self.microbatch)
+        if self.slice_index >= 0:
+            text += f".{self.slice_index}"
+        if self.kind in SENDS:
+            text += f">{self.peer}"
+        if self.kind in RECEIVES:
+            text += f"<{self.peer}"
+        return text
+
+
+def parse_action(text: str) -> Action:
+    """Read an action back from its text.
+
+    Raises
+    ------
+    InvalidInput
+        When the text is no action, or lacks what its kind needs.
+    """
+    match = _TEXT.fullmatch(text)
+    if not match or match[2] not in Kind.__members__:
+        raise InvalidInput(f"{text!r} is no action; write <stage><kind><microbatch>, as in 2F5, 2SEND_F5>4 or 2OPT")
+    kind = Kind(match[2])
+    if match[3] is None and kind not in STAGE_WIDE:
+        raise InvalidInput(f"{text!r} lacks a micro-batch; write for example {match[1]}{kind}0")
+    sign = ">" if kind in SENDS else "<" if kind in RECEIVES else None
+    if match[5] != sign:
+        allowed = f"{kind} names the other stage after {sign!r}" if sign else f"{kind} names no other stage"
+        raise InvalidInput(f"{text!r}: {allowed}")
+    number = [-1 if part is None else int(part) for part in (match[3], match[4], match[6])]
+    return Action(kind, int(match[1]), *number)

@@ -1,0 +1,139 @@
+"""When everything happened: spans on the streams of each rank, and memory over time.
+
+Predicted timelines come from the engine, measured ones from the executor: one type, one clock
+(nanoseconds from the start of the step). Needs the standard library alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from costmodel.errors import InvalidInput
+from costmodel.files import Node, document, read_json, write_json
+from simulator.actions import COMPUTE, Action, parse_action
+
+TIMELINE_FORMAT, TIMELINE_VERSION = "penstock-timeline", 1
+STREAMS = ("compute", "send", "receive", "collective")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One action on one stream of one rank, from `start_ns` to `end_ns`."""
+
+    action: Action
+    rank: int
+    stream: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans of all ranks, and the steps of each rank's memory.
+
+    Attributes
+    ----------
+    num_ranks : int
+    spans : tuple of Span
+        In order of rank, stream and start. Two spans on one stream of one rank never overlap.
+    memory : tuple of tuple of (int, int)
+        For each rank the points (time_ns, bytes) at which its memory changes, from the static part on.
+    """
+
+    num_ranks: int
+    spans: tuple[Span, ...]
+    memory: tuple[tuple[tuple[int, int], ...], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        last: dict[tuple[int, str], Span] = {}
+        for span in self.spans:
+            before = last.get((span.rank, span.stream))
+            if span.end_ns < span.start_ns or (before and span.start_ns < before.end_ns):
+                raise InvalidInput(
+                    f"rank {span.rank}, stream {span.stream}: {span.action} from {span.start_ns} to {span.end_ns} ns "
+                    f"overlaps {before.action if before else 'itself'}; spans on one stream follow each other"
+                )
+            last[span.rank, span.stream] = span
+
+    @cached_property
+    def step_time_ns(self) -> int:
+        """First start to last end over all ranks."""
+        if not self.spans:
+            return 0
+        return max(s.end_ns for s in self.spans) - min(s.start_ns for s in self.spans)
+
+    @cached_property
+    def compute_spans(self) -> tuple[tuple[Span, ...], ...]:
+        """F, B, I, W and R of each rank, by start."""
+        rows: list[list[Span]] = [[] for _ in range(self.num_ranks)]
+        for span in self.spans:
+            if span.action.kind in COMPUTE:
+                rows[span.rank].append(span)
+        return tuple(tuple(sorted(row, key=lambda s: s.start_ns)) for row in rows)
+
+    @cached_property
+    def span_ns(self) -> int:
+        """Largest, over ranks, of last end minus first start of the rank's own compute (Zero Bubble papers)."""
+        return max((row[-1].end_ns - row[0].start_ns for row in self.compute_spans if row), default=0)
+
+    @cached_property
+    def compute_ns(self) -> int:
+        """Compute of all ranks together."""
+        return sum(s.end_ns - s.start_ns for row in self.compute_spans for s in row)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """1 - compute / (ranks x step time)."""
+        return 1 - self.compute_ns / (self.num_ranks * self.step_time_ns) if self.step_time_ns else 0.0
+
+    @property
+    def bubble_ratio_span(self) -> float:
+        """1 - compute / (ranks x span)."""
+        return 1 - self.compute_ns / (self.num_ranks * self.span_ns) if self.span_ns else 0.0
+
+    @cached_property
+    def peak_memory_bytes(self) -> tuple[int, ...]:
+        """Peak of each rank's memory; empty when none was recorded."""
+        return tuple(max((size for _, size in points), default=0) for points in self.memory)
+
+
+def write_timeline(path: str | Path, timeline: Timeline, extra: Mapping[str, object] | None = None) -> None:
+    """Write a timeline file; a span is [action, rank, stream, start_ns, end_ns]."""
+    write_json(
+        path,
+        TIMELINE_FORMAT,
+        TIMELINE_VERSION,
+        {
+            "num_ranks": timeline.num_ranks,
+            "spans": [[str(s.action), s.rank, s.stream, s.start_ns, s.end_ns] for s in timeline.spans],
+            "memory": [[list(point) for point in row] for row in timeline.memory],
+            "extra": dict(extra or {}),
+        },
+    )
+
+
+def read_timeline(path: str | Path) -> Timeline:
+    """Read a timeline file."""
+    root = read_json(path)
+    top = document(root, TIMELINE_FORMAT, TIMELINE_VERSION, ("num_ranks", "spans"), ("memory", "extra"))
+    num_ranks = top["num_ranks"].integer(1)
+    spans = []
+    for node in top["spans"].items():
+        row = node.items()
+        if len(row) != 5:
+            node.fail("a span is [action, rank, stream, start_ns, end_ns]")
+        rank, stream = row[1].integer(0, num_ranks - 1), row[2].text(STREAMS)
+        spans.append(Span(_action(row[0]), rank, stream, row[3].integer(), row[4].integer()))
+    memory = []
+    for row_node in top["memory"].items() if "memory" in top else []:
+        points = [point.integers() for point in row_node.items()]
+        if any(len(point) != 2 for point in points):
+            row_node.fail("each point is [time_ns, bytes]")
+        memory.append(tuple((point[0], point[1]) for point in points))
+    return root.build(lambda: Timeline(num_ranks, tuple(spans), tuple(memory)))
+
+
+def _action(node: Node) -> Action:
+    text = node.text()
+    return node.build(lambda: parse_action(text))
