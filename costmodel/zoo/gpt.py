@@ -1,0 +1,84 @@
+"""A GPT-2-like decoder: token and position embedding, causal pre-norm layers, a head that is not tied.
+
+Leaves out dropout, so that every run and every split of the model gives the same loss.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """One causal pre-norm transformer layer on (batch, sequence, hidden)."""
+
+    def __init__(self, hidden: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm_attention = nn.LayerNorm(hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.project = nn.Linear(hidden, hidden)
+        self.norm_ffn = nn.LayerNorm(hidden)
+        self.up = nn.Linear(hidden, 4 * hidden)
+        self.down = nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (batch, sequence, hidden) to the same shape."""
+        batch, sequence, hidden = x.shape
+        heads = self.qkv(self.norm_attention(x)).view(batch, sequence, 3, self.num_heads, -1)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+        out: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_ffn(x))))
+        return out
+
+
+class Decoder(nn.Module):
+    """Tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
+
+    def __init__(
+        self, vocabulary: int, hidden: int, num_layers: int, num_heads: int, sequence: int, tied: bool
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.positions = nn.Embedding(sequence, hidden)
+        self.layers = nn.Sequential(*(Block(hidden, num_heads) for _ in range(num_layers)))
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map token ids (batch, sequence) to next-token logits."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
+        logits: torch.Tensor = self.head(self.norm(self.layers(x)))
+        return logits
+
+
+def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of each token given those before it."""
+    return F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+
+
+Example = tuple[nn.Module, tuple[torch.Tensor], torch.Tensor, object]
+
+
+def build(
+    batch: int = 8,
+    vocabulary: int = 50257,
+    hidden: int = 768,
+    num_layers: int = 12,
+    num_heads: int = 12,
+    sequence: int = 1024,
+    tied: bool = False,
+) -> Example:
+    """Return the model (GPT-2's shape by default), tokens, the same tokens as targets and the loss."""
+    torch.manual_seed(0)
+    model = Decoder(vocabulary, hidden, num_layers, num_heads, sequence, tied)
+    tokens = torch.randint(vocabulary, (batch, sequence))
+    return model, (tokens,), tokens, next_token_loss
+
+
+def build_small(batch: int = 8, tied: bool = False) -> Example:
+    """Six layers, hidden 192, sequence 64, vocabulary 512."""
+    return build(batch, vocabulary=512, hidden=192, num_layers=6, num_heads=6, sequence=64, tied=tied)
