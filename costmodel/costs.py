@@ -5,7 +5,7 @@ a profile, people write them by hand (``penstock-costs``). Leaves out orders: th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
@@ -241,3 +241,16 @@ def _edges(node: Node) -> tuple[EdgeCost, ...]:
             )
         )
     return tuple(found)
+
+
+def stage_to_json(cost: StageCost) -> dict[str, object]:
+    """Return the JSON form of one stage's cost, as it stands in a plan."""
+    body = {key: value if isinstance(value := getattr(cost, key), int) else list(value) for key in PER_ACTION}
+    return {**body, "backward": cost.backward, "memory_terms": dict(cost.memory_terms)}
+
+
+def stage_from_node(node: Node) -> StageCost:
+    """Read one stage's cost as it stands in a plan."""
+    fields = node.members(_REQUIRED, (*PER_ACTION, "backward", "memory_terms"))
+    terms = fields["memory_terms"].entries() if "memory_terms" in fields else {}
+    return replace(_stage(fields), memory_terms=tuple((name, term.integer()) for name, term in terms.items()))

@@ -1,0 +1,236 @@
+"""The machines: device types, hosts in order of rank, and link groups apart from hosts.
+
+Two devices use the first (innermost) link whose group holds both. The same keys make the TOML file
+that people write and the JSON inside a plan. Leaves out what collectives cost.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from costmodel.errors import InvalidInput
+from costmodel.files import Node, document, read_toml
+from costmodel.links import LINKS_KEYS, LinkClass, Links, SizeRange, read_links
+
+CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """A kind of device: its kind for torch (``cpu`` or ``cuda``), memory and catalogue id ("" if none)."""
+
+    name: str
+    memory_bytes: int
+    type: str = "cuda"
+    catalogue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`count` hosts alike, each with `devices` devices of type `device`; host memory 0 when not given."""
+
+    device: str
+    devices: int
+    count: int = 1
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGroup:
+    """A link that joins groups of `group` consecutive devices (0: all of them)."""
+
+    name: str
+    group: int
+    bandwidth_gbs: float
+    latency_ns: int
+    shared_gbs: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices in order of rank and how they are joined.
+
+    `speeds` are exceptions: (rank, factor), 1 being the speed of its device type. `links` are
+    measured latencies and bandwidths that take the place of the given ones.
+
+    Raises
+    ------
+    InvalidInput
+        On an unknown device type, a group that does not divide the devices, or two devices that no
+        link joins.
+    """
+
+    devices: tuple[DeviceType, ...]
+    hosts: tuple[Host, ...]
+    groups: tuple[LinkGroup, ...]
+    speeds: tuple[tuple[int, float], ...] = ()
+    links: Links | None = None
+
+    def __post_init__(self) -> None:
+        known = {device.name for device in self.devices}
+        for host in self.hosts:
+            if host.device not in known:
+                raise InvalidInput(
+                    f"a host has the device {host.device!r}; the file defines {', '.join(sorted(known))}"
+                )
+        if self.num_devices < 1:
+            raise InvalidInput("no devices; give at least one [[host]]")
+        self._check_groups()
+        for rank, speed in self.speeds:
+            if not 0 <= rank < self.num_devices or speed <= 0:
+                raise InvalidInput(
+                    f"rank {rank} with speed {speed:g}: ranks are 0 to {self.num_devices - 1}, speeds above 0"
+                )
+
+    @cached_property
+    def num_devices(self) -> int:
+        """How many devices (ranks) there are."""
+        return sum(host.count * host.devices for host in self.hosts)
+
+    @cached_property
+    def _types(self) -> tuple[DeviceType, ...]:
+        by_name = {device.name: device for device in self.devices}
+        return tuple(by_name[host.device] for host in self.hosts for _ in range(host.count * host.devices))
+
+    def device_of(self, rank: int) -> DeviceType:
+        """Device type of a rank."""
+        return self._types[rank]
+
+    def speed_of(self, rank: int) -> float:
+        """Speed of a rank against its device type."""
+        return dict(self.speeds).get(rank, 1.0)
+
+    def link_between(self, first: int, second: int) -> LinkGroup:
+        """Innermost link whose group holds both ranks."""
+        return next(g for g in self.groups if not g.group or first // g.group == second // g.group)
+
+    def p2p_ns(self, first: int, second: int, size_bytes: int) -> int:
+        """Time of one transfer between two ranks; 0 within a rank."""
+        if first == second:
+            return 0
+        if self.links and "p2p" in self.links.classes:
+            return self.links.classes["p2p"].time_ns(size_bytes)
+        group = self.link_between(first, second)
+        return LinkClass((SizeRange(0, group.latency_ns, group.bandwidth_gbs),)).time_ns(size_bytes)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON that stands in a plan: the keys of the TOML file."""
+        body: dict[str, object] = {
+            "device": [
+                {"name": d.name, "type": d.type, "catalogue": d.catalogue, "memory_gib": d.memory_bytes / GIB}
+                for d in self.devices
+            ],
+            "host": [
+                {"count": h.count, "device": h.device, "devices": h.devices, "memory_gib": h.memory_bytes / GIB}
+                for h in self.hosts
+            ],
+            "link": [
+                {
+                    "name": g.name,
+                    "group": g.group,
+                    "bandwidth_gbs": g.bandwidth_gbs,
+                    "latency_us": g.latency_ns / 1000,
+                    "shared_gbs": g.shared_gbs,
+                }
+                for g in self.groups
+            ],
+            "rank": [{"index": rank, "speed": speed} for rank, speed in self.speeds],
+        }
+        if self.links:
+            body["links"] = self.links.to_json()
+        return body
+
+    def _check_groups(self) -> None:
+        if not self.groups and self.num_devices > 1:
+            raise InvalidInput("no [[link]]; several devices need one whose group holds them all (group = 0)")
+        for group in self.groups:
+            if group.bandwidth_gbs <= 0 or group.latency_ns < 0 or group.shared_gbs < 0:
+                raise InvalidInput(
+                    f"link {group.name!r}: bandwidth_gbs {group.bandwidth_gbs:g} must be above 0 (10^9 bytes a second, "
+                    "one direction), latency_us and shared_gbs not below 0"
+                )
+            if group.group and self.num_devices % group.group:
+                raise InvalidInput(
+                    f"link {group.name!r} joins groups of {group.group} devices, which does not divide the "
+                    f"{self.num_devices} devices; choose a divisor, or 0 for all of them"
+                )
+        if self.groups and all(0 < g.group < self.num_devices for g in self.groups):
+            raise InvalidInput(
+                f"no link joins all {self.num_devices} devices; give an outermost [[link]] with group = 0"
+            )
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Read a cluster file (TOML); ``links`` in it names a links file beside it."""
+    root = read_toml(path)
+    top = document(root, CLUSTER_FORMAT, CLUSTER_VERSION, ("device", "host"), ("link", "rank", "links", "extra"))
+    links = read_links(Path(path).parent / top["links"].text()) if "links" in top else None
+    return root.build(lambda: _cluster(top, links))
+
+
+def cluster_from_node(node: Node) -> Cluster:
+    """Read the cluster that stands inside a plan."""
+    top = node.members(("device", "host"), ("link", "rank", "links"))
+    links = Links.from_node(top["links"].members(LINKS_KEYS)) if "links" in top else None
+    return node.build(lambda: _cluster(top, links))
+
+
+def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -> Cluster:
+    """Return one host of `num_devices` devices alike, joined by the measured links.
+
+    Without measured links the transfer is taken as free, which is said in the plan's provenance.
+    """
+    group = LinkGroup("local", 0, 1e9, 0)
+    if links and "p2p" in links.classes:
+        last = links.classes["p2p"].ranges[-1]
+        group = LinkGroup("local", 0, last.bandwidth_gbs, links.classes["p2p"].ranges[0].latency_ns)
+    return Cluster((device,), (Host(device.name, num_devices),), (group,), (), links)
+
+
+def _cluster(top: Mapping[str, Node], links: Links | None) -> Cluster:
+    rows: Callable[[str], Iterable[Node]] = lambda key: top[key].items() if key in top else ()  # noqa: E731
+    return Cluster(
+        tuple(_device(node) for node in rows("device")),
+        tuple(_host(node) for node in rows("host")),
+        tuple(_group(node) for node in rows("link")),
+        tuple(_exception(node) for node in rows("rank")),
+        links,
+    )
+
+
+def _device(node: Node) -> DeviceType:
+    fields = node.members(("name", "memory_gib"), ("type", "catalogue"))
+    return DeviceType(
+        fields["name"].text(),
+        round(fields["memory_gib"].number() * GIB),
+        fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda",
+        fields["catalogue"].text() if "catalogue" in fields else "",
+    )
+
+
+def _host(node: Node) -> Host:
+    fields = node.members(("device", "devices"), ("count", "memory_gib"))
+    return Host(
+        fields["device"].text(),
+        fields["devices"].integer(1),
+        fields["count"].integer(1) if "count" in fields else 1,
+        round(fields["memory_gib"].number() * GIB) if "memory_gib" in fields else 0,
+    )
+
+
+def _group(node: Node) -> LinkGroup:
+    fields = node.members(("name", "group", "bandwidth_gbs", "latency_us"), ("shared_gbs",))
+    return LinkGroup(
+        fields["name"].text(),
+        fields["group"].integer(),
+        fields["bandwidth_gbs"].number(),
+        round(fields["latency_us"].number() * 1000),
+        fields["shared_gbs"].number() if "shared_gbs" in fields else 0.0,
+    )
+
+
+def _exception(node: Node) -> tuple[int, float]:
+    fields = node.members(("index", "speed"))
+    return fields["index"].integer(), fields["speed"].number()

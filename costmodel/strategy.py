@@ -1,0 +1,51 @@
+"""How one stage spreads over its devices: degrees of parallelism, sharded states, recompute, offload.
+
+Leaves out prices; the cost model knows which of these it can price.
+"""
+
+from dataclasses import dataclass, fields
+
+from costmodel.errors import InvalidInput
+from costmodel.files import Node
+
+RECOMPUTE = ("none", "selective", "full")
+OFFLOAD = ("none", "optimizer", "parameters", "activations")
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """Degrees of data, tensor, sequence, context and expert parallelism, ZeRO stage 0-3, recompute, offload."""
+
+    data: int = 1
+    tensor: int = 1
+    sequence: int = 1
+    context: int = 1
+    expert: int = 1
+    zero: int = 0
+    recompute: str = "none"
+    offload: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "sequence", "context", "expert"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"config.{name} is {getattr(self, name)}; a degree is at least 1")
+        if self.zero not in range(4):
+            raise InvalidInput(f"config.zero is {self.zero}; allowed are 0, 1, 2 and 3")
+        if self.recompute not in RECOMPUTE:
+            raise InvalidInput(f"config.recompute is {self.recompute!r}; allowed are {', '.join(RECOMPUTE)}")
+        if self.offload not in OFFLOAD:
+            raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_node(cls, node: Node) -> "StageConfig":
+        """Read the JSON form; a key left out has its default."""
+        members = node.members((), [field.name for field in fields(cls)])
+        values = {
+            name: member.text() if name in ("recompute", "offload") else member.integer()
+            for name, member in members.items()
+        }
+        return node.build(lambda: cls(**values))  # type: ignore[arg-type]

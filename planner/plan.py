@@ -1,0 +1,317 @@
+"""The plan: what runs where, in which order, what it is predicted to take, and how good that is.
+
+One JSON file (``penstock-plan``). Actions stay text here, so that the independent checker reads plans
+without the simulator. Leaves out how plans are found (`planner.search`) and run (`executor`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from costmodel.cluster import Cluster, cluster_from_node
+from costmodel.costs import Costs, EdgeCost, StageCost, stage_from_node, stage_to_json
+from costmodel.errors import InvalidInput
+from costmodel.files import Node, document, read_json, write_json
+from costmodel.strategy import StageConfig
+
+PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 1
+STATUSES = ("optimal", "bounded", "heuristic", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of a step, of a micro-batch, and how many micro-batches that makes."""
+
+    global_size: int
+    microbatch_size: int
+    num_microbatches: int
+
+    def __post_init__(self) -> None:
+        if self.microbatch_size * self.num_microbatches != self.global_size:
+            raise InvalidInput(
+                f"{self.num_microbatches} micro-batches of {self.microbatch_size} samples do not make the "
+                f"{self.global_size} of the batch"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """A stage: its operators, the ranks that replicate it, its configuration and cost."""
+
+    operators: tuple[str, ...]
+    ranks: tuple[int, ...]
+    cost: StageCost
+    config: StageConfig = field(default_factory=StageConfig)
+    microbatch_multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEdge:
+    """The tensors that stage `source` sends to stage `target` for each micro-batch.
+
+    A tensor that `source` itself received is relayed; `size_bytes` is that of one micro-batch.
+    """
+
+    source: int
+    target: int
+    tensors: tuple[str, ...]
+    size_bytes: int
+    p2p_ns: int = 0
+    gradient: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the simulator says of the plan; one memory figure a rank."""
+
+    step_time_ns: int
+    span_ns: int
+    bubble_ratio: float
+    peak_memory_bytes: tuple[int, ...]
+    peak_memory_upper_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """How the plan was found and how far from the best it may be.
+
+    Attributes
+    ----------
+    status : str
+        ``optimal`` (objective equals the bound), ``bounded``, ``heuristic`` (no bound) or ``baseline``.
+    objective : int
+        The simulated step time in ns.
+    lower_bound_ns : int
+        No plan within `scope` takes less.
+    scope : str
+        The decisions that the bound ranges over, schedule family included.
+    baselines : mapping of str to int
+        Simulated step time of each rival plan.
+    best_step_time_ns : int
+        The best step time seen; above it by at most 1 % a simpler plan is preferred.
+    limited_by : str
+        What ended the search.
+    """
+
+    status: str
+    objective: int
+    lower_bound_ns: int
+    scope: str
+    baselines: Mapping[str, int] = field(default_factory=dict)
+    best_step_time_ns: int = 0
+    limited_by: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise InvalidInput(f"search.status is {self.status!r}; allowed are {', '.join(STATUSES)}")
+        if self.lower_bound_ns > self.objective:
+            raise InvalidInput(f"the lower bound {self.lower_bound_ns} ns is above the objective {self.objective} ns")
+
+    @property
+    def gap(self) -> float:
+        """Objective / lower bound - 1."""
+        return self.objective / self.lower_bound_ns - 1 if self.lower_bound_ns else float(self.objective > 0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan file's content; `orders` holds each rank's actions as text, lowered."""
+
+    model_name: str
+    fingerprint: str
+    num_operators: int
+    cluster: Cluster
+    batch: Batch
+    schedule: str
+    stages: tuple[PlanStage, ...]
+    edges: tuple[PlanEdge, ...]
+    orders: tuple[tuple[str, ...], ...]
+    prediction: Prediction
+    search: SearchResult
+    runs_on: tuple[str, ...]
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        costs = self.costs()  # checks stages, edges and ranks
+        if costs.num_ranks > self.cluster.num_devices or len(self.orders) != costs.num_ranks:
+            raise InvalidInput(
+                f"the stages use {costs.num_ranks} ranks, the plan orders {len(self.orders)} and the cluster has "
+                f"{self.cluster.num_devices} devices"
+            )
+
+    def costs(self) -> Costs:
+        """Return what the stages and edges cost, as the simulator takes it."""
+        return Costs(
+            tuple(stage.cost for stage in self.stages),
+            tuple(EdgeCost(e.source, e.target, e.p2p_ns, e.size_bytes, e.gradient) for e in self.edges),
+            tuple(stage.ranks for stage in self.stages),
+            tuple(stage.microbatch_multiple for stage in self.stages),
+        )
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan file; see `costmodel.files` for what is refused."""
+    root = read_json(path)
+    top = document(root, PLAN_FORMAT, PLAN_VERSION, _TOP, ("provenance", "extra"))
+    model = top["model"].members(("name", "fingerprint", "operators"))
+    return root.build(
+        lambda: Plan(
+            model_name=model["name"].text(),
+            fingerprint=model["fingerprint"].text(),
+            num_operators=model["operators"].integer(1),
+            cluster=cluster_from_node(top["cluster"]),
+            batch=_batch(top["batch"]),
+            schedule=top["schedule"].text(),
+            stages=tuple(_stage(node, i) for i, node in enumerate(top["stages"].items())),
+            edges=tuple(map(_edge, top["edges"].items())),
+            orders=tuple(_order(node, i) for i, node in enumerate(top["ranks"].items())),
+            prediction=_prediction(top["prediction"]),
+            search=_search(top["search"]),
+            runs_on=top["runs_on"].texts(),
+            provenance={k: v.value for k, v in top["provenance"].entries().items()} if "provenance" in top else {},
+            extra={k: v.value for k, v in top["extra"].entries().items()} if "extra" in top else {},
+        )
+    )
+
+
+_TOP = ("model", "cluster", "batch", "schedule", "stages", "edges", "ranks", "prediction", "search", "runs_on")
+
+
+def write_plan(path: str | Path, plan: Plan) -> None:
+    """Write a plan file atomically; the same plan gives the same bytes."""
+    write_json(path, PLAN_FORMAT, PLAN_VERSION, plan_to_json(plan))
+
+
+def plan_to_json(plan: Plan) -> dict[str, object]:
+    """Return the JSON body of a plan file (without ``format`` and ``version``)."""
+    prediction, search = plan.prediction, plan.search
+    return {
+        "model": {"name": plan.model_name, "fingerprint": plan.fingerprint, "operators": plan.num_operators},
+        "cluster": plan.cluster.to_json(),
+        "batch": {
+            "global": plan.batch.global_size,
+            "microbatch_size": plan.batch.microbatch_size,
+            "microbatches": plan.batch.num_microbatches,
+        },
+        "schedule": plan.schedule,
+        "stages": [_stage_to_json(i, stage) for i, stage in enumerate(plan.stages)],
+        "edges": [
+            {
+                "from": e.source,
+                "to": e.target,
+                "tensors": list(e.tensors),
+                "bytes": e.size_bytes,
+                "p2p_ns": e.p2p_ns,
+                "gradient": e.gradient,
+            }
+            for e in plan.edges
+        ],
+        "ranks": [
+            {"index": rank, "device": plan.cluster.device_of(rank).name, "actions": list(order)}
+            for rank, order in enumerate(plan.orders)
+        ],
+        "prediction": {
+            "step_time_ns": prediction.step_time_ns,
+            "span_ns": prediction.span_ns,
+            "bubble_ratio": prediction.bubble_ratio,
+            "peak_memory_bytes": list(prediction.peak_memory_bytes),
+            "peak_memory_upper_bytes": list(prediction.peak_memory_upper_bytes),
+        },
+        "search": {
+            "status": search.status,
+            "objective": search.objective,
+            "lower_bound_ns": search.lower_bound_ns,
+            "gap": search.gap,
+            "scope": search.scope,
+            "baselines": dict(search.baselines),
+            "best_step_time_ns": search.best_step_time_ns,
+            "limited_by": search.limited_by,
+        },
+        "runs_on": list(plan.runs_on),
+        "provenance": dict(plan.provenance),
+        "extra": dict(plan.extra),
+    }
+
+
+def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
+    return {
+        "index": index,
+        "operators": list(stage.operators),
+        "ranks": list(stage.ranks),
+        "config": stage.config.to_json(),
+        "microbatch_multiple": stage.microbatch_multiple,
+        "cost": stage_to_json(stage.cost),
+    }
+
+
+def _stage(node: Node, index: int) -> PlanStage:
+    fields = node.members(("index", "operators", "ranks", "config", "microbatch_multiple", "cost"))
+    _in_order(fields["index"], index)
+    return PlanStage(
+        fields["operators"].texts(),
+        fields["ranks"].integers(),
+        stage_from_node(fields["cost"]),
+        StageConfig.from_node(fields["config"]),
+        fields["microbatch_multiple"].integer(1),
+    )
+
+
+def _edge(node: Node) -> PlanEdge:
+    fields = node.members(("from", "to", "tensors", "bytes"), ("p2p_ns", "gradient"))
+    return PlanEdge(
+        fields["from"].integer(),
+        fields["to"].integer(),
+        fields["tensors"].texts(),
+        fields["bytes"].integer(),
+        fields["p2p_ns"].integer() if "p2p_ns" in fields else 0,
+        fields["gradient"].flag() if "gradient" in fields else True,
+    )
+
+
+def _order(node: Node, index: int) -> tuple[str, ...]:
+    fields = node.members(("index", "device", "actions"))
+    _in_order(fields["index"], index)
+    return fields["actions"].texts()
+
+
+def _in_order(node: Node, index: int) -> None:
+    if node.integer() != index:
+        node.fail(f"the entries are listed in order of their index, {index} is next")
+
+
+def _batch(node: Node) -> Batch:
+    fields = node.members(("global", "microbatch_size", "microbatches"))
+    return node.build(
+        lambda: Batch(
+            fields["global"].integer(1), fields["microbatch_size"].integer(1), fields["microbatches"].integer(1)
+        )
+    )
+
+
+def _prediction(node: Node) -> Prediction:
+    fields = node.members(("step_time_ns", "span_ns", "bubble_ratio", "peak_memory_bytes", "peak_memory_upper_bytes"))
+    return Prediction(
+        fields["step_time_ns"].integer(),
+        fields["span_ns"].integer(),
+        fields["bubble_ratio"].number(),
+        fields["peak_memory_bytes"].integers(),
+        fields["peak_memory_upper_bytes"].integers(),
+    )
+
+
+def _search(node: Node) -> SearchResult:
+    fields = node.members(
+        ("status", "objective", "lower_bound_ns", "gap", "scope", "baselines"), ("best_step_time_ns", "limited_by")
+    )
+    return node.build(
+        lambda: SearchResult(
+            fields["status"].text(STATUSES),
+            fields["objective"].integer(),
+            fields["lower_bound_ns"].integer(),
+            fields["scope"].text(),
+            {name: value.integer() for name, value in fields["baselines"].entries().items()},
+            fields["best_step_time_ns"].integer() if "best_step_time_ns" in fields else fields["objective"].integer(),
+            fields["limited_by"].text() if "limited_by" in fields else "",
+        )
+    )
