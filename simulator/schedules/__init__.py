@@ -1,0 +1,56 @@
+"""The catalogue of schedules: one file a schedule, one table that lists them all.
+
+`build_schedule` makes orders of compute actions (F and B, or F, I and W) from costs. Lowering, gradient
+reduction and the optimizer are added elsewhere.
+"""
+
+from costmodel.costs import Costs
+from costmodel.errors import UsageError
+from simulator.schedule import Schedule, check_multiples, stage_graph
+from simulator.schedules import graph_1f1b
+from simulator.schedules.kind import ClosedForm, Request, ScheduleKind, Uniform
+
+__all__ = ["SCHEDULES", "ClosedForm", "Request", "ScheduleKind", "Uniform", "build_schedule"]
+
+SCHEDULES: dict[str, ScheduleKind] = {module.KIND.name: module.KIND for module in (graph_1f1b,)}
+"""Every schedule by its name."""
+
+
+def build_schedule(
+    name: str,
+    costs: Costs,
+    num_microbatches: int,
+    *,
+    group_size: int | None = None,
+    memory_limit_bytes: int | None = None,
+    objective: str = "span",
+) -> Schedule:
+    """Make a schedule from the catalogue.
+
+    Parameters
+    ----------
+    name : str
+        A key of `SCHEDULES`.
+    costs : Costs
+        Where stages run and what they cost; fixed orders use the placement alone.
+    num_microbatches : int
+    group_size : int, optional
+        Of `interleaved-1f1b`; the number of ranks by default.
+    memory_limit_bytes : int, optional
+        Bytes a rank may hold, for schedules that plan within a limit (`zb-auto`); a fixed order ignores it.
+    objective : str
+        ``span`` or ``step``: what `zb-auto` minimises.
+
+    Raises
+    ------
+    UsageError
+        For an unknown name, or a placement that the schedule does not run on.
+    NoPlanFits
+        When a synthesis finds no order within the limit.
+    """
+    if name not in SCHEDULES:
+        raise UsageError(f"no schedule is called {name!r}; there are {', '.join(SCHEDULES)}")
+    graph = stage_graph(costs)
+    check_multiples(graph, num_microbatches)
+    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective)
+    return Schedule(name, graph, num_microbatches, SCHEDULES[name].orders(request))

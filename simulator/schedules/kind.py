@@ -1,0 +1,123 @@
+"""What the catalogue says about a schedule, and what a generator is asked for.
+
+A generator takes a `Request` and returns, for each rank, the order of its compute actions; it knows
+nothing of lowering, gradient reduction or the optimizer. Closed forms are kept as text for people and
+as functions for tests, each with the conditions under which it holds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from costmodel.costs import Costs
+from simulator.actions import Action
+from simulator.schedule import StageGraph
+
+Orders = tuple[tuple[Action, ...], ...]
+"""For each rank its compute actions in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a generator is asked for.
+
+    Attributes
+    ----------
+    costs : Costs
+        Times, bytes and edges of the stages.
+    graph : StageGraph
+        The stage graph of `costs`.
+    num_microbatches : int
+    group_size : int or None
+        Micro-batches that a chunk takes before its rank turns to the next chunk (interleaved schedules).
+    memory_limit_bytes : int or None
+        Most bytes (static part included) that a rank may hold; for schedules that plan within a limit.
+    objective : str
+        What a synthesis minimises: ``span`` or ``step``.
+    """
+
+    costs: Costs
+    graph: StageGraph
+    num_microbatches: int
+    group_size: int | None = None
+    memory_limit_bytes: int | None = None
+    objective: str = "span"
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """A pipeline whose ranks all cost the same: what closed forms are about.
+
+    Attributes
+    ----------
+    ranks, chunks, microbatches : int
+        p, v and m.
+    forward, backward_input, backward_weight, p2p : Fraction
+        F, I and W of all of one rank's work for one micro-batch, and the delay c of an edge.
+    """
+
+    ranks: int
+    chunks: int
+    microbatches: int
+    forward: Fraction
+    backward_input: Fraction
+    backward_weight: Fraction
+    p2p: Fraction = Fraction(0)
+
+    @property
+    def work(self) -> Fraction:
+        """T = F + I + W: one rank's work for one micro-batch."""
+        return self.forward + self.backward_input + self.backward_weight
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """A formula, in words and as a function, and when it holds.
+
+    Attributes
+    ----------
+    text, condition : str
+        In p, v, m, r (rank), F, I, W, T = F + I + W and c (delay of an edge).
+    value : callable
+        From the pipeline (and the rank, for peaks) to the value.
+    holds : callable
+        Whether the formula is exact for a pipeline.
+    """
+
+    text: str
+    condition: str
+    value: Callable[[Uniform, int], Fraction]
+    holds: Callable[[Uniform], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleKind:
+    """One row of the catalogue.
+
+    Attributes
+    ----------
+    name : str
+    placement : str
+        ``line`` (one stage a rank, in index order), ``loop`` (stage c p + r on rank r) or ``graph`` (any).
+    split : bool
+        Whether the backward is split into I and W.
+    description, source : str
+    orders : callable
+        The generator.
+    bubble : ClosedForm or None
+        Idle time of the step (for `bubble_of` "span": of the span) of one rank.
+    peak : ClosedForm or None
+        Peak activations of a rank, in activation shares.
+    bubble_of : str
+        ``step`` or ``span``: which of the two `bubble` is about.
+    """
+
+    name: str
+    placement: str
+    split: bool
+    description: str
+    source: str
+    orders: Callable[[Request], Orders]
+    bubble: ClosedForm | None = None
+    peak: ClosedForm | None = None
+    bubble_of: str = "step"
