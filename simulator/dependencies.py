@@ -1,0 +1,116 @@
+"""What an action waits for besides its rank's order, and what it sends to whom.
+
+Models data only: outputs along the edges of the stage graph, gradients back along the edges that carry
+one. Micro-batch groups of two stages meet where their ranges overlap, so stages may work on different
+numbers of micro-batches at a time. Leaves out times, links and memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulator.actions import COMPUTE, Action, Kind
+from simulator.schedule import Schedule, StageEdge, StageGraph
+
+
+def carries_gradient(graph: StageGraph, edge: StageEdge) -> bool:
+    """Whether a gradient flows back over an edge: it is marked so and both of its ends have backwards."""
+    return edge.gradient and graph.backward[edge.source] and graph.backward[edge.target]
+
+
+def overlapping(graph: StageGraph, stage: int, first: int, stop: int) -> range:
+    """First micro-batch of each action of `stage` that shares a micro-batch with [first, stop)."""
+    multiple = graph.multiples[stage]
+    return range(first - first % multiple, stop, multiple)
+
+
+def needs(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
+    """Return for each compute action of a schedule the compute actions whose results it needs.
+
+    F needs F of every predecessor whose range overlaps its own; R its F; B and I their own F (and R where
+    there is one) and B or I of every successor that sends a gradient; W its I. With sequence slices, F
+    also needs the slice before, a backward the slice after. Actions that the schedule lacks are left out.
+    """
+    present = {action for order in schedule.orders for action in order if action.kind in COMPUTE}
+    return {action: tuple(n for n in _needed(schedule.graph, action, present) if n in present) for action in present}
+
+
+def required(schedule: Schedule, action: Action, present: set[Action]) -> tuple[Action, ...]:
+    """Return what a compute action needs, whether it is there or not (a missing B or I is named as B)."""
+    return tuple(_needed(schedule.graph, action, present))
+
+
+def _needed(graph: StageGraph, action: Action, present: set[Action]) -> Iterator[Action]:
+    stage, first, piece = action.stage, action.microbatch, action.slice_index
+    stop = first + graph.multiples[stage]
+    if action.kind is Kind.F:
+        for source in graph.predecessors[stage]:
+            yield from (Action(Kind.F, source, k, piece) for k in overlapping(graph, source, first, stop))
+        if piece > 0:
+            yield Action(Kind.F, stage, first, piece - 1)
+    elif action.kind is Kind.W:
+        yield Action(Kind.I, stage, first, piece)
+    else:
+        yield Action(Kind.F, stage, first, piece)
+        if action.kind is not Kind.R:
+            yield from _needed_by_backward(graph, action, present)
+
+
+def _needed_by_backward(graph: StageGraph, action: Action, present: set[Action]) -> Iterator[Action]:
+    stage, first, piece = action.stage, action.microbatch, action.slice_index
+    stop = first + graph.multiples[stage]
+    again = Action(Kind.R, stage, first, piece)
+    if again in present:
+        yield again
+    for edge in graph.edges:
+        if edge.source == stage and carries_gradient(graph, edge):
+            for k in overlapping(graph, edge.target, first, stop):
+                yield _backward(edge.target, k, piece, present)
+    later = _backward(stage, first, piece + 1, present)
+    if piece >= 0 and later in present:
+        yield later
+
+
+def _backward(stage: int, microbatch: int, piece: int, present: set[Action]) -> Action:
+    split = Action(Kind.I, stage, microbatch, piece)
+    return split if split in present else Action(Kind.B, stage, microbatch, piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One message between two ranks.
+
+    The unit of transfer is the range of micro-batches that one action of the producer and one of the
+    consumer share (of two stages whose multiples divide each other: the smaller multiple). Its name is the
+    first micro-batch of that range, so producer and consumer name it alike.
+    """
+
+    send: Action
+    receive: Action
+    sender: int
+    receiver: int
+
+
+def transfers(graph: StageGraph, action: Action) -> Iterator[Transfer]:
+    """Yield what an action sends, by target stage and micro-batch; nothing goes between stages of one rank.
+
+    F sends outputs along the edges of its stage; B and I send gradients back.
+    """
+    if action.kind is Kind.F:
+        for target in graph.successors[action.stage]:
+            yield from _between(graph, action, target, Kind.SEND_F, Kind.RECV_F)
+    elif action.kind in (Kind.B, Kind.I):
+        into = [e.source for e in graph.edges if e.target == action.stage and carries_gradient(graph, e)]
+        for source in sorted(into):
+            yield from _between(graph, action, source, Kind.SEND_B, Kind.RECV_B)
+
+
+def _between(graph: StageGraph, action: Action, peer: int, send: Kind, receive: Kind) -> Iterator[Transfer]:
+    stage, first, piece = action.stage, action.microbatch, action.slice_index
+    sender = graph.rank_of(stage, first)
+    for group in overlapping(graph, peer, first, first + graph.multiples[stage]):
+        receiver = graph.rank_of(peer, group)
+        if receiver != sender:
+            k = max(first, group)
+            yield Transfer(
+                Action(send, stage, k, piece, peer), Action(receive, peer, k, piece, stage), sender, receiver
+            )
