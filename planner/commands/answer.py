@@ -1,0 +1,89 @@
+"""What a command answers, printed for people or as one JSON object.
+
+Uses rich for tables where it is installed, plain lines where it is not (GPU boxes).
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under column heads; `title` stands above."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One command's result: the JSON object, and what people read (lines and tables)."""
+
+    json: Mapping[str, object]
+    text: Sequence[str | Table] = field(default=())
+    exit_code: int = 0
+
+
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print the JSON object, or the lines and tables, on stdout."""
+    if as_json:
+        print(json.dumps(answer.json, allow_nan=False))
+        return
+    for part in answer.text:
+        print(part) if isinstance(part, str) else _print_table(part)
+
+
+def print_error(message: str, exit_code: int, as_json: bool) -> int:
+    """Print an error on stderr, under ``--json`` as an object on stdout too; return the exit code."""
+    print(f"penstock: {message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": message, "exit": exit_code}))
+    return exit_code
+
+
+def say(line: str) -> None:
+    """Print a line of progress on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_table(table: Table) -> None:
+    try:
+        from rich.console import Console
+        from rich.table import Table as RichTable
+    except ImportError:
+        _print_plain(table)
+        return
+    drawn = RichTable(title=table.title or None, title_justify="left")
+    for i, column in enumerate(table.columns):
+        drawn.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*row)
+    console = Console()
+    # A pipe has no width; a table squeezed into 80 columns there would be broken for every reader.
+    Console(width=None if console.is_terminal else 200).print(drawn)
+
+
+def _print_plain(table: Table) -> None:
+    if table.title:
+        print(table.title)
+    widths = [max(len(row[i]) for row in (table.columns, *table.rows)) for i in range(len(table.columns))]
+    for row in (table.columns, *table.rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def milliseconds(time_ns: int) -> str:
+    """Write a time for people."""
+    return f"{time_ns / 1e6:.3f} ms"
+
+
+def mebibytes(size_bytes: int) -> str:
+    """Write a size for people."""
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def percent(ratio: float) -> str:
+    """Write a ratio for people."""
+    return f"{100 * ratio:.2f} %"
