@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, document, read_toml
+from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.links import LINKS_KEYS, LinkClass, Links, SizeRange, read_links
 
 CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
@@ -204,7 +204,7 @@ def _device(node: Node) -> DeviceType:
     fields = node.members(("name", "memory_gib"), ("type", "catalogue"))
     return DeviceType(
         fields["name"].text(),
-        round(fields["memory_gib"].number() * GIB),
+        round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB),
         fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda",
         fields["catalogue"].text() if "catalogue" in fields else "",
     )
@@ -216,7 +216,7 @@ def _host(node: Node) -> Host:
         fields["device"].text(),
         fields["devices"].integer(1),
         fields["count"].integer(1) if "count" in fields else 1,
-        round(fields["memory_gib"].number() * GIB) if "memory_gib" in fields else 0,
+        round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB) if "memory_gib" in fields else 0,
     )
 
 
@@ -226,7 +226,7 @@ def _group(node: Node) -> LinkGroup:
         fields["name"].text(),
         fields["group"].integer(),
         fields["bandwidth_gbs"].number(),
-        round(fields["latency_us"].number() * 1000),
+        round(fields["latency_us"].number(0, LARGEST_INTEGER / 1000) * 1000),
         fields["shared_gbs"].number() if "shared_gbs" in fields else 0.0,
     )
 

@@ -113,6 +113,16 @@ class Costs:
             object.__setattr__(self, "ranks", tuple((i,) for i in range(len(self.stages))))
         if not self.multiples:
             object.__setattr__(self, "multiples", (1,) * len(self.stages))
+        if not len(self.stages) == len(self.ranks) == len(self.multiples):
+            raise InvalidInput(
+                f"{len(self.stages)} stages with ranks of {len(self.ranks)} and multiples of {len(self.multiples)}; "
+                "give one of each a stage"
+            )
+        for stage, ranks in enumerate(self.ranks):
+            if not ranks or len(set(ranks)) < len(ranks) or min(ranks) < 0:
+                raise InvalidInput(
+                    f"stage {stage} has the ranks {list(ranks)}; a stage needs at least one, each named once"
+                )
         self._check_edges()
         used = {rank for ranks in self.ranks for rank in ranks}
         if used != set(range(len(used))):

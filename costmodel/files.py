@@ -80,12 +80,12 @@ class Node:
             self.fail(f"the number must lie between {minimum} and {maximum}")
         return self.value
 
-    def number(self, minimum: float = 0.0) -> float:
-        """Return a finite number that is at least `minimum`."""
+    def number(self, minimum: float = 0.0, maximum: float = LARGEST_INTEGER) -> float:
+        """Return a number within the bounds (both inclusive)."""
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             self.fail("a number is needed here")
-        if not self.value >= minimum:
-            self.fail(f"the number must be at least {minimum:g}")
+        if not minimum <= self.value <= maximum:
+            self.fail(f"the number must lie between {minimum:g} and {maximum:g}")
         return float(self.value)
 
     def text(self, allowed: Iterable[str] | None = None) -> str:
@@ -183,7 +183,11 @@ def document(
             f"{root.file}: /version: found {_brief(number)}; this release reads version "
             f"{' and '.join(map(str, known))} of {kind}: write the file again with a matching release"
         )
-    return root.members(("format", "version", *required), optional)
+    members = root.members(("format", "version", *required), optional)
+    for key in ("provenance", "extra"):
+        if key in members:
+            members[key].entries()
+    return members
 
 
 def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, object]) -> None:

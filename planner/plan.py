@@ -4,6 +4,7 @@ One JSON file (``penstock-plan``). Actions stay text here, so that the independe
 without the simulator. Leaves out how plans are found (`planner.search`) and run (`executor`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,17 +156,18 @@ def read_plan(path: str | Path) -> Plan:
     root = read_json(path)
     top = document(root, PLAN_FORMAT, PLAN_VERSION, _TOP, ("provenance", "extra"))
     model = top["model"].members(("name", "fingerprint", "operators"))
+    cluster = cluster_from_node(top["cluster"])
     return root.build(
         lambda: Plan(
             model_name=model["name"].text(),
             fingerprint=model["fingerprint"].text(),
             num_operators=model["operators"].integer(1),
-            cluster=cluster_from_node(top["cluster"]),
+            cluster=cluster,
             batch=_batch(top["batch"]),
             schedule=top["schedule"].text(),
             stages=tuple(_stage(node, i) for i, node in enumerate(top["stages"].items())),
             edges=tuple(map(_edge, top["edges"].items())),
-            orders=tuple(_order(node, i) for i, node in enumerate(top["ranks"].items())),
+            orders=tuple(_order(node, i, cluster) for i, node in enumerate(top["ranks"].items())),
             prediction=_prediction(top["prediction"]),
             search=_search(top["search"]),
             runs_on=top["runs_on"].texts(),
@@ -269,9 +271,12 @@ def _edge(node: Node) -> PlanEdge:
     )
 
 
-def _order(node: Node, index: int) -> tuple[str, ...]:
+def _order(node: Node, index: int, cluster: Cluster) -> tuple[str, ...]:
     fields = node.members(("index", "device", "actions"))
     _in_order(fields["index"], index)
+    if index >= cluster.num_devices:
+        node.fail(f"the cluster has {cluster.num_devices} devices")
+    fields["device"].text((cluster.device_of(index).name,))
     return fields["actions"].texts()
 
 
@@ -304,7 +309,7 @@ def _search(node: Node) -> SearchResult:
     fields = node.members(
         ("status", "objective", "lower_bound_ns", "gap", "scope", "baselines"), ("best_step_time_ns", "limited_by")
     )
-    return node.build(
+    search = node.build(
         lambda: SearchResult(
             fields["status"].text(STATUSES),
             fields["objective"].integer(),
@@ -315,3 +320,6 @@ def _search(node: Node) -> SearchResult:
             fields["limited_by"].text() if "limited_by" in fields else "",
         )
     )
+    if not math.isclose(fields["gap"].number(), search.gap, rel_tol=1e-9, abs_tol=1e-12):
+        fields["gap"].fail(f"objective / lower bound - 1 is {search.gap!r}")
+    return search
