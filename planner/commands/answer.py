@@ -61,9 +61,8 @@ def _print_table(table: Table) -> None:
         drawn.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in table.rows:
         drawn.add_row(*row)
-    console = Console()
     # A pipe has no width; a table squeezed into 80 columns there would be broken for every reader.
-    Console(width=None if console.is_terminal else 200).print(drawn)
+    Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 
 def _print_plain(table: Table) -> None:

@@ -1,0 +1,62 @@
+"""Values of flags that several commands take, each with one clear error."""
+
+import argparse
+import math
+
+GIB = 2**30
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a whole number from 1 is needed")
+    return value
+
+
+def nanoseconds(text: str) -> int:
+    """Read a time in whole nanoseconds, 0 or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"found {text!r}; whole nanoseconds, 0 or more, are needed")
+    return value
+
+
+def amount(text: str) -> float:
+    """Read a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number above 0 is needed")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read a time limit in seconds, 0 or more."""
+    if text.strip() in ("0", "0.0"):
+        return 0.0
+    return amount(text)
+
+
+def gibibytes(text: str) -> int:
+    """Read GiB into bytes."""
+    return round(amount(text) * GIB)
+
+
+def fraction(text: str) -> float:
+    """Read a number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number from 0 to 1 is needed")
+    return value

@@ -1,0 +1,200 @@
+"""Predict the timeline and memory of a plan, or of a schedule by name.
+
+    penstock simulate PLAN
+    penstock simulate --schedule zb-h1 --ranks 8 --microbatches 32 --forward-ns 1000 ...
+    penstock simulate --schedule graph-1f1b --microbatches 16 --costs costs.json
+
+Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
+activation shares; with --costs and for plans it is in bytes.
+"""
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from costmodel.errors import NoPlanFits, UsageError
+from planner.commands.answer import Answer, Table, milliseconds, percent
+from planner.commands.flags import amount, fraction, nanoseconds, positive, seconds
+
+if TYPE_CHECKING:
+    from costmodel.costs import Costs
+    from simulator.bounds import Bound
+    from simulator.schedule import Schedule
+    from simulator.timeline import Timeline
+
+P2P_MODES = ("latency", "blocking", "links")
+OPTIMIZER_MODES = ("independent", "global-norm", "post-validated")
+UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "chunks", "w_memory_fraction")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("plan", nargs="?", metavar="PLAN", help="plan file")
+    parser.add_argument("--schedule", metavar="NAME", help="a schedule of the catalogue")
+    parser.add_argument("--microbatches", type=positive, metavar="M")
+    parser.add_argument("--costs", metavar="FILE", help="costs of each stage and edge (penstock-costs)")
+    parser.add_argument("--ranks", type=positive, metavar="P")
+    parser.add_argument("--forward-ns", type=nanoseconds, metavar="T", help="F of a rank's whole work (default 1000)")
+    parser.add_argument("--backward-input-ns", type=nanoseconds, metavar="T", help="I (default 1000)")
+    parser.add_argument("--backward-weight-ns", type=nanoseconds, metavar="T", help="W (default 1000)")
+    parser.add_argument("--p2p-ns", type=nanoseconds, metavar="T", help="delay between two ranks (default 0)")
+    parser.add_argument("--chunks", type=positive, metavar="V", help="stages a rank (default 1)")
+    parser.add_argument(
+        "--w-memory-fraction", type=fraction, metavar="f", help="part kept from I until W (default 0.5)"
+    )
+    parser.add_argument("--group-size", type=positive, metavar="G", help="of interleaved-1f1b (default: the ranks)")
+    parser.add_argument("--memory-limit", type=amount, metavar="X", help="activation shares, or bytes with --costs")
+    parser.add_argument("--objective", choices=("span", "step"), help="of zb-auto (default span)")
+    parser.add_argument("--time-limit", type=seconds, metavar="S", help="of a synthesis; 0 = heuristic alone")
+    parser.add_argument("--p2p", choices=P2P_MODES, default="latency", help="how transfers take time")
+    parser.add_argument("--optimizer-mode", choices=OPTIMIZER_MODES, default="independent")
+    parser.add_argument("--trace", metavar="F", help="write a Perfetto trace")
+    parser.add_argument("--chart", metavar="F", help="draw timeline and memory (.png, .svg or .pdf)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Simulate the plan, or the schedule by name."""
+    return _simulate_plan(args) if args.plan else _simulate_schedule(args)
+
+
+def _simulate_plan(args: argparse.Namespace) -> Answer:
+    from planner.plan import read_plan
+    from planner.replay import plan_schedule, replay
+
+    given = [name for name in ("schedule", "microbatches", "costs", *UNIFORM) if getattr(args, name) is not None]
+    if given:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own orders and costs"
+        )
+    plan = read_plan(args.plan)
+    timeline = replay(plan, args.p2p, args.optimizer_mode)
+    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, {})
+
+
+def _simulate_schedule(args: argparse.Namespace) -> Answer:
+    from simulator.engine import simulate
+    from simulator.schedules import build_schedule
+
+    if not args.schedule or not args.microbatches:
+        raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
+    costs, share_bytes = _costs(args)
+    limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
+    compute = build_schedule(
+        args.schedule,
+        costs,
+        args.microbatches,
+        group_size=args.group_size,
+        memory_limit_bytes=limit,
+        objective=args.objective or "span",
+    )
+    schedule = _closed(compute, costs)
+    timeline = simulate(schedule, costs, p2p=args.p2p, optimizer_mode=args.optimizer_mode)
+    _check_limit(args.schedule, timeline, limit, share_bytes)
+    extra: dict[str, object] = {}
+    if share_bytes:
+        extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
+    return _answer(args, schedule, costs, timeline, limit, extra)
+
+
+def _costs(args: argparse.Namespace) -> tuple["Costs", int]:
+    """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
+    from costmodel.costs import read_costs
+    from simulator.uniform import share_bytes, uniform_costs
+
+    if args.costs:
+        given = [name for name in UNIFORM if getattr(args, name) is not None]
+        if given:
+            raise UsageError(
+                f"--{given[0].replace('_', '-')} does not go with --costs, which gives every stage its own"
+            )
+        return read_costs(args.costs), 0
+    if not args.ranks:
+        raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
+    value: Mapping[str, int] = {name: getattr(args, name) for name in UNIFORM}
+    chunks = args.chunks or 1
+    kept = 0.5 if args.w_memory_fraction is None else args.w_memory_fraction
+    times = [1000 if value[name] is None else value[name] for name in UNIFORM[1:4]]
+    return uniform_costs(args.ranks, chunks, *times, args.p2p_ns or 0, kept), share_bytes(chunks, kept)
+
+
+def _closed(schedule: "Schedule", costs: "Costs") -> "Schedule":
+    """Add the reductions and optimizer steps that the costs ask for."""
+    from simulator.lowering import close_step
+
+    reduces = [stage.reduce_ns > 0 and stage.backward for stage in costs.stages]
+    return close_step(schedule, reduces, any(stage.optimizer_ns for stage in costs.stages))
+
+
+def _check_limit(name: str, timeline: "Timeline", limit: int | None, share_bytes: int) -> None:
+    """Refuse a fixed order that needs more than the limit."""
+    peak = max(timeline.peak_memory_bytes)
+    if limit is None or peak <= limit:
+        return
+    rank = timeline.peak_memory_bytes.index(peak)
+    needed, allowed = (f"{x / share_bytes:g} activation shares" if share_bytes else f"{x} bytes" for x in (peak, limit))
+    raise NoPlanFits(
+        f"{name} needs {needed} on rank {rank}, the limit is {allowed}; raise --memory-limit by the difference or choose "
+        "a schedule that plans within a limit (zb-auto)"
+    )
+
+
+def _answer(
+    args: argparse.Namespace,
+    schedule: "Schedule",
+    costs: "Costs",
+    timeline: "Timeline",
+    limit: int | None,
+    extra: Mapping[str, object],
+) -> Answer:
+    from simulator.bounds import family_of, lower_bound_ns
+    from simulator.bubbles import bubble_causes
+
+    causes = bubble_causes(schedule, costs, timeline)
+    bound = lower_bound_ns(costs, schedule.num_microbatches, family_of(schedule), limit)
+    body = {
+        "schedule": schedule.name,
+        "ranks": timeline.num_ranks,
+        "microbatches": schedule.num_microbatches,
+        "step_time_ns": timeline.step_time_ns,
+        "span_ns": timeline.span_ns,
+        "bubble_ratio": timeline.bubble_ratio,
+        "bubble_ratio_span": timeline.bubble_ratio_span,
+        "bubble_causes": causes.totals,
+        "peak_memory_bytes": list(timeline.peak_memory_bytes),
+        "lower_bound_ns": bound.ns,
+        "gap": timeline.step_time_ns / bound.ns - 1 if bound.ns else None,
+        "scope": bound.scope,
+        "p2p": args.p2p,
+        "optimizer_mode": args.optimizer_mode,
+        **extra,
+    }
+    _write_pictures(args, schedule, timeline, limit)
+    return Answer(body, _text(body, timeline, bound))
+
+
+def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> list[str | Table]:
+    causes = body["bubble_causes"]
+    assert isinstance(causes, dict)  # noqa: S101 - built above
+    idle = max(1, sum(causes.values()))
+    rows = [(name, milliseconds(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
+    shown = body.get("peak_activations") or body["peak_memory_bytes"]
+    return [
+        f"{body['schedule']}: {timeline.num_ranks} ranks, {body['microbatches']} micro-batches, {body['p2p']} transfers",
+        f"step time    {milliseconds(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
+        f"span         {milliseconds(timeline.span_ns)}   bubble {percent(timeline.bubble_ratio_span)}",
+        f"lower bound  {milliseconds(bound.ns)}   gap {percent(timeline.step_time_ns / max(1, bound.ns) - 1)} ({bound.scope})",
+        f"peak {'activations' if 'peak_activations' in body else 'memory (bytes)'} per rank: {shown}",
+        Table(("idle because of", "summed over ranks", "share"), rows),
+    ]
+
+
+def _write_pictures(args: argparse.Namespace, schedule: "Schedule", timeline: "Timeline", limit: int | None) -> None:
+    if args.trace:
+        from simulator.trace import write_trace
+
+        write_trace(args.trace, timeline)
+    if args.chart:
+        from simulator.charts import save_figure, timeline_figure
+
+        save_figure(timeline_figure(timeline, title=schedule.name, limit_bytes=limit), args.chart)
