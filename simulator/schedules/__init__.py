@@ -7,12 +7,37 @@ reduction and the optimizer are added elsewhere.
 from costmodel.costs import Costs
 from costmodel.errors import UsageError
 from simulator.schedule import Schedule, check_multiples, stage_graph
-from simulator.schedules import graph_1f1b
+from simulator.schedules import (
+    eager_1f1b,
+    gpipe,
+    graph_1f1b,
+    graph_eager_1f1b,
+    graph_kfkb,
+    interleaved_1f1b,
+    looped_bfs,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
 from simulator.schedules.kind import ClosedForm, Request, ScheduleKind, Uniform
 
 __all__ = ["SCHEDULES", "ClosedForm", "Request", "ScheduleKind", "Uniform", "build_schedule"]
 
-SCHEDULES: dict[str, ScheduleKind] = {module.KIND.name: module.KIND for module in (graph_1f1b,)}
+SCHEDULES: dict[str, ScheduleKind] = {
+    module.KIND.name: module.KIND
+    for module in (
+        gpipe,
+        one_f_one_b,
+        eager_1f1b,
+        interleaved_1f1b,
+        looped_bfs,
+        zb_h1,
+        zb_h2,
+        graph_1f1b,
+        graph_eager_1f1b,
+        graph_kfkb,
+    )
+}
 """Every schedule by its name."""
 
 
