@@ -67,9 +67,7 @@ class TrainingModel:
             value, weight = value
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             found = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else describe(value)
-            raise InvalidInput(
-                f"{self.name}: the loss is {found}; it must return a scalar tensor, or (sum, weight): reduce it by .mean()"
-            )
+            raise InvalidInput(f"{self.name}: the loss is {found}; it must be a scalar tensor or (sum, weight)")
         if weight is not None and not isinstance(weight, int | float) and getattr(weight, "numel", lambda: 0)() != 1:
             raise InvalidInput(
                 f"{self.name}: the loss's weight is {describe(weight)}; it must be a number or a scalar tensor"
@@ -95,9 +93,7 @@ def split_batch(model: TrainingModel, index: int, num_microbatches: int) -> Trai
     def cut(value: Any, split: Split) -> Any:
         if callable(split):
             return split(value, index, num_microbatches)
-        return _map_batched(
-            value, split, model.batch, lambda tensor, dimension: tensor.narrow(dimension, index * size, size)
-        )
+        return _map_batched(value, split, model.batch, lambda tensor, d: tensor.narrow(d, index * size, size))
 
     return _with_inputs(model, cut, size)
 
@@ -117,14 +113,12 @@ def take(model: TrainingModel, num_samples: int) -> TrainingModel:
             f"{model.name}: holds {model.batch} samples, {num_samples} are asked for, and an input is cut by a function; "
             "give the model's function a parameter 'batch'"
         )
-    positions = torch.arange(num_samples) % model.batch
+    order = torch.arange(num_samples) % model.batch
 
     def pick(value: Any, split: Split) -> Any:
+        assert not callable(split)  # noqa: S101 - refused above
         return _map_batched(
-            value,
-            split,
-            model.batch,
-            lambda tensor, dimension: tensor.index_select(dimension, positions.to(tensor.device)),
+            value, split, model.batch, lambda tensor, d: tensor.index_select(d, order.to(tensor.device))
         )
 
     return _with_inputs(model, pick, num_samples)

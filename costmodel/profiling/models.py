@@ -53,10 +53,7 @@ def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> 
         When the function fails or returns something else than CONTRACT's "A model".
     """
     function = _find(spec)
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        parameters = {}
+    parameters = inspect.signature(function).parameters
     accepts_batch = "batch" in parameters
     arguments = {"batch": microbatch_size} if accepts_batch and microbatch_size is not None else {}
     torch.manual_seed(seed)
@@ -92,12 +89,13 @@ def _find(spec: str) -> Callable[..., Any]:
     function: Any = module
     for part in name.split("."):
         function = getattr(function, part, None)
-    if not callable(function):
+    if not inspect.isroutine(function) and not inspect.isclass(function):
         known = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
         raise UsageError(
             f"the module {where!r} has no function {name!r}; it has {', '.join(known) or 'no function at all'}"
         )
-    return function
+    found: Callable[..., Any] = function
+    return found
 
 
 def _import(spec: str, where: str) -> ModuleType:
@@ -175,7 +173,8 @@ def _check_split(spec: str, split: Any, args: tuple[Any, ...], kwargs: Mapping[s
 
 def _infer_batch(spec: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], split: Mapping[str | int, Split]) -> int:
     """Return the length, along its batch dimension, of the first input tensor that has one."""
-    for key, value in [*enumerate(args), *kwargs.items()]:
+    named: list[tuple[str | int, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in named:
         how = split.get(key, 0)
         if how is None or callable(how):
             continue

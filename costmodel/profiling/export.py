@@ -1,0 +1,135 @@
+"""A training model as one flat `torch.fx` program: inputs and outputs are lists of leaves.
+
+torch.export in non-strict mode, batch dynamic where the model allows it. Leaves out what the program's
+nodes mean together: `passes` groups them into operators. Every process that captures the same model
+function gets the same program, whatever its batch, because export always sees `CAPTURE_SAMPLES`.
+"""
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from costmodel.errors import InvalidInput
+from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
+from costmodel.profiling.models import explain
+
+CAPTURE_SAMPLES = 2
+"""Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A flat program and what puts the model's inputs and outputs together again.
+
+    `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
+    `static_batch` is the only micro-batch size it runs at, None when it runs at any.
+    """
+
+    module: fx.GraphModule
+    out_spec: pytree.TreeSpec
+    static_batch: int | None
+
+
+def export_program(model: TrainingModel, microbatch_size: int | None = None) -> Program:
+    """Export a model; with a fixed batch of `microbatch_size` where it refuses a dynamic one.
+
+    Raises
+    ------
+    InvalidInput
+        When torch.export refuses the model; says why.
+    """
+    try:
+        sample = take(model, CAPTURE_SAMPLES)
+        return _flat(_export(sample, dynamic=True), model, None)
+    except Exception:  # whatever export or the user's code raises here, it raises again below if it matters
+        fixed = model if microbatch_size is None else take(model, microbatch_size)
+    try:
+        return _flat(_export(fixed, dynamic=False), model, fixed.batch)
+    except Exception as error:
+        raise InvalidInput(
+            f"{model.name}: torch.export cannot capture the model: {explain(error)}; "
+            "Python that branches on tensor values must become torch.where or torch.cond"
+        ) from None
+
+
+class _ByLeaves(nn.Module):
+    """The model as a function of the leaves of its inputs: one signature for all models."""
+
+    def __init__(self, model: nn.Module, spec: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.model = model
+        self.spec = spec
+
+    def forward(self, *leaves: Any) -> Any:
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return self.model(*args, **kwargs)
+
+
+def _export(model: TrainingModel, dynamic: bool) -> fx.GraphModule:
+    leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
+    dimensions = batched_dimensions(model)
+    shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
+    with _quiet():
+        program = torch.export.export(
+            _ByLeaves(model.module, spec), tuple(leaves), dynamic_shapes=(shapes,), strict=False
+        )
+        module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
+    return module
+
+
+def _flat(module: fx.GraphModule, model: TrainingModel, static_batch: int | None) -> Program:
+    """Take the pytree handling out of the module: leaves in, tuple of leaves out; name the inputs."""
+    graph = module.graph
+    out_spec = module._out_spec
+    assert out_spec is not None  # noqa: S101 - what export makes
+    graph.set_codegen(fx.graph.CodeGen())
+    output = graph.output_node()
+    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    for node, name in zip(graph.find_nodes(op="placeholder"), _input_names(model), strict=True):
+        node._rename(name)
+        node.target = node.name
+    module.recompile()
+    return Program(module, out_spec, static_batch)
+
+
+def _input_names(model: TrainingModel) -> list[str]:
+    """Return a name for each leaf of (args, kwargs): its argument's, numbered where that has several."""
+    parameters = list(inspect.signature(model.module.forward).parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional += [f"input_{i}" for i in range(len(positional), len(model.args))]
+    found = []
+    for name, value in [*zip(positional, model.args, strict=False), *model.kwargs.items()]:
+        count = len(pytree.tree_leaves(value))
+        found += [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep export's own warnings and logs from the user's screen; its errors are raised."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def fetch(module: torch.nn.Module, target: Any) -> Any:
+    """Return the object that a get_attr node names."""
+    value: Any = module
+    for part in str(target).split("."):
+        value = getattr(value, part)
+    return value

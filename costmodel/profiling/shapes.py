@@ -1,0 +1,68 @@
+"""What every value of a program looks like at a micro-batch size, without computing it.
+
+Runs the program on fake tensors: shape, dtype, whether a gradient flows, and which values share a
+storage. Leaves out what autograd saves (kernels choose that on the real device; `memory` looks there).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from costmodel.profiling.export import fetch
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Shape, dtype and whether a gradient flows; `storage` is equal for values that share memory."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    storage: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor as it is sent: contiguous."""
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count * self.dtype.itemsize
+
+
+def describe_values(module: fx.GraphModule, leaves: tuple[Any, ...]) -> Mapping[str, tuple[TensorInfo, ...]]:
+    """Return, for each node of a flat program, its tensors (none for numbers) at these input leaves."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes: dict[int, Any] = {}
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return fakes.setdefault(id(value), mode.from_tensor(value))
+
+    env: dict[fx.Node, Any] = {}
+    inputs = iter(leaves)
+    with mode, torch.enable_grad():
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = fake(next(inputs))
+            elif node.op == "get_attr":
+                env[node] = fake(fetch(module, node.target))
+            elif node.op == "call_function":
+                args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
+                env[node] = node.target(*args, **kwargs)
+    storages: dict[int, int] = {}
+    return {node.name: _infos(value, storages) for node, value in env.items()}
+
+
+def _infos(value: Any, storages: dict[int, int]) -> tuple[TensorInfo, ...]:
+    found = []
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            storage = storages.setdefault(leaf.untyped_storage()._cdata, len(storages))
+            found.append(TensorInfo(tuple(map(int, leaf.shape)), leaf.dtype, leaf.requires_grad, storage))
+    return tuple(found)
