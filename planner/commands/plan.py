@@ -127,7 +127,8 @@ def _text(path: str, plan: "Plan", elapsed: float) -> list[str]:
         f"{path}: {_strategy(plan)}, {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, "
         f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
         f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
-        f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status} ({search.scope})",
+        f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
+        f"scope        {search.scope}",
         f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}",
         *([f"baselines    {', '.join(rivals)}"] if rivals else []),
         f"found in {elapsed:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),

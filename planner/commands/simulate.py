@@ -17,8 +17,9 @@ from planner.commands.answer import Answer, Table, milliseconds, percent
 from planner.commands.flags import amount, fraction, nanoseconds, positive, seconds
 
 if TYPE_CHECKING:
-    from costmodel.costs import Costs
     from simulator.bounds import Bound
+
+    from costmodel.costs import Costs
     from simulator.schedule import Schedule
     from simulator.timeline import Timeline
 
@@ -64,9 +65,7 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
 
     given = [name for name in ("schedule", "microbatches", "costs", *UNIFORM) if getattr(args, name) is not None]
     if given:
-        raise UsageError(
-            f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own orders and costs"
-        )
+        raise UsageError(f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own")
     plan = read_plan(args.plan)
     timeline = replay(plan, args.p2p, args.optimizer_mode)
     return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, {})
@@ -74,6 +73,7 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
     from simulator.engine import simulate
+
     from simulator.schedules import build_schedule
 
     if not args.schedule or not args.microbatches:
@@ -134,8 +134,8 @@ def _check_limit(name: str, timeline: "Timeline", limit: int | None, share_bytes
     rank = timeline.peak_memory_bytes.index(peak)
     needed, allowed = (f"{x / share_bytes:g} activation shares" if share_bytes else f"{x} bytes" for x in (peak, limit))
     raise NoPlanFits(
-        f"{name} needs {needed} on rank {rank}, the limit is {allowed}; raise --memory-limit by the difference or choose "
-        "a schedule that plans within a limit (zb-auto)"
+        f"{name} needs {needed} on rank {rank}, the limit is {allowed}; raise --memory-limit by the difference "
+        "or choose a schedule that plans within a limit (zb-auto)"
     )
 
 
@@ -180,10 +180,11 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     rows = [(name, milliseconds(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
     shown = body.get("peak_activations") or body["peak_memory_bytes"]
     return [
-        f"{body['schedule']}: {timeline.num_ranks} ranks, {body['microbatches']} micro-batches, {body['p2p']} transfers",
+        f"{body['schedule']}: {timeline.num_ranks} ranks, {body['microbatches']} micro-batches, p2p {body['p2p']}",
         f"step time    {milliseconds(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
         f"span         {milliseconds(timeline.span_ns)}   bubble {percent(timeline.bubble_ratio_span)}",
-        f"lower bound  {milliseconds(bound.ns)}   gap {percent(timeline.step_time_ns / max(1, bound.ns) - 1)} ({bound.scope})",
+        f"lower bound  {milliseconds(bound.ns)}   gap {percent(timeline.step_time_ns / max(1, bound.ns) - 1)}",
+        f"scope        {bound.scope}",
         f"peak {'activations' if 'peak_activations' in body else 'memory (bytes)'} per rank: {shown}",
         Table(("idle because of", "summed over ranks", "share"), rows),
     ]

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> Answer:
         if graph.fingerprint != plan.fingerprint:
             raise DoesNotMatch(
                 f"{args.plan} was made for the model {plan.model_name!r} (fingerprint {plan.fingerprint[:12]}), and "
-                f"{args.model} has {graph.fingerprint[:12]}; give the model that was profiled, or profile and plan again"
+                f"{args.model} has {graph.fingerprint[:12]}; give the model that was profiled, or plan again"
             )
     problems = check_plan(plan, graph, cluster)
     body = {
