@@ -6,13 +6,14 @@ Calls the same commands that a person would type, prints them, and leaves every 
 folder. Four ranks share whatever cores this machine has; the table says so.
 """
 
-import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from examples.commands import penstock, torchrun
 
 MODEL, DEVICES, BATCH, MICROBATCH, STEPS = "zoo:mmt:small", 4, 16, 2, 6
 
@@ -22,7 +23,7 @@ def main(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile.json"
     penstock("profile", MODEL, "-o", profile, "--microbatch-sizes", "1,2,4", "--seed", "0")
-    rows = []
+    plans, measured = [], []
     for planner in ("ours", "chain"):
         plan = folder / ("graph.json" if planner == "ours" else "chain.json")
         penstock(
@@ -31,53 +32,37 @@ def main(folder: Path) -> int:
         )  # fmt: skip
         penstock("validate", plan)
         penstock("simulate", plan, "--chart", plan.with_suffix(".png"), "--trace", plan.with_suffix(".trace.json"))
-        rows.append((plan, execute(plan, folder)))
-    graph, chain = (plan for plan, _ in rows)
-    compared = penstock("compare", graph, chain, "--chart", folder / "compare.png")
-    print_table(compared["rows"], [measured for _, measured in rows])
+        measured.append(
+            torchrun(
+                DEVICES,
+                plan,
+                "--model",
+                MODEL,
+                "--steps",
+                STEPS,
+                "--check",
+                "--timeline",
+                plan.with_suffix(".timeline.json"),
+            )  # fmt: skip
+        )
+        plans.append(plan)
+    compared = penstock("compare", *plans, "--chart", folder / "compare.png")
+    print_table(compared["rows"], measured)
     names = sorted(path.name for path in folder.iterdir())
     print(f"\npictures and files in {folder}/: {', '.join(names)}")
     return 0
 
 
-def penstock(*words: object) -> dict[str, object]:
-    """Run one ``penstock`` command with ``--json`` and return its answer; its progress stays visible."""
-    command = [sys.executable, "-m", "planner", *map(str, words)]
-    print("$ penstock", *words, flush=True)
-    done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise SystemExit(done.returncode)
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
-
-
-def execute(plan: Path, folder: Path) -> dict[str, object]:
-    """Run a plan on as many real processes as it has ranks, and hold its gradients against one process."""
-    timeline = folder / f"{plan.stem}.timeline.json"
-    words: Sequence[object] = (
-        "--nproc-per-node", DEVICES, "-m", "executor", plan, "--model", MODEL, "--steps", STEPS, "--check",
-        "--timeline", timeline,
-    )  # fmt: skip
-    print("$ torchrun", *words, flush=True)
-    command = [sys.executable, "-m", "torch.distributed.run", *map(str, words), "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(done.returncode)
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
-
-
-def print_table(rows: object, measured: Sequence[dict[str, object]]) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> None:
     """Print predicted and measured figures side by side."""
     cores = os.cpu_count() or 1
     head = f"{'plan':<8}{'stages':>7}{'depth':>7}{'predicted':>12}{'measured*':>12}"
     head += f"{'bubble':>9}{'peak MiB':>10}{'gradient error':>16}"
     print(f"\n{head}\n{'-' * len(head)}")
-    for row, run in zip(rows, measured, strict=True):  # type: ignore[call-overload]
+    for row, run in zip(rows, measured, strict=True):
         print(
             f"{Path(row['plan']).stem:<8}{row['stages']:>7}{row['depth']:>7}{row['step_time_ns'] / 1e6:>9.1f} ms"
-            f"{run['step_time_ns'] / 1e6:>9.1f} ms{100 * row['bubble_ratio']:>7.1f} %"  # type: ignore[operator]
+            f"{run['step_time_ns'] / 1e6:>9.1f} ms{100 * row['bubble_ratio']:>7.1f} %"
             f"{row['peak_memory_bytes'] / 2**20:>10.1f}{run['max_gradient_error']:>16.1e}"
         )
     print(

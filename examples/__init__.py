@@ -1,0 +1,1 @@
+"""Jobs that use Penstock as a person would."""
