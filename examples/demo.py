@@ -26,25 +26,12 @@ def main(folder: Path) -> int:
     plans, measured = [], []
     for planner in ("ours", "chain"):
         plan = folder / ("graph.json" if planner == "ours" else "chain.json")
-        penstock(
-            "plan", profile, "--devices", DEVICES, "--batch", BATCH, "--microbatch-size", MICROBATCH,
-            "--planner", planner, "-o", plan,
-        )  # fmt: skip
+        choices = f"--devices {DEVICES} --batch {BATCH} --microbatch-size {MICROBATCH} --planner {planner}"
+        penstock("plan", profile, *choices.split(), "-o", plan)
         penstock("validate", plan)
         penstock("simulate", plan, "--chart", plan.with_suffix(".png"), "--trace", plan.with_suffix(".trace.json"))
-        measured.append(
-            torchrun(
-                DEVICES,
-                plan,
-                "--model",
-                MODEL,
-                "--steps",
-                STEPS,
-                "--check",
-                "--timeline",
-                plan.with_suffix(".timeline.json"),
-            )  # fmt: skip
-        )
+        flags = f"--model {MODEL} --steps {STEPS} --check --timeline {plan.with_suffix('.timeline.json')}"
+        measured.append(torchrun(DEVICES, plan, *flags.split()))
         plans.append(plan)
     compared = penstock("compare", *plans, "--chart", folder / "compare.png")
     print_table(compared["rows"], measured)
