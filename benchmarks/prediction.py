@@ -36,9 +36,8 @@ def main() -> None:
     for row in rows:
         times = [f"{row[key] / 1e6:8.2f} ms" for key in ("predicted_ns", "measured_ns")]
         runs = [round(ns / 1e6, 2) for ns in row["runs_ns"]]
-        print(
-            f"{row['model']:<16} predicted {times[0]}  measured {times[1]}  error {row['error_percent']:+6.1f} %  {runs}"
-        )
+        error = f"{row['error_percent']:+6.1f} %"
+        print(f"{row['model']:<16} predicted {times[0]}  measured {times[1]}  error {error}  runs {runs}")
     print(f"{answer['cores']} cores, load average {answer['load_average']:.2f}")
 
 

@@ -1,0 +1,125 @@
+"""The whole road by its commands, for a model that is not in the zoo, and what goes wrong on it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "tests" / "models"
+
+
+def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(MODELS)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def answer(*words: object, cwd: Path) -> dict[str, Any]:
+    done = run(*words, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile and a plan of a model of our own."""
+    folder = tmp_path_factory.mktemp("road")
+    sizes = ("--microbatch-sizes", "2,4", "--repeats", 3)
+    answer("planner", "profile", "late_input:build", "-o", "profile.json", *sizes, cwd=folder)
+    flags = ("--devices", 3, "--batch", 16, "--microbatch-size", 4, "-o", "plan.json", "--time-limit", 3)
+    answer("planner", "plan", "profile.json", *flags, cwd=folder)
+    return folder
+
+
+def test_a_model_of_ones_own_is_profiled_planned_validated_and_run(road: Path) -> None:
+    checked = answer("planner", "validate", "plan.json", "--model", "late_input:build", cwd=road)
+    assert checked == {"ok": True, "problems": []}
+    plan = json.loads((road / "plan.json").read_text())
+    ranks = len(plan["ranks"])
+    launch = ("torch.distributed.run", "--nproc-per-node", ranks, "-m", "executor", "plan.json")
+    result = answer(*launch, "--model", "late_input:build", "--steps", 3, "--check", cwd=road)
+    assert result["max_gradient_error"] <= 1e-5
+    assert result["loss_error"] <= 1e-6
+
+
+def test_the_simulated_plan_is_what_the_plan_predicts(road: Path) -> None:
+    plan = json.loads((road / "plan.json").read_text())
+    simulated = answer("planner", "simulate", "plan.json", cwd=road)
+    assert simulated["step_time_ns"] == plan["prediction"]["step_time_ns"] == plan["search"]["objective"]
+    assert simulated["peak_memory_bytes"] == plan["prediction"]["peak_memory_bytes"]
+    assert plan["search"]["lower_bound_ns"] <= plan["search"]["objective"]
+
+
+def test_planning_never_imports_torch(road: Path) -> None:
+    code = (
+        "import sys\nfrom planner.commands import main\n"
+        "flags = '--devices 2 --batch 8 -o other.json --time-limit 1 --json'.split()\n"
+        "code = main(['plan', 'profile.json', *flags])\n"
+        "assert code == 0 and 'torch' not in sys.modules, [code, 'torch' in sys.modules]"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=road, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def broken(folder: Path, name: str, change: Any) -> Path:
+    """A copy of the profile with something wrong in it."""
+    profile = json.loads((folder / "profile.json").read_text())
+    change(profile)
+    path = folder / name
+    path.write_text(json.dumps(profile))
+    return path
+
+
+def back_edge(profile: dict[str, Any]) -> None:
+    first, last = profile["operators"][0]["name"], profile["operators"][-2]["name"]
+    profile["tensors"].append({"name": "back", "producer": last, "consumers": [first], "bytes": [4, 8]})
+
+
+def unknown_operator(profile: dict[str, Any]) -> None:
+    profile["tensors"][0]["consumers"] = ["no_such_operator"]
+
+
+def not_a_number(profile: dict[str, Any]) -> None:
+    profile["operators"][0]["forward_ns"] = [float("nan"), 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(back_edge, "cycle"), (unknown_operator, "no_such_operator"), (not_a_number, "NaN")],
+)
+def test_a_wrong_profile_is_one_clear_error(road: Path, change: Any, says: str) -> None:
+    path = broken(road, f"{says}.json", change)
+    done = run("planner", "plan", path, "--devices", 2, "--batch", 8, "-o", "never.json", cwd=road)
+    assert done.returncode == 3
+    assert says in done.stderr
+    assert path.name in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (road / "never.json").exists()
+
+
+def test_a_duplicate_key_is_one_clear_error(road: Path) -> None:
+    text = (road / "profile.json").read_text().replace('"dtype"', '"dtype": "x", "dtype"', 1)
+    (road / "twice.json").write_text(text)
+    done = run("planner", "plan", "twice.json", "--devices", 2, "--batch", 8, "-o", "never.json", cwd=road)
+    assert (done.returncode, "'dtype' stands twice" in done.stderr) == (3, True)
+
+
+def test_too_little_memory_exits_4_and_says_by_how_much(road: Path) -> None:
+    flags = ("--devices", 2, "--batch", 8, "-o", "never.json", "--memory-limit", "0.00001")
+    done = run("planner", "plan", "profile.json", *flags, cwd=road)
+    assert done.returncode == 4, done.stderr
+    assert "bytes" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_plan_for_another_model_exits_6(road: Path) -> None:
+    done = run("planner", "validate", "plan.json", "--model", "zoo:gpt:small", cwd=road)
+    assert done.returncode == 6, done.stderr
+    assert "fingerprint" in done.stderr
