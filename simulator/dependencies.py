@@ -34,9 +34,9 @@ def needs(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
     return {action: tuple(n for n in _needed(schedule.graph, action, present) if n in present) for action in present}
 
 
-def required(schedule: Schedule, action: Action, present: set[Action]) -> tuple[Action, ...]:
+def required(graph: StageGraph, action: Action, present: set[Action]) -> tuple[Action, ...]:
     """Return what a compute action needs, whether it is there or not (a missing B or I is named as B)."""
-    return tuple(_needed(schedule.graph, action, present))
+    return tuple(_needed(graph, action, present))
 
 
 def _needed(graph: StageGraph, action: Action, present: set[Action]) -> Iterator[Action]:

@@ -1,0 +1,131 @@
+"""What a memory limit adds to the lower bounds: idle time before backwards free what forwards keep.
+
+Both additions count activations only, taken at F's start and freed no earlier than the end of the first I
+or B of the same micro-batches; buffers and the part that stays until W would only add to them. c is the
+number of forwards of a stage on one rank that fit the limit beside the static part.
+
+Round trips. Let f_1 <= f_2 <= ... be the starts of the n forwards of a stage on one rank, rho the least time
+from the start of one forward to the end of its own I or B (its path through the stages after it and back).
+When forward i + c starts, i backwards have ended, for else c + 1 forwards would be kept. The last-started of
+those i forwards started at f_i or later, so f_{i+c} >= f_i + rho, hence f_n >= head + floor((n-1)/c) rho, and
+its own backward ends rho later: step >= head + (floor((n-1)/c) + 1) rho + tail.
+
+First backward. Before the first I or B of a rank begins, at t, nothing of its stages is freed: the forwards
+that ran by then fit the limit together, and take at most Phi (a knapsack, filled in fractions). All other
+forwards, and every backward, run at t or later, and t is at least the earliest start of any of the rank's
+backwards: step >= t + (sum of F - Phi) + sum of backwards + tail.
+
+Leaves out forwards of stages without backward (they free what they take) and memory that is shared unevenly
+between stages over time.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from costmodel.costs import at
+from costmodel.errors import NoPlanFits
+from simulator.actions import Action, Kind
+from simulator.relaxation import Relaxation
+
+_RETURNS = (Kind.B, Kind.I)
+
+
+class MemoryLimit:
+    """Lower bounds of a relaxed step whose ranks hold `limit_bytes` each.
+
+    Raises
+    ------
+    NoPlanFits
+        When some rank cannot hold its static part and a single forward.
+    """
+
+    def __init__(self, step: Relaxation, limit_bytes: int) -> None:
+        self.step = step
+        self.limit_bytes = limit_bytes
+        self._forwards: dict[int, list[Action]] = {}
+        for job in step.jobs:
+            if job.kind is Kind.F and step.graph.backward[job.stage]:
+                self._forwards.setdefault(step.rank(job), []).append(job)
+        for rank in self._forwards:
+            self._check(rank)
+
+    def bounds(self) -> Iterator[tuple[int, int, int, str]]:
+        """Yield (ns, rank, stage, argument) of every bound."""
+        for rank, forwards in self._forwards.items():
+            yield self._first_backward(rank, forwards)
+            for stage in sorted({job.stage for job in forwards}):
+                yield self._round_trips(rank, stage, [job for job in forwards if job.stage == stage])
+
+    def _check(self, rank: int) -> None:
+        most = max(map(self._bytes, self._forwards[rank]))
+        missing = most - self._free_bytes(rank)
+        if missing > 0:
+            raise NoPlanFits(
+                f"rank {rank} needs {self.limit_bytes + missing} bytes for its static part and one forward, the limit "
+                f"is {self.limit_bytes}: {missing} too few; raise the limit, cut smaller stages or recompute"
+            )
+
+    def _free_bytes(self, rank: int) -> int:
+        return self.limit_bytes - sum(self.step.costs.stages[s].static_bytes for s in self.step.graph.stages_of(rank))
+
+    def _bytes(self, job: Action) -> int:
+        index = job.microbatch // self.step.graph.multiples[job.stage]
+        return at(self.step.costs.stages[job.stage].activation_bytes, index)
+
+    def _round_trips(self, rank: int, stage: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
+        step = self.step
+        num = sum(map(step.copies, forwards))
+        least = min(map(self._bytes, forwards))
+        num_kept = min(num, self._free_bytes(rank) // least) if least else num
+        head = min(step.earliest[job] for job in forwards)
+        trip = min(self._trips[job] for job in forwards)
+        tail = min(step.tails[job] for job in step.jobs
+                   if job.kind in _RETURNS and job.stage == stage and step.rank(job) == rank)  # fmt: skip
+        total = head + ((num - 1) // num_kept + 1) * trip + tail
+        return total, rank, stage, f"round trips of stage {stage} with {num_kept} forwards kept on rank {rank}"
+
+    def _first_backward(self, rank: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
+        step = self.step
+        stages = {job.stage for job in forwards}
+        later = [j for j in step.jobs if j.stage in stages and step.rank(j) == rank and j.kind is not Kind.F]
+        after = [j for j in later if j.kind is not Kind.R]
+        forward_ns = sum(step.copies(j) * step.durations[j] for j in forwards)
+        backward_ns = sum(step.copies(j) * step.durations[j] for j in after)
+        begin = min(step.earliest[j] for j in after if j.kind in _RETURNS)
+        tail = min(step.tails[j] for j in (*forwards, *after))
+        rest = max(0, forward_ns - self._most_before(rank, forwards))
+        where = max(stages, key=lambda s: sum(step.durations[j] for j in after if j.stage == s))
+        return begin + rest + backward_ns + tail, rank, where, f"first backward of rank {rank} under the limit"
+
+    def _most_before(self, rank: int, forwards: Sequence[Action]) -> int:
+        """Phi: most time of forwards that fit the limit together."""
+        free, most = self._free_bytes(rank), 0
+        sizes: dict[tuple[int, int], int] = {}
+        for job in forwards:
+            key = (self._bytes(job), self.step.durations[job])
+            sizes[key] = sizes.get(key, 0) + self.step.copies(job)
+        if len(sizes) == 1:
+            ((size, time_ns), num), = sizes.items()  # fmt: skip
+            return time_ns * (min(num, free // size) if size else num)
+        for (size, time_ns), num in sorted(sizes.items(), key=lambda i: -i[0][1] / i[0][0] if i[0][0] else -1e300):
+            if size * num > free:
+                return most - (-free * time_ns // size)
+            free -= size * num
+            most += time_ns * num
+        return most
+
+    @cached_property
+    def _trips(self) -> dict[Action, int]:
+        """For each forward the least time from its start to the end of its own I or B."""
+        step = self.step
+        returns = {(j.stage, j.microbatch): j for j in step.jobs if j.kind in _RETURNS}
+        trips: dict[Action, int] = {}
+        for back in (job for job in step.jobs if job.kind in _RETURNS):
+            forward = Action(Kind.F, back.stage, back.microbatch)
+            beyond = 0
+            for need in step.needs[back]:
+                if need.kind in _RETURNS:
+                    other = Action(Kind.F, need.stage, need.microbatch)
+                    beyond = max(beyond, trips[other] + 2 * step.delay(back, need))
+            trips[forward] = step.durations[forward] + beyond + step.durations[returns[back.stage, back.microbatch]]
+        return trips
