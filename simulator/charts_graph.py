@@ -1,0 +1,153 @@
+"""A picture of the stage graph: stages as boxes in layers from left to right, with their ranks and edges.
+
+A stage's layer is the longest path to it, so stages above each other may run at the same time. Long
+edges are led around the boxes between. Leaves out times.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
+
+from simulator.charts_style import EDGE, FONT_SIZE
+from simulator.schedule import StageEdge, StageGraph
+
+BOX_WIDTH, BOX_HEIGHT = 0.62, 0.74
+LAYER_INCHES = 1.0
+LINE_POINTS = 11
+SWEEPS = 8
+
+Node = tuple[int, int]
+"""(stage, -1), or (number of an edge, layer) for the place where a long edge passes a layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """Nodes of each layer from top to bottom, and the node before and after each along the edges."""
+
+    rows: list[list[Node]]
+    links: list[tuple[Node, Node]]
+
+
+def stage_graph_height(graph: StageGraph) -> float:
+    """Return a good height in inches for the picture."""
+    return 0.3 + LAYER_INCHES * max(map(len, _layers(graph).rows))
+
+
+def stage_graph_picture(
+    ax: Axes,
+    graph: StageGraph,
+    *,
+    captions: Sequence[str] = (),
+    edge_labels: Mapping[tuple[int, int], str] | None = None,
+    title: str = "",
+) -> Axes:
+    """Draw a stage graph.
+
+    Parameters
+    ----------
+    ax : Axes
+    graph : StageGraph
+    captions : sequence of str
+        A line for each stage, under its ranks.
+    edge_labels : mapping of (int, int) to str, optional
+        Text on edges, e.g. their bytes.
+    title : str
+    """
+    layers = _layers(graph)
+    _untangle(layers)
+    place = {
+        node: (float(x), (len(row) - 1) / 2 - y) for x, row in enumerate(layers.rows) for y, node in enumerate(row)
+    }
+    for number, edge in enumerate(graph.edges):
+        _arrow(ax, number, edge, place, (edge_labels or {}).get((edge.source, edge.target), ""))
+    for stage in range(graph.num_stages):
+        _box(ax, place[stage, -1], graph, stage, captions[stage] if captions else "")
+    tallest = max(map(len, layers.rows))
+    ax.set_xlim(-0.55, len(layers.rows) - 0.45)
+    ax.set_ylim(-tallest / 2, tallest / 2)
+    ax.set_axis_off()
+    if title:
+        ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
+    return ax
+
+
+def _layers(graph: StageGraph) -> _Layers:
+    layer = [0] * graph.num_stages
+    for stage in graph.order:
+        layer[stage] = 1 + max((layer[p] for p in graph.predecessors[stage]), default=-1)
+    rows: list[list[Node]] = [[] for _ in range(max(layer) + 1)]
+    for stage in range(graph.num_stages):
+        rows[layer[stage]].append((stage, -1))
+    links = []
+    for number, edge in enumerate(graph.edges):
+        passed: list[Node] = [(number, x) for x in range(layer[edge.source] + 1, layer[edge.target])]
+        for node in passed:
+            rows[node[1]].append(node)
+        path = [(edge.source, -1), *passed, (edge.target, -1)]
+        links += list(pairwise(path))
+    return _Layers(rows, links)
+
+
+def _untangle(layers: _Layers) -> None:
+    """Order each layer by the mean height of its neighbours, sweeping forth and back."""
+    for sweep in range(SWEEPS):
+        forth = sweep % 2 == 0
+        height = {node: y - (len(row) - 1) / 2 for row in layers.rows for y, node in enumerate(row)}
+        for row in layers.rows if forth else reversed(layers.rows):
+            means = {}
+            for node in row:
+                near = [a if forth else b for a, b in layers.links if (b if forth else a) == node]
+                means[node] = sum(height[other] for other in near) / len(near) if near else height[node]
+            row.sort(key=lambda node: (means[node], node))
+            height.update({node: y - (len(row) - 1) / 2 for y, node in enumerate(row)})
+
+
+def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, caption: str) -> None:
+    x, y = centre
+    ax.add_patch(
+        FancyBboxPatch(
+            (x - BOX_WIDTH / 2, y - BOX_HEIGHT / 2), BOX_WIDTH, BOX_HEIGHT, boxstyle="round,pad=0,rounding_size=0.06",
+            facecolor="#cfe3f5" if graph.backward[stage] else "#ececec", edgecolor=EDGE, linewidth=1.0, zorder=3,
+        )
+    )  # fmt: skip
+    lines = [f"stage {stage}", *_description(graph, stage), *caption.splitlines()]
+    for number, line in enumerate(lines):
+        ax.annotate(
+            line, (x, y), (0, LINE_POINTS * ((len(lines) - 1) / 2 - number)), textcoords="offset points", ha="center",
+            va="center", fontsize=FONT_SIZE - (number > 0), weight="normal" if number else "bold", zorder=4,
+        )  # fmt: skip
+
+
+def _description(graph: StageGraph, stage: int) -> list[str]:
+    ranks, multiple = graph.ranks[stage], graph.multiples[stage]
+    where = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return [where, *([f"{multiple} micro-batches at once"] if multiple > 1 else [])]
+
+
+def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[float, float]], label: str) -> None:
+    """Draw an edge as a smooth curve through the places where it passes layers; dashed without gradient."""
+    first, last = place[edge.source, -1], place[edge.target, -1]
+    passed = [place[number, x] for x in range(round(first[0]) + 1, round(last[0]))]
+    points = [(first[0] + BOX_WIDTH / 2, first[1])]
+    for x, y in passed:
+        points += [(x - BOX_WIDTH / 2, y), (x + BOX_WIDTH / 2, y)]
+    points.append((last[0] - BOX_WIDTH / 2, last[1]))
+    vertices, codes = [points[0]], [Path.MOVETO]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        middle = (x0 + x1) / 2
+        vertices += [(middle, y0), (middle, y1), (x1, y1)]
+        codes += [Path.CURVE4] * 3
+    ax.add_patch(
+        FancyArrowPatch(
+            path=Path(vertices, codes), arrowstyle="-|>", mutation_scale=9, color=EDGE, linewidth=1.0, zorder=2,
+            linestyle="-" if edge.gradient else "--", shrinkA=0, shrinkB=0,
+        )
+    )  # fmt: skip
+    if label:
+        (x0, y0), (x1, y1) = points[0], points[1]
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        ax.text((x0 + x1) / 2, (y0 + y1) / 2, label, ha="center", va="center", fontsize=FONT_SIZE - 1.5, bbox=box)

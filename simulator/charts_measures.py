@@ -1,0 +1,175 @@
+"""Charts of what a timeline adds up to: memory over time, idle time by cause, plans side by side.
+
+Takes figures that others computed. Leaves out when things happen (`simulator.charts_timeline`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from simulator.charts_style import (
+    EDGE,
+    FILLS,
+    FONT_SIZE,
+    LINES,
+    legend_beside,
+    milliseconds,
+    shade,
+    time_axis,
+)
+from simulator.timeline import Timeline
+
+UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+MOST_CURVES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """One plan of a comparison; 0 where a figure is not known."""
+
+    name: str
+    step_time_ns: int
+    bubble_ratio: float
+    lower_bound_ns: int = 0
+    measured_ns: int = 0
+
+
+def memory(ax: Axes, timeline: Timeline, *, limit_bytes: int = 0, title: str = "memory") -> Axes:
+    """Draw each rank's memory over time, and the limit as a line across (0: none)."""
+    peak = max((*timeline.peak_memory_bytes, limit_bytes), default=1)
+    unit, size = next((name, size) for name, size in UNITS if peak >= size or size == 1)
+    end = max((span.end_ns for span in timeline.spans), default=1)
+    for rank, curve in _curves(timeline).items():
+        points = timeline.memory[rank]
+        times = [time / 1e6 for time, _ in points] + [end / 1e6]
+        values = [held / size for _, held in (*points, points[-1])]
+        ax.step(times, values, where="post", **curve)
+    time_axis(ax, end)
+    if limit_bytes:
+        ax.axhline(limit_bytes / size, color="black", linewidth=1.6)
+        ax.annotate(
+            f"limit {limit_bytes / size:.4g} {unit}", (0, limit_bytes / size), (3, -3), textcoords="offset points",
+            va="top", fontsize=FONT_SIZE,
+        )  # fmt: skip
+    ax.set_ylim(0, 1.08 * peak / size)
+    ax.set_ylabel(unit, fontsize=FONT_SIZE)
+    ax.set_title(f"{title}: peak {max(timeline.peak_memory_bytes, default=0) / size:.4g} {unit}",
+                 fontsize=FONT_SIZE + 1, loc="left")  # fmt: skip
+    ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.005, 1.0),
+        borderaxespad=0,
+        fontsize=FONT_SIZE,
+        frameon=False,
+        handlelength=3,
+    )
+    return ax
+
+
+def _curves(timeline: Timeline) -> dict[int, dict[str, Any]]:
+    """Return how each rank's curve is drawn; of many ranks only the highest and the lowest stand out."""
+    peaks = timeline.peak_memory_bytes
+    ranks = [rank for rank, points in enumerate(timeline.memory) if points]
+    if len(ranks) <= MOST_CURVES:
+        return {
+            rank: {
+                "linestyle": LINES[rank % len(LINES)], "color": shade(rank, len(ranks)), "linewidth": 1.1,
+                "label": f"rank {rank}",
+            }
+            for rank in ranks
+        }  # fmt: skip
+    curves: dict[int, dict[str, Any]] = {rank: {"color": "#c4c4c4", "linewidth": 0.6, "zorder": 1} for rank in ranks}
+    highest, lowest = max(ranks, key=lambda r: peaks[r]), min(ranks, key=lambda r: peaks[r])
+    curves[next(r for r in ranks if r not in (highest, lowest))]["label"] = f"the other {len(ranks) - 2} ranks"
+    curves[lowest] = {"color": "#4f86b8", "linestyle": "--", "label": f"rank {lowest} (lowest peak)"}
+    curves[highest] = {"color": "black", "label": f"rank {highest} (highest peak)"}
+    return curves
+
+
+def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "idle time by cause") -> Axes:
+    """Draw idle time as one stacked bar a row.
+
+    Parameters
+    ----------
+    ax : Axes
+    causes : mapping of str to mapping of str to int
+        For each row (a plan, a schedule, a rank) the ns of each cause. Beyond as many causes as there
+        are styles the smallest are drawn as one.
+    title : str
+    """
+    totals: dict[str, int] = {}
+    for row in causes.values():
+        for cause, time_ns in row.items():
+            totals[cause] = totals.get(cause, 0) + time_ns
+    names = [name for name in sorted(totals, key=lambda n: (-totals[n], n)) if totals[name]]
+    parts = [[name] for name in names]
+    if len(names) > len(FILLS):
+        parts = [[name] for name in names[: len(FILLS) - 1]] + [names[len(FILLS) - 1 :]]
+    lefts = [0.0] * len(causes)
+    handles = []
+    for (fill, hatch), part in zip(FILLS, parts, strict=False):
+        widths = [sum(row.get(name, 0) for name in part) / 1e6 for row in causes.values()]
+        ax.barh(range(len(causes)), widths, left=lefts, height=0.62, color=fill, hatch=hatch, edgecolor=EDGE,
+                linewidth=0.5)  # fmt: skip
+        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+        label = part[0] if len(part) == 1 else f"{len(part)} smaller causes"
+        handles.append(Patch(facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5, label=label))
+    _rows(ax, list(causes))
+    ax.set_xlim(0, 1.14 * max((*lefts, 1e-6)))
+    for position, total in enumerate(lefts):
+        ax.annotate(
+            f"{total:.4g}", (total, position), (3, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE
+        )
+    ax.set_xlabel("idle time, summed over ranks (ms)", fontsize=FONT_SIZE)
+    ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
+    legend_beside(ax, handles)
+    return ax
+
+
+def comparison(ax: Axes, rows: Sequence[ComparedRow], *, title: str = "step time") -> Axes:
+    """Draw plans or schedules side by side: step time with its idle share, the lower bound, what was measured."""
+    for index, row in enumerate(rows):
+        step, idle = row.step_time_ns / 1e6, row.step_time_ns / 1e6 * row.bubble_ratio
+        ax.barh(index, step - idle, height=0.62, color="#7f9fbf", edgecolor=EDGE, linewidth=0.5)
+        ax.barh(index, idle, left=step - idle, height=0.62, color="white", hatch="////", edgecolor=EDGE, linewidth=0.5)
+        if row.lower_bound_ns:
+            ax.plot([row.lower_bound_ns / 1e6] * 2, [index - 0.42, index + 0.42], color="black", linewidth=2)
+        if row.measured_ns:
+            ax.plot(row.measured_ns / 1e6, index, marker="D", color="white", markeredgecolor="black", markersize=6)
+        end = max(step, row.measured_ns / 1e6)
+        text = f"{milliseconds(row.step_time_ns)}, bubble {row.bubble_ratio:.1%}"
+        ax.annotate(text, (end, index), (8, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE)
+    _rows(ax, [row.name for row in rows])
+    longest = max((max(row.step_time_ns, row.measured_ns) for row in rows), default=1)
+    time_axis(ax, int(1.3 * longest))
+    ax.set_xlabel("step time (ms)", fontsize=FONT_SIZE)
+    ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
+    _comparison_legend(ax, rows)
+    return ax
+
+
+def _comparison_legend(ax: Axes, rows: Sequence[ComparedRow]) -> None:
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor="#7f9fbf", edgecolor=EDGE, linewidth=0.5, label="busy (mean over ranks)"),
+        Patch(facecolor="white", hatch="////", edgecolor=EDGE, linewidth=0.5, label="idle (bubble)"),
+    ]
+    if any(row.lower_bound_ns for row in rows):
+        handles.append(Line2D([], [], color="black", linewidth=2, label="lower bound"))
+    if any(row.measured_ns for row in rows):
+        handles.append(
+            Line2D([], [], linestyle="", marker="D", color="white", markeredgecolor="black", label="measured")
+        )
+    legend_beside(ax, handles)
+
+
+def _rows(ax: Axes, names: Sequence[str]) -> None:
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.45, -0.55)
+    ax.tick_params(axis="y", length=0)
+    ax.tick_params(labelsize=FONT_SIZE)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)

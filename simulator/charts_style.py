@@ -1,0 +1,139 @@
+"""How charts look: shades and hatches that stay apart in greyscale, units, figures and files.
+
+Every kind of action and every cause of idle time has a shade and a hatch of its own, so that a page
+printed in grey can be read. Figures are made without pyplot's global state; the same content gives the
+same bytes. Leaves out what is drawn.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from costmodel.errors import UsageError
+from costmodel.files import write_bytes
+from simulator.actions import Kind
+
+FONT_SIZE = 8.0
+EDGE = "#333333"
+HATCH_LINE_WIDTH = 0.6
+FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""Suffixes that can be written, each with the metadata that would change from run to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Fill, hatch, colour of text on it, and what the legend calls it."""
+
+    fill: str
+    hatch: str
+    text: str
+    name: str
+
+    def patch(self) -> Patch:
+        """Return the legend's sample."""
+        return Patch(facecolor=self.fill, hatch=self.hatch, edgecolor=EDGE, linewidth=0.5, label=self.name)
+
+
+STYLES = {
+    Kind.F: Style("#cfe3f5", "", "black", "F forward"),
+    Kind.B: Style("#3f7fb5", "", "white", "B backward"),
+    Kind.I: Style("#6fa8d6", "", "black", "I input gradient"),
+    Kind.W: Style("#f2c98b", "////", "black", "W weight gradient"),
+    Kind.R: Style("#e8eef3", "....", "black", "R recompute"),
+    Kind.REDUCE: Style("#ffffff", "xxxx", "black", "gradient reduction"),
+    Kind.OPT: Style("#2b2b2b", "", "white", "optimizer"),
+    Kind.SEND_F: Style("#9a9a9a", "", "black", "send"),
+    Kind.SEND_B: Style("#9a9a9a", "", "black", "send"),
+    Kind.RECV_F: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),
+    Kind.RECV_B: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),
+}
+"""Styles of the kinds that stand on a timeline."""
+
+OTHER = Style("#c6b7dd", "++", "black", "other")
+
+FILLS = (("#2b2b2b", ""), ("#d9d9d9", ""), ("#8fb8de", "////"), ("#7f7f7f", ""), ("#f2c98b", "...."),
+         ("#ffffff", "xxxx"), ("#4f86b8", "\\\\\\\\"), ("#efefef", "++"))  # fmt: skip
+"""Fill and hatch of the parts of a stacked bar, in order."""
+
+LINES = ("-", "--", "-.", ":")
+"""Line styles of curves, by turns; with `shade` they tell ranks apart in grey."""
+
+
+def style_of(kind: Kind) -> Style:
+    """Return the style of a kind of action."""
+    return STYLES.get(kind, OTHER)
+
+
+def darker(colour: str, share: float) -> str:
+    """Return a colour blended with black."""
+    red, green, blue = to_rgb(colour)
+    return to_hex((red * (1 - share), green * (1 - share), blue * (1 - share)))
+
+
+def shade(index: int, count: int) -> str:
+    """Return the colour of the `index`-th of `count` curves, dark to middle grey-blue."""
+    part = index / max(1, count - 1)
+    return to_hex((0.05 + 0.50 * part, 0.10 + 0.52 * part, 0.25 + 0.50 * part))
+
+
+def new_figure(heights: Sequence[float], width: float = 10.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure of panels one below the other.
+
+    Parameters
+    ----------
+    heights : sequence of float
+        Height of each panel in inches.
+    width : float
+        Width in inches.
+    """
+    figure = Figure(figsize=(width, sum(heights)), dpi=130, layout="constrained")
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=list(heights))
+    return figure, [row[0] for row in axes]
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG, SVG or PDF by its suffix; the same figure gives the same bytes.
+
+    Raises
+    ------
+    UsageError
+        On another suffix.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise UsageError(f"{path}: a chart is written as {', '.join(FORMATS)}; choose one of these suffixes")
+    buffer = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "penstock", "hatch.linewidth": HATCH_LINE_WIDTH}):
+        figure.savefig(buffer, format=suffix[1:], metadata=FORMATS[suffix])
+    write_bytes(path, buffer.getvalue())
+
+
+def time_axis(ax: Axes, end_ns: int) -> None:
+    """Make the horizontal axis one of milliseconds from 0 to `end_ns` (drawn values are ms)."""
+    ax.set_xlim(0, max(end_ns, 1) / 1e6)
+    ax.set_xlabel("time (ms)", fontsize=FONT_SIZE)
+    ax.tick_params(labelsize=FONT_SIZE)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def legend_beside(ax: Axes, handles: Sequence[Patch | Line2D], title: str | None = None) -> None:
+    """Put the legend to the right of the data."""
+    ax.legend(
+        handles=list(handles), title=title, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0,
+        fontsize=FONT_SIZE, title_fontsize=FONT_SIZE, frameon=False, handlelength=2.2, handleheight=1.3,
+    )  # fmt: skip
+
+
+def milliseconds(time_ns: float) -> str:
+    """Return a time for people: three significant digits, at least."""
+    value = time_ns / 1e6
+    return f"{value:.0f} ms" if value >= 1000 else f"{value:.3g} ms"

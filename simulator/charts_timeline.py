@@ -1,0 +1,163 @@
+"""Gantt pictures: what each rank does when, and a predicted and a measured step on one axis.
+
+A row a rank, first on top; a bar an action, with its micro-batch where it fits. Where a rank has several
+stages, later ones are darker. Draws only: times come from a `Timeline`. Leaves out links.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from simulator.actions import COMPUTE, Kind
+from simulator.charts_style import (
+    EDGE,
+    FONT_SIZE,
+    OTHER,
+    STYLES,
+    darker,
+    legend_beside,
+    milliseconds,
+    style_of,
+    time_axis,
+)
+from simulator.timeline import Span, Timeline
+
+LARGEST_DARKENING = 0.25
+LABELS_AT_MOST = 4000
+ROW_INCHES = 0.36
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Where a rank's bars lie: lower edge and height, in rows from the top."""
+
+    bottom: float
+    height: float
+
+
+def gantt_height(num_ranks: int) -> float:
+    """Return a good height in inches for a Gantt picture."""
+    return 0.9 + ROW_INCHES * max(num_ranks, 3)
+
+
+def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool = False, end_ns: int = 0) -> Axes:
+    """Draw a timeline.
+
+    Parameters
+    ----------
+    ax : Axes
+    timeline : Timeline
+    title : str
+        What it shows; the step time and the bubble are added.
+    communication : bool
+        Whether sends, receives and collectives get thin rows under their rank.
+    end_ns : int
+        End of the time axis, to compare several pictures; 0 for the end of this timeline.
+    """
+    compute = 0.62 if communication else 0.84
+    for rank in range(timeline.num_ranks):
+        _bars(ax, _of(timeline, rank, ("compute",)), _Row(rank - 0.42, compute), _chunks(timeline, rank))
+        if communication:
+            for lane, stream in enumerate(("send", "receive")):
+                _bars(ax, _of(timeline, rank, (stream,)), _Row(rank - 0.42 + compute + 0.11 * lane, 0.1), {})
+        collectives = _Row(rank - 0.42 + compute - 0.14, 0.14)
+        _bars(ax, _of(timeline, rank, ("collective",)), collectives, {})
+    _frame(ax, timeline.num_ranks, max(end_ns, _end(timeline)))
+    summary = f"step {milliseconds(timeline.step_time_ns)}, bubble {timeline.bubble_ratio:.1%}"
+    ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
+    shown = ("compute", "collective", *(("send", "receive") if communication else ()))
+    legend_beside(ax, _samples(span.action.kind for span in timeline.spans if span.stream in shown))
+    return ax
+
+
+def predicted_and_measured(ax: Axes, predicted: Timeline, measured: Timeline, *, title: str = "") -> Axes:
+    """Draw two timelines of one plan on one axis: of each rank the predicted bars above the measured ones."""
+    rows = max(predicted.num_ranks, measured.num_ranks)
+    for lower, timeline in enumerate((predicted, measured)):
+        for rank in range(timeline.num_ranks):
+            row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
+            _bars(ax, _of(timeline, rank, ("compute", "collective")), row, _chunks(timeline, rank))
+            ax.text(
+                0, row.bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center", fontsize=FONT_SIZE - 2
+            )
+    _frame(ax, rows, max(_end(predicted), _end(measured)))
+    ax.tick_params(axis="y", pad=46)
+    error = predicted.step_time_ns / measured.step_time_ns - 1 if measured.step_time_ns else 0.0
+    both = f"predicted {milliseconds(predicted.step_time_ns)}, measured {milliseconds(measured.step_time_ns)}"
+    summary = f"{both} ({error:+.1%})"
+    ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
+    spans = (*predicted.spans, *measured.spans)
+    legend_beside(ax, _samples(s.action.kind for s in spans if s.stream in ("compute", "collective")))
+    return ax
+
+
+def _of(timeline: Timeline, rank: int, streams: Sequence[str]) -> list[Span]:
+    return [s for s in timeline.spans if s.rank == rank and s.stream in streams and s.end_ns > s.start_ns]
+
+
+def _end(timeline: Timeline) -> int:
+    return max((span.end_ns for span in timeline.spans), default=1)
+
+
+def _chunks(timeline: Timeline, rank: int) -> dict[int, float]:
+    """Return how much darker each stage of a rank is drawn."""
+    stages = sorted({s.action.stage for s in timeline.spans if s.rank == rank and s.action.kind in COMPUTE})
+    return {stage: LARGEST_DARKENING * i / max(1, len(stages) - 1) for i, stage in enumerate(stages)}
+
+
+def _bars(ax: Axes, spans: Sequence[Span], row: _Row, chunks: dict[int, float]) -> None:
+    """Draw the bars of one row, one collection a kind and stage."""
+    groups: dict[tuple[Kind, int], list[Span]] = {}
+    for span in spans:
+        groups.setdefault((span.action.kind, span.action.stage if chunks else -1), []).append(span)
+    for (kind, stage), members in groups.items():
+        style = style_of(kind)
+        ax.broken_barh(
+            [(s.start_ns / 1e6, (s.end_ns - s.start_ns) / 1e6) for s in members],
+            (row.bottom, row.height),
+            facecolor=darker(style.fill, chunks.get(stage, 0.0)),
+            hatch=style.hatch,
+            edgecolor=EDGE,
+            linewidth=0.4 if len(spans) < 300 else 0.0,
+        )
+    if row.height > 0.3 and len(spans) <= LABELS_AT_MOST:
+        _labels(ax, spans, row)
+
+
+def _labels(ax: Axes, spans: Sequence[Span], row: _Row) -> None:
+    """Write the micro-batch into each bar that is wide enough for it."""
+    figure = ax.get_figure(root=True)
+    end_ms = max((span.end_ns for span in spans), default=1) / 1e6
+    if figure is None:
+        return
+    points_a_ms = 72 * figure.get_figwidth() * 0.78 / end_ms
+    size = FONT_SIZE - (1 if row.height > 0.5 else 2)
+    for span in spans:
+        text = str(span.action.microbatch) if span.action.microbatch >= 0 else ""
+        width = (span.end_ns - span.start_ns) / 1e6 * points_a_ms
+        if text and width > 0.62 * size * len(text) + 2:
+            style = style_of(span.action.kind)
+            box = {"facecolor": style.fill, "edgecolor": "none", "pad": 1.2} if style.hatch else None
+            ax.text(
+                (span.start_ns + span.end_ns) / 2e6, row.bottom + row.height / 2, text,
+                ha="center", va="center_baseline", fontsize=size, color=style.text, bbox=box, clip_on=True,
+            )  # fmt: skip
+
+
+def _frame(ax: Axes, num_rows: int, end_ns: int) -> None:
+    time_axis(ax, end_ns)
+    ax.set_ylim(num_rows - 0.5, -0.5)
+    ax.set_yticks(range(num_rows), [f"rank {rank}" for rank in range(num_rows)])
+    ax.tick_params(axis="y", length=0)
+    for rank in range(num_rows):
+        ax.axhline(rank, color="#bbbbbb", linewidth=0.5, zorder=0)
+
+
+def _samples(kinds: Iterable[Kind]) -> list[Patch]:
+    """Return legend samples of the kinds that are there, each name once."""
+    present = set(kinds)
+    named = {STYLES[kind].name: STYLES[kind] for kind in STYLES if kind in present}
+    others = [OTHER] if present - set(STYLES) else []
+    return [style.patch() for style in (*named.values(), *others)]
