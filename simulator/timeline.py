@@ -15,6 +15,8 @@ from simulator.actions import COMPUTE, Action, parse_action
 
 TIMELINE_FORMAT, TIMELINE_VERSION = "penstock-timeline", 1
 STREAMS = ("compute", "send", "receive", "collective")
+EXCLUSIVE = frozenset({"compute", "collective"})
+"""Streams that do one thing at a time; several messages may travel at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Timeline:
     ----------
     num_ranks : int
     spans : tuple of Span
-        In order of rank, stream and start. Two spans on one stream of one rank never overlap.
+        In order of rank, stream and start. Two spans on one `EXCLUSIVE` stream of one rank never overlap.
     memory : tuple of tuple of (int, int)
         For each rank the points (time_ns, bytes) at which its memory changes, from the static part on.
     """
@@ -49,7 +51,8 @@ class Timeline:
         last: dict[tuple[int, str], Span] = {}
         for span in self.spans:
             before = last.get((span.rank, span.stream))
-            if span.end_ns < span.start_ns or (before and span.start_ns < before.end_ns):
+            meets = before and span.stream in EXCLUSIVE and span.start_ns < before.end_ns
+            if span.end_ns < span.start_ns or meets:
                 raise InvalidInput(
                     f"rank {span.rank}, stream {span.stream}: {span.action} from {span.start_ns} to {span.end_ns} ns "
                     f"overlaps {before.action if before else 'itself'}; spans on one stream follow each other"

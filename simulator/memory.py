@@ -1,0 +1,204 @@
+"""Memory of each rank over time, exact to the byte.
+
+F takes its activation at its start; B frees it at its end, or I frees what only it needs and W the rest.
+A forward without a backward frees it at its own end. With an R in the orders F keeps only its input (the
+bytes of its edges), up to the end of R; R takes the activation at its start. The static part stays.
+
+A message takes its bytes on the sender from the end of its action until the transfer ends, and on the
+receiver from the start of the transfer until the action that reads it has ended (or its R). It carries
+its share of the edge's bytes, which are those of one action of the edge's source (rounded down); a
+gradient is as large as the output. What is freed at an instant is freed before what is taken there,
+except that actions on one rank follow each other strictly. A buffer that is held for no time counts nothing.
+
+Leaves out allocator rounding, fragmentation, and the working memory inside an action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.amounts import Layout, per_column, uniform
+from simulator.order_arrays import F, Ints, OrderArrays
+
+if TYPE_CHECKING:
+    from costmodel.costs import Costs
+    from simulator.flows import Flows
+    from simulator.times import Times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holds:
+    """From when to when actions hold what; every array has one entry a hold.
+
+    A moment is twice the index of an action, plus 1 for its end.
+
+    Attributes
+    ----------
+    forward : array of int64
+        The F whose activation it is a part of.
+    take, free : arrays of int64
+        Moments.
+    part : array of int64
+        0 the whole activation, 1 what only I needs, 2 what stays until W.
+    """
+
+    forward: Ints
+    take: Ints
+    free: Ints
+    part: Ints
+
+
+def activation_holds(arrays: OrderArrays, flow: Flows) -> Holds:
+    """Return the holds of activations."""
+    forward = np.flatnonzero(arrays.code == F)
+    backward = flow.backward_of[forward]
+    has = backward >= 0
+    weight = np.where(has, flow.weight_of[backward], -1)
+    again = np.where(has, flow.recompute_of[backward], -1)
+    take = 2 * np.where(again >= 0, again, forward)
+    split = weight >= 0
+    free = 2 * np.where(has, backward, forward) + 1
+    return Holds(
+        np.concatenate([forward, forward[split]]),
+        np.concatenate([take, take[split]]),
+        np.concatenate([free, 2 * weight[split] + 1]),
+        np.concatenate([split.astype(np.int64), np.full(np.count_nonzero(split), 2)]),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """Memory of all ranks.
+
+    Attributes
+    ----------
+    num_ranks : int
+    static_bytes : array of int64, shape (ranks,)
+    rank, time_ns, change_bytes : arrays of int64
+        Every change, in order of rank and then of time.
+    """
+
+    num_ranks: int
+    static_bytes: Ints
+    rank: Ints
+    time_ns: Ints
+    change_bytes: Ints
+
+    def points(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """Points (time_ns, bytes) at which a rank's memory changes, from the static part on."""
+        low, high = np.searchsorted(self.rank, [rank, rank + 1])
+        sizes = self.static_bytes[rank] + np.cumsum(self.change_bytes[low:high])
+        moves = self.change_bytes[low:high] != 0
+        later = zip(self.time_ns[low:high][moves].tolist(), sizes[moves].tolist(), strict=True)
+        return ((0, int(self.static_bytes[rank])), *later)
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Peak of each rank."""
+        level = np.cumsum(self.change_bytes)
+        bounds = np.searchsorted(self.rank, np.arange(self.num_ranks + 1)).tolist()
+        peaks = []
+        for rank, static in enumerate(self.static_bytes.tolist()):
+            low, high = bounds[rank], bounds[rank + 1]
+            base = int(level[low - 1]) if low else 0
+            peaks.append(static + (max(0, int(level[low:high].max()) - base) if high > low else 0))
+        return tuple(peaks)
+
+
+def memory(times: Times) -> Memory:
+    """Return the memory of all ranks under some times."""
+    structure, costs = times.structure, times.costs
+    arrays, num_ranks = structure.arrays, structure.schedule.graph.num_ranks
+    static = np.zeros(num_ranks, np.int64)
+    for stage, ranks in enumerate(structure.schedule.graph.ranks):
+        static[list(ranks)] += costs.stages[stage].static_bytes
+    change = _activation_changes(times)
+    if any(edge.size_bytes for edge in costs.edges):
+        change += _kept_inputs(times)
+        return _with_buffers(times, static, change)
+    moments = np.flatnonzero(change)
+    action = moments // 2
+    when = np.where(moments % 2, times.end[action], times.start[action])
+    return Memory(num_ranks, static, arrays.rank[action], when, change[moments])
+
+
+def _activation_changes(times: Times) -> Ints:
+    """Change at each moment (two an action) from activations."""
+    structure, costs = times.structure, times.costs
+    holds, stage = structure.holds, structure.arrays.stage[structure.holds.forward]
+    whole, kept = _tables(costs, structure.wiring.places)
+    column = structure.action_columns[holds.forward] if whole.shape[1] > 1 else 0
+    whole, kept = whole[stage, column], kept[stage, column]
+    amount = np.where(holds.part == 0, whole, np.where(holds.part == 1, whole - kept, kept))
+    change = np.zeros(2 * len(structure.arrays.actions), np.int64)
+    np.add.at(change, holds.take, amount)
+    np.subtract.at(change, holds.free, amount)
+    return change
+
+
+def _tables(costs: Costs, places: Layout) -> tuple[Ints, Ints]:
+    """Activation and its part kept until W, by stage and column."""
+    pairs = [(stage.activation_bytes, stage.weight_activation_bytes) for stage in costs.stages]
+    if uniform(costs, places):
+        both = np.array(pairs, np.int64)
+        return both[:, :1], both[:, 1:]
+    tables = np.zeros((2, places.num_stages, max(places.num_groups) * places.columns_a_group), np.int64)
+    for stage, pair in enumerate(pairs):
+        for table, amount in zip(tables, pair, strict=True):
+            values = per_column(amount, places, stage)
+            table[stage, : len(values)] = values
+    return tables[0], tables[1]
+
+
+def _again(times: Times) -> Ints:
+    """For each action, the R of its F; -1 where there is none."""
+    flow = times.structure.wiring.flow
+    backward = flow.backward_of
+    return np.where(backward >= 0, flow.recompute_of[backward], -1)
+
+
+def _kept_inputs(times: Times) -> Ints:
+    """Change at each moment from inputs that F keeps for R, made on the rank itself."""
+    structure, again = times.structure, _again(times)
+    arrays, places = structure.arrays, structure.wiring.places
+    change = np.zeros(2 * len(arrays.actions), np.int64)
+    multiples = np.array(arrays.graph.multiples)
+    for edge in times.costs.edges:
+        kept = np.flatnonzero((arrays.code == F) & (arrays.stage == edge.target) & (again >= 0))
+        groups = arrays.microbatch[kept] // multiples[edge.source]
+        home = np.array(arrays.graph.ranks[edge.source])[groups % len(arrays.graph.ranks[edge.source])]
+        kept = kept[home == arrays.rank[kept]]
+        amount = edge.size_bytes * multiples[edge.target] // multiples[edge.source]
+        amounts = np.where(arrays.slice_index[kept] < 0, amount, amount // places.num_slices)
+        np.add.at(change, 2 * kept, amounts)
+        np.subtract.at(change, 2 * again[kept] + 1, amounts)
+    return change
+
+
+def _with_buffers(times: Times, static: Ints, change: Ints) -> Memory:
+    """Merge the changes from actions with those from send and receive buffers."""
+    structure, messages = times.structure, times.structure.wiring.messages
+    arrays, again = structure.arrays, _again(times)
+    edge_bytes = np.array([edge.size_bytes for edge in times.costs.edges], np.int64)
+    per_action = np.array([arrays.graph.multiples[edge.source] for edge in times.costs.edges])
+    sizes = edge_bytes[messages.edge] * messages.num_carried // per_action[messages.edge]
+    sliced = np.maximum(arrays.slice_index[messages.source], arrays.slice_index[messages.target]) >= 0
+    sizes = np.where(sliced, sizes // structure.wiring.places.num_slices, sizes)
+    reader = np.where(again[messages.target] >= 0, again[messages.target], messages.target)
+    taken = np.concatenate([times.end[messages.source], times.received[0]])
+    freed = np.concatenate([times.sent[1], times.end[reader]])
+    held = freed > taken
+    where = np.concatenate([arrays.rank[messages.source], arrays.rank[messages.target]])[held]
+    sizes, taken, freed = np.tile(sizes, 2)[held], taken[held], freed[held]
+    moments = np.flatnonzero(change)
+    action = moments // 2
+    when = np.where(moments % 2, times.end[action], times.start[action])
+    rank = np.concatenate([where, arrays.rank[action], where])
+    time_ns = np.concatenate([freed, when, taken])
+    order = np.lexsort((time_ns, rank))
+    return Memory(
+        len(static), static, rank[order], time_ns[order], np.concatenate([-sizes, change[moments], sizes])[order]
+    )

@@ -1,0 +1,53 @@
+"""From times to a `Timeline`: spans of actions and messages, and the points of each rank's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.actions import Action, Kind
+from simulator.order_arrays import REDUCE, SEND_F
+from simulator.timeline import STREAMS, Span, Timeline
+
+if TYPE_CHECKING:
+    from simulator.times import Times
+
+
+def timeline(times: Times) -> Timeline:
+    """Return the timeline of all actions; messages appear whether or not the orders are lowered."""
+    structure = times.structure
+    arrays = structure.arrays
+    own = np.flatnonzero(arrays.code < SEND_F)
+    spans = [
+        Span(arrays.actions[i], rank, "collective" if beside else "compute", start, end)
+        for i, rank, beside, start, end in zip(
+            own.tolist(),
+            arrays.rank[own].tolist(),
+            ((arrays.code[own] == REDUCE) & structure.overlap_reduce).tolist(),
+            times.start[own].tolist(),
+            times.end[own].tolist(),
+            strict=True,
+        )
+    ]
+    spans += _messages(times)
+    spans.sort(key=lambda span: (span.rank, STREAMS.index(span.stream), span.start_ns))
+    num_ranks = structure.schedule.graph.num_ranks
+    return Timeline(num_ranks, tuple(spans), tuple(times.memory.points(rank) for rank in range(num_ranks)))
+
+
+def _messages(times: Times) -> list[Span]:
+    arrays, messages = times.structure.arrays, times.structure.wiring.messages
+    source, target = messages.source, messages.target
+    columns = (
+        messages.backward, arrays.stage[source], arrays.stage[target], messages.microbatch,
+        np.maximum(arrays.slice_index[source], arrays.slice_index[target]),
+        arrays.rank[source], arrays.rank[target], *times.sent, *times.received,
+    )  # fmt: skip
+    spans = []
+    for back, stage, peer, k, piece, sender, receiver, *moments in zip(*(c.tolist() for c in columns), strict=True):
+        send = Action(Kind.SEND_B if back else Kind.SEND_F, stage, k, piece, peer)
+        receive = Action(Kind.RECV_B if back else Kind.RECV_F, peer, k, piece, stage)
+        spans.append(Span(send, sender, "send", moments[0], moments[1]))
+        spans.append(Span(receive, receiver, "receive", moments[2], moments[3]))
+    return spans

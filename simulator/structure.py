@@ -1,0 +1,169 @@
+"""The fixed part of simulating a schedule, to be timed under many costs.
+
+A `Structure` holds which event waits for which; `times` asks when, under some costs. Making one costs
+several times as much as timing it, so searches and what-if questions keep it.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from costmodel.costs import Costs
+from costmodel.errors import InvalidInput, UsageError
+from simulator.amounts import check_fit, layout, on_rank, times_table
+from simulator.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
+from simulator.event_graph import Deadlock, EventGraph
+from simulator.flows import flows
+from simulator.memory import Holds, activation_holds
+from simulator.order_arrays import REDUCE, Ints, order_arrays
+from simulator.schedule import Schedule
+from simulator.times import Times
+from simulator.transfers import matched
+from simulator.wiring import Wiring, starts, wire_latency, wire_local
+
+P2P_MODES = {"latency": wire_latency}
+"""How messages are carried."""
+
+
+class Structure:
+    """Events of a schedule and what they wait for.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Compute orders, or lowered ones with SEND and RECV.
+    p2p : {"latency", "blocking", "links"}
+        What a message occupies (`simulator.wiring`, `simulator.transfers`).
+    optimizer_mode : {"independent", "global-norm", "post-validated"}
+        What an OPT waits for (`simulator.closing`).
+    overlap_reduce : bool
+        Whether REDUCE runs beside compute.
+
+    Raises
+    ------
+    InvalidInput
+        When an order waits on itself, an action stands twice, or the result that one needs stands nowhere.
+    UsageError
+        On a mode that there is not.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        p2p: str = "latency",
+        optimizer_mode: str = "independent",
+        *,
+        overlap_reduce: bool = True,
+    ) -> None:
+        _check_mode("p2p", p2p, tuple(P2P_MODES))
+        _check_mode("optimizer mode", optimizer_mode, OPTIMIZER_MODES)
+        self.schedule, self.p2p, self.overlap_reduce = schedule, p2p, overlap_reduce
+        self.arrays = order_arrays(schedule, optimizer_last=optimizer_mode != "independent")
+        if not self.arrays.actions:
+            raise InvalidInput("the orders are empty; there is nothing to simulate")
+        self.wiring = self._wire(optimizer_mode)
+        self._rows, self._columns, self._ranks = self.wiring.rows, self.wiring.columns, self.wiring.ranks
+        arrivals, self._delay_rows = self.wiring.arrivals()
+        self._delay_rows = np.append(self._delay_rows, self.wiring.places.zero_row)
+        try:
+            self.graph = EventGraph(self.wiring.first, arrivals)
+        except Deadlock as deadlock:
+            raise InvalidInput(self._describe(deadlock.blocked)) from None
+
+    def _wire(self, optimizer_mode: str) -> Wiring:
+        arrays, overlap = self.arrays, self.overlap_reduce
+        wiring = Wiring(arrays, flows(arrays), layout(arrays), np.full(len(arrays.actions), -1))
+        P2P_MODES[self.p2p](wiring, wiring.compute_actions(overlap_reduce=overlap))
+        wire_local(wiring)
+        wire_reductions(wiring, overlap_reduce=overlap)
+        wire_optimizer(wiring, optimizer_mode, overlap_reduce=overlap)
+        return wiring
+
+    @cached_property
+    def outer(self) -> tuple[Ints, Ints]:
+        """Events among which the step's first start, and its last end, are."""
+        arrays, event_of = self.arrays, self.wiring.event_of
+        compute = self.wiring.compute_actions(overlap_reduce=self.overlap_reduce)
+        opens = starts(arrays.rank[compute])
+        beside = np.flatnonzero((arrays.code == REDUCE) & self.overlap_reduce)
+        first, last = compute[opens], compute[np.append(opens[1:], True)[: len(compute)]]
+        return event_of[np.append(first, beside)], event_of[np.append(last, beside)]
+
+    @cached_property
+    def compute_events(self) -> Ints:
+        """Events of all F, B, I, W and R."""
+        return self.wiring.event_of[self.arrays.code < REDUCE]
+
+    @cached_property
+    def compute_ends(self) -> tuple[Ints, Ints]:
+        """First and last event of each rank's F, B, I, W and R."""
+        compute = np.flatnonzero(self.arrays.code < REDUCE)
+        opens = starts(self.arrays.rank[compute])
+        events = self.wiring.event_of[compute]
+        return events[opens], events[np.append(opens[1:], True)[: len(compute)]]
+
+    @cached_property
+    def holds(self) -> Holds:
+        """From when to when actions hold memory."""
+        return activation_holds(self.arrays, self.wiring.flow)
+
+    @cached_property
+    def action_columns(self) -> Ints:
+        """Column of each action in tables of costs."""
+        return self.wiring.places.column(self.arrays)
+
+    @cached_property
+    def transfer_actions(self) -> tuple[Ints, Ints] | None:
+        """SEND and RECV actions of lowered orders, and the message of each."""
+        return matched(self.arrays, self.wiring.messages)
+
+    def _describe(self, blocked: Sequence[int]) -> str:
+        action_of = {event: action for action, event in enumerate(self.wiring.event_of.tolist()) if event >= 0}
+        stuck = [action_of[event] for event in blocked if event in action_of]
+        places = [f"{self.arrays.actions[action]} on rank {self.arrays.rank[action]}" for action in stuck]
+        shown = ", ".join(places[:8]) + (f" and {len(places) - 8} more" if len(places) > 8 else "")
+        return f"the orders wait on each other at {shown}; move one of these actions behind what it waits for"
+
+    def times(self, costs: Costs, speeds: Sequence[float] = ()) -> Times:
+        """Time the schedule.
+
+        Parameters
+        ----------
+        costs : Costs
+            Of the stage graph that the schedule was made for.
+        speeds : sequence of float
+            Speed factor of each rank; an action takes round(time / speed) ns, halves up. Default 1.
+
+        Returns
+        -------
+        Times
+        """
+        durations, delays = self._amounts(costs, speeds)
+        return Times(self, costs, self.graph.solve(durations, delays))
+
+    def times_many(self, scenarios: Sequence[Costs], speeds: Sequence[float] = ()) -> tuple[Times, ...]:
+        """Time the schedule under several costs at once, which takes less time for each."""
+        columns = [self._amounts(costs, speeds) for costs in scenarios]
+        durations, delays = (np.stack([column[i] for column in columns], axis=1) for i in (0, 1))
+        solution = self.graph.solve(durations, delays)
+        return tuple(Times(self, costs, solution.scenario(i)) for i, costs in enumerate(scenarios))
+
+    def _amounts(self, costs: Costs, speeds: Sequence[float]) -> tuple[Ints, Ints]:
+        """Durations of all events, delays of all arrivals."""
+        check_fit(costs, self.schedule.graph)
+        _check_speeds(speeds, self.schedule.graph.num_ranks)
+        table = times_table(costs, self.wiring.places)
+        at = self._rows if table.shape[1] == 1 else self._rows * table.shape[1] + self._columns
+        delays: Ints = table[:, 0][self._delay_rows]
+        return on_rank(table.ravel()[at], self._ranks, speeds), delays
+
+
+def _check_mode(what: str, given: str, allowed: Sequence[str]) -> None:
+    if given not in allowed:
+        raise UsageError(f"{what} {given!r}; choose one of {', '.join(allowed)}")
+
+
+def _check_speeds(speeds: Sequence[float], num_ranks: int) -> None:
+    if len(speeds) not in (0, num_ranks) or any(not 0 < speed < float("inf") for speed in speeds):
+        raise InvalidInput(f"speeds {list(speeds)} for {num_ranks} ranks; give one positive factor a rank, or none")

@@ -1,0 +1,130 @@
+"""When the actions of a schedule start and end under some costs, and what follows from it.
+
+Arrays have one entry an action, rank by rank in the order of each rank (`actions`). Computed when asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.costs import Costs
+from simulator.actions import Action
+from simulator.event_graph import Solution
+from simulator.memory import Memory, memory
+from simulator.order_arrays import SEND_B, SEND_F, Ints
+from simulator.spans import timeline
+from simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from simulator.structure import Structure
+
+
+class Times:
+    """Result of timing a `Structure`.
+
+    Attributes
+    ----------
+    structure : Structure
+    costs : Costs
+    """
+
+    def __init__(self, structure: Structure, costs: Costs, solution: Solution) -> None:
+        self.structure, self.costs, self._solution = structure, costs, solution
+
+    @property
+    def actions(self) -> list[Action]:
+        """All actions, rank by rank."""
+        return self.structure.arrays.actions
+
+    @cached_property
+    def event_start(self) -> Ints:
+        """Start of each event, ns."""
+        return self._solution.start()
+
+    @cached_property
+    def event_end(self) -> Ints:
+        """End of each event, ns."""
+        return self._solution.end()
+
+    @cached_property
+    def start(self) -> Ints:
+        """Start of each action, ns; of a SEND or RECV the start of its transfer."""
+        return self._of_actions(self.event_start, 0)
+
+    @cached_property
+    def end(self) -> Ints:
+        """End of each action, ns."""
+        return self._of_actions(self.event_end, 1)
+
+    def _of_actions(self, events: Ints, which: int) -> Ints:
+        structure = self.structure
+        found: Ints = events[structure.wiring.event_of]
+        if structure.transfer_actions is not None:
+            actions, messages = structure.transfer_actions
+            sends = np.isin(structure.arrays.code[actions], (SEND_F, SEND_B))
+            found[actions] = np.where(sends, self.sent[which][messages], self.received[which][messages])
+        return found
+
+    @cached_property
+    def sent(self) -> tuple[Ints, Ints]:
+        """Start and end of each message on its sender's side, ns."""
+        wiring = self.structure.wiring
+        if wiring.sent_by is not None:
+            return self.event_start[wiring.sent_by], self.event_end[wiring.sent_by]
+        start = self.event_end[wiring.event_of[wiring.messages.source]]
+        return start, start + np.array([edge.p2p_ns for edge in self.costs.edges], np.int64)[wiring.messages.edge]
+
+    @cached_property
+    def received(self) -> tuple[Ints, Ints]:
+        """Start and end of each message on its receiver's side, ns."""
+        by = self.structure.wiring.received_by
+        return self.sent if by is None else (self.event_start[by], self.event_end[by])
+
+    @cached_property
+    def step_time_ns(self) -> int:
+        """First start to last end over all ranks."""
+        firsts, lasts = self.structure.outer
+        return int(self._solution.end(lasts).max() - self._solution.start(firsts).min())
+
+    @cached_property
+    def span_ns(self) -> int:
+        """Largest, over ranks, of last end minus first start of the rank's own compute."""
+        firsts, lasts = self.structure.compute_ends
+        if not len(firsts):
+            return 0
+        return int((self._solution.end(lasts) - self._solution.start(firsts)).max())
+
+    @cached_property
+    def compute_ns(self) -> int:
+        """Compute (F, B, I, W and R) of all ranks together."""
+        return int(self._solution.duration(self.structure.compute_events).sum())
+
+    @property
+    def bubble_ratio(self) -> float:
+        """1 - compute / (ranks x step time)."""
+        return self._bubble(self.step_time_ns)
+
+    @property
+    def bubble_ratio_span(self) -> float:
+        """1 - compute / (ranks x span)."""
+        return self._bubble(self.span_ns)
+
+    def _bubble(self, length_ns: int) -> float:
+        return 1 - self.compute_ns / (self.structure.schedule.graph.num_ranks * length_ns) if length_ns else 0.0
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Memory of all ranks over time."""
+        return memory(self)
+
+    @property
+    def peak_memory_bytes(self) -> tuple[int, ...]:
+        """Peak of each rank's memory."""
+        return self.memory.peak_bytes
+
+    def timeline(self) -> Timeline:
+        """Return spans of all actions and messages, and memory over time."""
+        return timeline(self)
