@@ -110,7 +110,7 @@ def take(model: TrainingModel, num_samples: int) -> TrainingModel:
         return split_batch(model, 0, model.batch // num_samples)
     if any(callable(split) for split in model.split.values()):
         raise InvalidInput(
-            f"{model.name}: holds {model.batch} samples, {num_samples} are asked for, and an input is cut by a function; "
+            f"{model.name}: holds {model.batch} samples, {num_samples} are asked for, an input is cut by a function; "
             "give the model's function a parameter 'batch'"
         )
     order = torch.arange(num_samples) % model.batch

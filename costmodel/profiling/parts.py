@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from costmodel.errors import DoesNotMatch
 from costmodel.graph import LOSS
 from costmodel.profiling.capture import Capture
+from costmodel.profiling.export import fetch
 
 LOSS_WEIGHT = "loss_weight"
 """Key of a part's result under which the weight of a (sum, weight) loss stands."""
@@ -112,6 +113,7 @@ class _Cutter:
         self.copies: dict[fx.Node, fx.Node] = {}
         self.receives: dict[str, fx.Node] = {}
         self.raw: dict[str, fx.Node] = {}
+        self.attributes: dict[str, Any] = {}
 
     def cut(self, sends: tuple[str, ...], leaves: tuple[Any, ...]) -> fx.GraphModule:
         """Copy what is inside and return it as a module with outputs (*sends, *leaves)."""
@@ -125,7 +127,7 @@ class _Cutter:
         self.graph.output(tuple(values))
         self._sort_placeholders()
         self.graph.lint()
-        return fx.GraphModule(program, self.graph)
+        return fx.GraphModule(self.attributes, self.graph)
 
     def _value(self, node: fx.Node) -> fx.Node:
         """Return the copy of a node, or the placeholder that stands for it."""
@@ -140,8 +142,12 @@ class _Cutter:
     def _copy(self, node: fx.Node) -> fx.Node:
         for source in node.all_input_nodes:
             self._value(source)
-        self.copies[node] = self.graph.node_copy(node, self._value)
-        return self.copies[node]
+        self.copies[node] = copy = self.graph.node_copy(node, self._value)
+        if node.op == "get_attr":
+            # One flat attribute each: looking one up through nested modules takes microseconds a step.
+            self.attributes[node.name] = fetch(self.capture.program.module, node.target)
+            copy.target = node.name
+        return copy
 
     def _placeholder(self, node: fx.Node, kept: dict[str, fx.Node]) -> fx.Node:
         self.copies[node] = kept[node.name] = self.graph.placeholder(node.name)

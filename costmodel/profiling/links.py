@@ -1,0 +1,225 @@
+"""Measuring links: how long one transfer takes between the ranks at hand, by size.
+
+A point-to-point time is half a round trip of isend and irecv: from the end of the sender's action until
+the receiver may start. Collectives are timed from a common start to the last rank's end, by the bytes
+of the whole buffer. Leaves out contention between transfers.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+from torch.multiprocessing.spawn import spawn
+
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.links import LinkClass, Links, SizeRange
+
+SIZES_BYTES = tuple(1024 * 4**i for i in range(8))
+"""1 KiB to 16 MiB."""
+
+BYTES_A_SIZE = 32 * 2**20
+"""Bytes moved at one size: repetitions follow from it, within MIN_REPEATS and MAX_REPEATS."""
+
+MIN_REPEATS, MAX_REPEATS = 3, 60
+
+IN_A_ROW = 4
+"""Transfers between two barriers: ranks leave a barrier at different times."""
+
+STEEPEST_GBS = 1e6
+"""Rate noted where a larger transfer took no longer than a smaller one."""
+
+Table = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    num_ranks: int
+    device: str
+    store: str
+    result: str
+
+
+def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, ...] = ("p2p", "all_reduce")) -> Links:
+    """Measure links between `num_ranks` local processes, or between torchrun's ranks under torchrun.
+
+    Parameters
+    ----------
+    num_ranks : int
+        Processes to start; under torchrun it must be its world size.
+    device : str
+        ``cpu`` (gloo) or ``cuda`` (NCCL, one GPU a rank).
+    classes : tuple of str
+        Which of `costmodel.links.CLASSES`.
+
+    Raises
+    ------
+    UsageError
+        With fewer than two ranks, or fewer GPUs than ranks.
+    """
+    if num_ranks < 2:
+        raise UsageError(f"a link needs two ranks, found --ranks {num_ranks}")
+    if device == "cuda" and torch.cuda.device_count() < num_ranks:
+        raise UsageError(f"{num_ranks} ranks need as many GPUs, found {torch.cuda.device_count()}; use --device cpu")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return _under_torchrun(num_ranks, device, classes)
+    with tempfile.TemporaryDirectory() as folder:
+        setting = _Setting(num_ranks, device, f"{folder}/store", f"{folder}/tables")
+        spawn(_worker, (setting, classes), nprocs=num_ranks)  # type: ignore[no-untyped-call]
+        return _links(_read_tables(Path(setting.result)), num_ranks, device)
+
+
+def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...]) -> Links:
+    world = int(os.environ["WORLD_SIZE"])
+    if world != num_ranks:
+        raise UsageError(f"torchrun started {world} ranks, --ranks says {num_ranks}; give the same number")
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(_backend(device))
+    try:
+        return _links(_tables(device, classes), world, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _worker(rank: int, setting: _Setting, classes: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
+    if setting.device == "cuda":
+        torch.cuda.set_device(rank)
+    store = FileStore(setting.store, setting.num_ranks)
+    dist.init_process_group(_backend(setting.device), store=store, rank=rank, world_size=setting.num_ranks)
+    tables = _tables(setting.device, classes)
+    if rank == 0:
+        lines = [f"{name} {size} {ns}" for name, table in tables.items() for size, ns in table]
+        Path(setting.result).write_text("\n".join(lines))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _read_tables(path: Path) -> dict[str, Table]:
+    if not path.exists():
+        raise InvalidInput("the measuring ranks ended without a result; run `penstock links` again")
+    tables: dict[str, list[tuple[int, int]]] = {}
+    for line in path.read_text().splitlines():
+        name, size, ns = line.split()
+        tables.setdefault(name, []).append((int(size), int(ns)))
+    return {name: tuple(rows) for name, rows in tables.items()}
+
+
+def _backend(device: str) -> str:
+    return "nccl" if device == "cuda" else "gloo"
+
+
+def _tables(device: str, classes: tuple[str, ...]) -> dict[str, Table]:
+    """Measure on every rank; rank 0's tables count."""
+    return {name: tuple((size, _measure(_TRANSFERS[name], size, device)) for size in SIZES_BYTES) for name in classes}
+
+
+def _measure(transfer: Callable[[torch.Tensor], int], size: int, device: str) -> int:
+    """Return the median ns of a transfer; `transfer` says how many it made."""
+    tensor = torch.zeros(size, dtype=torch.uint8, device=device)
+    repeats = max(MIN_REPEATS, min(MAX_REPEATS, BYTES_A_SIZE // size) // IN_A_ROW)
+    spans = []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        _synchronize(device)
+        start = time.perf_counter_ns()
+        count = sum(transfer(tensor) for _ in range(IN_A_ROW))
+        _synchronize(device)
+        spans.append((time.perf_counter_ns() - start) / count)
+    return round(median(spans[1:]))
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _p2p(tensor: torch.Tensor) -> int:
+    """Send to and fro between ranks 0 and 1; the others wait at the next barrier."""
+    rank = dist.get_rank()
+    if rank > 1:
+        return 1
+    for sends in (rank == 0, rank == 1):
+        work = dist.isend(tensor, 1 - rank) if sends else dist.irecv(tensor, 1 - rank)
+        assert work is not None  # noqa: S101 - both ranks are in the group
+        work.wait()
+    return 2
+
+
+def _all_reduce(tensor: torch.Tensor) -> int:
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return 1
+
+
+def _all_gather(tensor: torch.Tensor) -> int:
+    pieces = list(tensor.chunk(dist.get_world_size()))
+    dist.all_gather(pieces, pieces[dist.get_rank()].clone())
+    return 1
+
+
+def _reduce_scatter(tensor: torch.Tensor) -> int:
+    pieces = list(tensor.chunk(dist.get_world_size()))
+    dist.reduce_scatter(torch.empty_like(pieces[dist.get_rank()]), pieces, op=dist.ReduceOp.MAX)
+    return 1
+
+
+def _all_to_all(tensor: torch.Tensor) -> int:
+    dist.all_to_all_single(torch.empty_like(tensor), tensor)
+    return 1
+
+
+_TRANSFERS: Mapping[str, Callable[[torch.Tensor], int]] = {
+    "p2p": _p2p,
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+}
+
+
+def _links(tables: Mapping[str, Table], num_ranks: int, device: str) -> Links:
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    classes = {kind: LinkClass(fit_ranges(table), table) for kind, table in tables.items()}
+    return Links(_backend(device), name, num_ranks, classes)
+
+
+def fit_ranges(table: Table) -> tuple[SizeRange, ...]:
+    """Fit latency and bandwidth to each interval of a table of (bytes, ns), rising in bytes.
+
+    Times are first made to rise with size. An interval is the line through its two ends, so that the pieces meet;
+    where that line would need a negative latency (the cost of a byte rises: caches are left) it is the
+    line through the origin with the geometric mean of the ends' rates, which still rises throughout.
+    """
+    points = _rising(table)
+    if len(points) == 1:
+        size, ns = points[0]
+        return (SizeRange(0, 0, size / max(ns, 1)),)
+    ranges = []
+    for i, ((size, ns), (next_size, next_ns)) in enumerate(pairwise(points)):
+        slope = (next_ns - ns) / (next_size - size)
+        latency = ns - slope * size
+        if latency < 0:
+            latency, slope = 0, ((ns / size) * (next_ns / next_size)) ** 0.5
+        ranges.append(SizeRange(size if i else 0, round(latency), min(STEEPEST_GBS, 1 / max(slope, 1e-9))))
+    return tuple(ranges)
+
+
+def _rising(table: Table) -> list[tuple[int, float]]:
+    """Return the nearest times that never fall with size: neighbours out of order share their mean."""
+    blocks: list[tuple[float, int]] = []  # (mean time, entries)
+    for _, ns in sorted(table):
+        mean, count = float(ns), 1
+        while blocks and blocks[-1][0] > mean:
+            before, entries = blocks.pop()
+            mean, count = (before * entries + mean * count) / (entries + count), entries + count
+        blocks.append((mean, count))
+    times = [mean for mean, count in blocks for _ in range(count)]
+    return list(zip((size for size, _ in sorted(table)), times, strict=True))

@@ -1,0 +1,110 @@
+"""What each operator keeps for its backward, which values share a storage, and floating-point operations.
+
+Seen in one real step, so that the device's own kernels decide what they save. Parameters, buffers and
+raw inputs are not counted: they are there before the step. Leaves out kernels' workspace.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from costmodel.graph import LOSS, SavedStorage
+from costmodel.profiling.batches import TrainingModel
+from costmodel.profiling.walk import Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One step's memory at one micro-batch size.
+
+    `saved` is (storage, bytes) by operator, `storages` the storage of each tensor by node name, `flop`
+    the forward's floating-point operations by operator, all for the whole micro-batch.
+    """
+
+    saved: Mapping[str, tuple[tuple[int, int], ...]]
+    storages: Mapping[str, int]
+    flop: Mapping[str, int]
+
+
+def observe_memory(walk: Walk, piece: TrainingModel) -> Kept:
+    """Run one forward with the loss and note what autograd saves."""
+    return _Observer(walk, piece).observe()
+
+
+class _Observer:
+    def __init__(self, walk: Walk, piece: TrainingModel) -> None:
+        self.walk = walk
+        self.piece = piece
+        self.ids: dict[int, int] = {}
+        self.held: list[StorageWeakRef] = []  # keeps a dead storage's address from being used again
+        self.saved: dict[str, dict[int, int]] = {}
+        self.storages: dict[str, int] = {}
+        self.flop: dict[str, int] = {}
+        self.counter = FlopCounterMode(display=False)
+        module = walk.capture.model.module
+        fixed = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((piece.args, dict(piece.kwargs)))]
+        self.fixed = {t.untyped_storage()._cdata for t in fixed if isinstance(t, torch.Tensor)}
+
+    def observe(self) -> Kept:
+        capture = self.walk.capture
+        with self.counter:
+            leaves = self.walk.run(capture.bind(self.piece), self._call)
+            output = pytree.tree_unflatten(leaves, capture.program.out_spec)
+            with self._belonging_to(LOSS):
+                capture.model.evaluate(output, self.piece.targets)
+        saved = {name: tuple(rows.items()) for name, rows in self.saved.items()}
+        return Kept(saved, self.storages, self.flop)
+
+    def _call(self, owner: str, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        target: Any = node.target
+        with self._belonging_to(owner):
+            value = target(*args, **kwargs)
+        if isinstance(value, torch.Tensor) and node.name in self.walk.capture.flows:
+            self.storages[node.name] = self._id(value.untyped_storage())
+        return value
+
+    @contextmanager
+    def _belonging_to(self, owner: str) -> Iterator[None]:
+        rows = self.saved.setdefault(owner, {})
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.fixed:
+                rows[self._id(storage)] = storage.nbytes()
+            return tensor
+
+        before = self.counter.get_total_flops()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield
+        self.flop[owner] = self.flop.get(owner, 0) + self.counter.get_total_flops() - before
+
+    def _id(self, storage: torch.UntypedStorage) -> int:
+        if storage._cdata not in self.ids:
+            self.held.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+        return self.ids.setdefault(storage._cdata, len(self.ids))
+
+
+def saved_per_sample(small: Kept, small_size: int, large: Kept, large_size: int) -> dict[str, tuple[SavedStorage, ...]]:
+    """Return saved storages by operator, bytes a sample, from two micro-batch sizes.
+
+    A storage of equal bytes at both does not grow with the micro-batch: it is fixed. Storage ids are
+    those of `large`.
+    """
+    found = {}
+    for name, rows in large.saved.items():
+        others = small.saved.get(name, ())
+        paired = [row[1] for row in others] if len(others) == len(rows) else [0] * len(rows)
+        found[name] = tuple(
+            SavedStorage(storage, size, True)
+            if size == other and small_size != large_size
+            else SavedStorage(storage, -(-size // large_size))
+            for (storage, size), other in zip(rows, paired, strict=True)
+        )
+    return found

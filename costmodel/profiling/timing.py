@@ -1,0 +1,169 @@
+"""Times in context: one real step, every operator's forward and backward told apart.
+
+Forward is timed node by node; backward by a mark before each autograd node: what lies between two
+marks belongs to the first, so that nothing of the backward is left out. What the marks themselves cost
+is measured on a chain of empty operators and taken off. Leaves out the split of a backward into input
+and weight gradient (`ratio`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from costmodel.graph import LOSS
+from costmodel.profiling.batches import TrainingModel
+from costmodel.profiling.capture import capture
+from costmodel.profiling.clock import Clock, Mark
+from costmodel.profiling.parts import Part, extract
+from costmodel.profiling.walk import Walk
+
+ACCUMULATE = "accumulate"
+"""Owner of the time in which gradients are added to those that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTimes:
+    """One instrumented step: ns and number of marks by operator (and `ACCUMULATE` in backward)."""
+
+    forward_ns: Mapping[str, int]
+    forward_marks: Mapping[str, int]
+    backward_ns: Mapping[str, int]
+    backward_marks: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTimes:
+    """One step of the whole program without instruments, loss and gradient accumulation included."""
+
+    forward_ns: int
+    backward_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkCost:
+    """What one mark adds to the operator that it times, ns."""
+
+    forward_ns: float = 0.0
+    backward_ns: float = 0.0
+
+
+def time_whole(whole: Part, piece: TrainingModel, clock: Clock) -> WholeTimes:
+    """Time one forward and backward of the part that holds all operators; gradients are added up."""
+    values = whole.capture.bind(piece)
+    clock.wait()
+    start = clock.mark()
+    loss = whole(values, piece.targets)[LOSS]
+    middle = clock.mark()
+    loss.backward()  # type: ignore[no-untyped-call]
+    end = clock.mark()
+    clock.wait()
+    return WholeTimes(clock.span_ns(start, middle), clock.span_ns(middle, end))
+
+
+def time_in_context(walk: Walk, piece: TrainingModel, clock: Clock) -> ContextTimes:
+    """Time every operator in one real step on a micro-batch; gradients are added up."""
+    return _Observer(walk, clock).observe(piece)
+
+
+class _Observer:
+    def __init__(self, walk: Walk, clock: Clock) -> None:
+        self.walk = walk
+        self.clock = clock
+        self.forward: list[tuple[str, Mark, Mark]] = []
+        self.backward: list[tuple[str, Mark]] = []
+        self.seen: set[Any] = set()
+        self.handles: list[Any] = []
+
+    def observe(self, piece: TrainingModel) -> ContextTimes:
+        model, clock = self.walk.capture.model, self.clock
+        clock.wait()
+        leaves = self.walk.run(self.walk.capture.bind(piece), self._call)
+        start = clock.mark()
+        loss, _ = model.evaluate(pytree.tree_unflatten(leaves, self.walk.capture.program.out_spec), piece.targets)
+        self.forward.append((LOSS, start, clock.mark()))
+        del leaves
+        self._own(LOSS, loss)
+        self.backward.append((LOSS, clock.mark()))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.backward.append(("", clock.mark()))
+        clock.wait()
+        for handle in self.handles:
+            handle.remove()
+        return self._sums()
+
+    def _call(self, owner: str, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        target: Any = node.target
+        start = self.clock.mark()
+        value = target(*args, **kwargs)
+        end = self.clock.mark()
+        self.forward.append((owner, start, end))
+        self._own(owner, value)
+        return value
+
+    def _own(self, owner: str, value: Any) -> None:
+        """Give the autograd nodes that made a value, and belong to nobody yet, to its operator."""
+        pending = [leaf.grad_fn for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        while pending:
+            function = pending.pop()
+            if function is None or function in self.seen:
+                continue
+            self.seen.add(function)
+            is_sum = type(function).__name__ == "AccumulateGrad"
+            self.handles.append(function.register_prehook(self._marker(ACCUMULATE if is_sum else owner)))
+            pending += [following for following, _ in function.next_functions]
+
+    def _marker(self, owner: str) -> Any:
+        events, mark = self.backward, self.clock.mark
+
+        def before(_: Any) -> None:
+            events.append((owner, mark()))
+
+        return before
+
+    def _sums(self) -> ContextTimes:
+        span = self.clock.span_ns
+        forward = [(owner, span(start, end)) for owner, start, end in self.forward]
+        marks = zip(self.backward, self.backward[1:], strict=False)
+        backward = [(owner, span(start, end)) for (owner, start), (_, end) in marks]
+        return ContextTimes(*_totals(forward), *_totals(backward))
+
+
+def _totals(rows: Iterable[tuple[str, int]]) -> tuple[dict[str, int], dict[str, int]]:
+    sums: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for owner, value in rows:
+        sums[owner] = sums.get(owner, 0) + value
+        counts[owner] = counts.get(owner, 0) + 1
+    return sums, counts
+
+
+class _Chain(nn.Module):
+    """Operators that compute next to nothing, so that only marks and calls take time."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(100):
+            x = x.neg()
+        return x
+
+
+def measure_mark_cost(clock: Clock, device: torch.device) -> MarkCost:
+    """Measure what a mark costs on a CPU; nothing on a GPU, whose events take no time of its stream."""
+    if device.type != "cpu":
+        return MarkCost()
+    inputs = (torch.ones(2, requires_grad=True),)
+    model = TrainingModel("marks", _Chain(), inputs, {}, None, False, torch.sum, {}, 2)
+    captured = capture(model)
+    walk, part = Walk(captured), extract(captured, captured.operators)
+    forward, backward = [], []
+    for _ in range(20):
+        whole = time_whole(part, model, clock)
+        times = time_in_context(walk, model, clock)
+        count = sum(times.forward_marks.values())
+        forward.append((sum(times.forward_ns.values()) - whole.forward_ns) / count)
+        count = sum(times.backward_marks.values())
+        backward.append((sum(times.backward_ns.values()) - whole.backward_ns) / count)
+    return MarkCost(sorted(forward)[len(forward) // 2], sorted(backward)[len(backward) // 2])
