@@ -17,8 +17,9 @@ The families differ in their jobs alone (CONTRACT, "Lower bounds"). With X = all
 
 Other sets X tighten them: backwards alone start only after the way down and back, forwards of a stage without
 backward are followed by what lies downstream. REDUCE and OPT follow all of a stage's backwards and are part of
-q where the schedule has them (OPT after its own stage's REDUCE: true in every optimizer mode). A memory limit adds
-what `simulator.memory_bounds` derives. Leaves out that links carry one message at a time.
+q where the schedule has them (OPT after its own stage's REDUCE: true in every optimizer mode); OPT is also work
+of its rank. A memory limit adds what `simulator.memory_bounds` derives. Leaves out that links carry one message
+at a time, and what an optimizer mode adds.
 """
 
 import heapq
@@ -77,6 +78,7 @@ def lower_bound_ns(
     memory_limit_bytes: int | None = None,
     *,
     separate_recompute: bool = False,
+    num_slices: int = 1,
     speeds: Sequence[float] = (),
     reduces: Sequence[bool] = (),
     updates: Sequence[bool] = (),
@@ -93,6 +95,8 @@ def lower_bound_ns(
         What each rank holds, static part included.
     separate_recompute : bool
         Whether orders hold R as an action of its own.
+    num_slices : int
+        Sequence slices of each action.
     speeds : sequence of float
         Speed factor of each rank.
     reduces, updates : sequence of bool
@@ -105,7 +109,9 @@ def lower_bound_ns(
     NoPlanFits
         When a rank cannot hold one forward.
     """
-    step = Relaxation(costs, num_microbatches, family != "fused", separate_recompute, speeds, reduces, updates)
+    step = Relaxation(
+        costs, num_microbatches, family != "fused", separate_recompute, num_slices, speeds, reduces, updates
+    )
     check_multiples(step.graph, num_microbatches)
     _check_family(step, family)
     found = list(_rank_bounds(step))
@@ -133,6 +139,7 @@ def bound_of(
         family_of(schedule),
         memory_limit_bytes,
         separate_recompute=bool(kinds[Kind.R]),
+        num_slices=schedule.num_slices,
         speeds=speeds,
         reduces=[stage in kinds[Kind.REDUCE] for stage in stages],
         updates=[stage in kinds[Kind.OPT] for stage in stages],
@@ -163,8 +170,19 @@ def _rank_bounds(step: Relaxation) -> Iterator[tuple[int, int, int, str]]:
         stages[job.stage] = stages.get(job.stage, 0) + time_ns
     for rank, alike in works.items():
         stages = by_stage[rank]
+        for stage in stages:
+            begin = _update_start(step, rank, stage)
+            alike[begin, 0] = alike.get((begin, 0), 0) + step.update_ns(stage, rank)
         ns = one_machine_ns((head, time_ns, tail) for (head, tail), time_ns in alike.items())
         yield ns, rank, max(stages, key=lambda stage: stages[stage]), f"work of rank {rank} between its head and tail"
+
+
+def _update_start(step: Relaxation, rank: int, stage: int) -> int:
+    """Earliest start of a stage's OPT: behind its backwards and REDUCE."""
+    last = [
+        step.earliest[job] + step.durations[job] for job in step.jobs if job.stage == stage and step.rank(job) == rank
+    ]
+    return max(last) + step.reduce_ns(stage)
 
 
 def one_machine_ns(works: Iterable[tuple[int, int, int]]) -> int:

@@ -15,14 +15,15 @@ that ran by then fit the limit together, and take at most Phi (a knapsack, fille
 forwards, and every backward, run at t or later, and t is at least the earliest start of any of the rank's
 backwards: step >= t + (sum of F - Phi) + sum of backwards + tail.
 
-Leaves out forwards of stages without backward (they free what they take) and memory that is shared unevenly
+Leaves out forwards of stages without backward (they free what they take), those whose orders hold an R (they
+keep their inputs only) and memory that is shared unevenly
 between stages over time.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
-from costmodel.costs import at
 from costmodel.errors import NoPlanFits
 from simulator.actions import Action, Kind
 from simulator.relaxation import Relaxation
@@ -42,9 +43,11 @@ class MemoryLimit:
     def __init__(self, step: Relaxation, limit_bytes: int) -> None:
         self.step = step
         self.limit_bytes = limit_bytes
+        again = {(job.stage, job.microbatch, job.slice_index) for job in step.jobs if job.kind is Kind.R}
         self._forwards: dict[int, list[Action]] = {}
         for job in step.jobs:
-            if job.kind is Kind.F and step.graph.backward[job.stage]:
+            kept = (job.stage, job.microbatch, job.slice_index) not in again
+            if job.kind is Kind.F and kept and step.graph.backward[job.stage]:
                 self._forwards.setdefault(step.rank(job), []).append(job)
         for rank in self._forwards:
             self._check(rank)
@@ -69,8 +72,7 @@ class MemoryLimit:
         return self.limit_bytes - sum(self.step.costs.stages[s].static_bytes for s in self.step.graph.stages_of(rank))
 
     def _bytes(self, job: Action) -> int:
-        index = job.microbatch // self.step.graph.multiples[job.stage]
-        return at(self.step.costs.stages[job.stage].activation_bytes, index)
+        return self.step.amount(self.step.costs.stages[job.stage].activation_bytes, job)
 
     def _round_trips(self, rank: int, stage: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
         step = self.step
@@ -87,8 +89,8 @@ class MemoryLimit:
     def _first_backward(self, rank: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
         step = self.step
         stages = {job.stage for job in forwards}
-        later = [j for j in step.jobs if j.stage in stages and step.rank(j) == rank and j.kind is not Kind.F]
-        after = [j for j in later if j.kind is not Kind.R]
+        closing = (*_RETURNS, Kind.W)
+        after = [j for j in step.jobs if j.kind in closing and j.stage in stages and step.rank(j) == rank]
         forward_ns = sum(step.copies(j) * step.durations[j] for j in forwards)
         backward_ns = sum(step.copies(j) * step.durations[j] for j in after)
         begin = min(step.earliest[j] for j in after if j.kind in _RETURNS)
@@ -118,14 +120,16 @@ class MemoryLimit:
     def _trips(self) -> dict[Action, int]:
         """For each forward the least time from its start to the end of its own I or B."""
         step = self.step
-        returns = {(j.stage, j.microbatch): j for j in step.jobs if j.kind in _RETURNS}
         trips: dict[Action, int] = {}
         for back in (job for job in step.jobs if job.kind in _RETURNS):
-            forward = Action(Kind.F, back.stage, back.microbatch)
             beyond = 0
             for need in step.needs[back]:
                 if need.kind in _RETURNS:
-                    other = Action(Kind.F, need.stage, need.microbatch)
-                    beyond = max(beyond, trips[other] + 2 * step.delay(back, need))
-            trips[forward] = step.durations[forward] + beyond + step.durations[returns[back.stage, back.microbatch]]
+                    beyond = max(beyond, trips[_forward(need)] + 2 * step.delay(back, need))
+            forward = _forward(back)
+            trips[forward] = step.durations[forward] + beyond + step.durations[back]
         return trips
+
+
+def _forward(back: Action) -> Action:
+    return replace(back, kind=Kind.F)

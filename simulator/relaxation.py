@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
-from costmodel.costs import Costs, at
+from costmodel.costs import Amount, Costs, at
 from simulator.actions import Action, Kind
 from simulator.dependencies import required
 from simulator.schedule import StageGraph, stage_graph
@@ -28,6 +28,8 @@ class Relaxation:
         Whether I and W are jobs of their own; otherwise B is one.
     separate_recompute : bool
         Whether R is a job of its own; otherwise it is a part of I or B.
+    num_slices : int
+        Sequence slices of each action.
     speeds : sequence of float
         Speed factor of each rank; empty means 1 everywhere.
     reduces, updates : sequence of bool
@@ -38,6 +40,7 @@ class Relaxation:
     num_microbatches: int
     split: bool
     separate_recompute: bool = False
+    num_slices: int = 1
     speeds: Sequence[float] = ()
     reduces: Sequence[bool] = ()
     updates: Sequence[bool] = ()
@@ -72,20 +75,36 @@ class Relaxation:
 
     def _jobs(self) -> Iterator[Action]:
         for stage in self.graph.order:
-            yield from (Action(Kind.F, stage, k) for k in self._groups(stage))
+            yield from (Action(Kind.F, stage, k, j) for k in self._groups(stage) for j in self._pieces)
         for stage in reversed(self.graph.order):
             for k in self._groups(stage) if self.graph.backward[stage] else ():
-                if self.separate_recompute and at(self.costs.stages[stage].recompute_ns, self._index(stage, k)):
-                    yield Action(Kind.R, stage, k)
-                yield Action(Kind.I if self.split else Kind.B, stage, k)
-                if self.split:
-                    yield Action(Kind.W, stage, k)
+                for j in reversed(self._pieces):
+                    yield from self._backward(stage, k, j)
+
+    def _backward(self, stage: int, k: int, j: int) -> Iterator[Action]:
+        again = Action(Kind.R, stage, k, j)
+        if self.separate_recompute and self.amount(self.costs.stages[stage].recompute_ns, again):
+            yield again
+        yield Action(Kind.I if self.split else Kind.B, stage, k, j)
+        if self.split:
+            yield Action(Kind.W, stage, k, j)
 
     def _groups(self, stage: int) -> range:
         return range(0, self.period, self.graph.multiples[stage])
 
-    def _index(self, stage: int, microbatch: int) -> int:
-        return microbatch // self.graph.multiples[stage]
+    @property
+    def _pieces(self) -> range:
+        return range(self.num_slices) if self.num_slices > 1 else range(-1, 0)
+
+    def amount(self, amount: Amount, job: Action) -> int:
+        """Return a job's part of a stage's amount; a slice takes its share, or its own value if one is listed."""
+        index = job.microbatch // self.graph.multiples[job.stage]
+        if self.num_slices == 1:
+            return at(amount, index)
+        if not isinstance(amount, int) and len(amount) * self.graph.multiples[job.stage] > self.num_microbatches:
+            return amount[index * self.num_slices + job.slice_index]
+        share, larger = divmod(at(amount, index), self.num_slices)
+        return share + (job.slice_index < larger)
 
     def rank(self, action: Action) -> int:
         """Rank of a job."""
@@ -97,19 +116,16 @@ class Relaxation:
         return {job: self._duration(job) for job in self.jobs}
 
     def _duration(self, job: Action) -> int:
-        stage, index = self.costs.stages[job.stage], self._index(job.stage, job.microbatch)
-        again = 0 if self.separate_recompute else at(stage.recompute_ns, index)
-        if job.kind is Kind.F:
-            time_ns = at(stage.forward_ns, index)
-        elif job.kind is Kind.R:
-            time_ns = at(stage.recompute_ns, index)
-        elif job.kind is Kind.W:
-            time_ns = at(stage.backward_weight_ns, index)
-        else:
-            time_ns = at(stage.backward_input_ns, index) + again
-            if job.kind is Kind.B:
-                time_ns += at(stage.backward_weight_ns, index)
-        return self.on_rank(time_ns, self.rank(job))
+        stage = self.costs.stages[job.stage]
+        back = (stage.backward_input_ns,) if self.separate_recompute else (stage.backward_input_ns, stage.recompute_ns)
+        parts: dict[Kind, tuple[Amount, ...]] = {
+            Kind.F: (stage.forward_ns,),
+            Kind.R: (stage.recompute_ns,),
+            Kind.I: back,
+            Kind.W: (stage.backward_weight_ns,),
+            Kind.B: (*back, stage.backward_weight_ns),
+        }
+        return self.on_rank(sum(self.amount(part, job) for part in parts[job.kind]), self.rank(job))
 
     def on_rank(self, time_ns: int, rank: int) -> int:
         """Time of work on a rank of some speed, rounded down so that it is never overstated."""
@@ -147,9 +163,17 @@ class Relaxation:
 
     def closing_ns(self, stage: int, rank: int) -> int:
         """Reduction and optimizer step that follow every backward of a stage."""
-        cost = self.costs.stages[stage]
-        reduce_ns = cost.reduce_ns if self.reduces and self.reduces[stage] else 0
-        return reduce_ns + (self.on_rank(cost.optimizer_ns, rank) if self.updates and self.updates[stage] else 0)
+        return self.reduce_ns(stage) + self.update_ns(stage, rank)
+
+    def reduce_ns(self, stage: int) -> int:
+        """Time of a stage's REDUCE, 0 without one."""
+        has = self.graph.backward[stage] and self.reduces and self.reduces[stage]
+        return self.costs.stages[stage].reduce_ns if has else 0
+
+    def update_ns(self, stage: int, rank: int) -> int:
+        """Time of a stage's OPT on a rank, 0 without one."""
+        has = self.graph.backward[stage] and self.updates and self.updates[stage]
+        return self.on_rank(self.costs.stages[stage].optimizer_ns, rank) if has else 0
 
     def _after(self, job: Action, others: Sequence[Action], since: dict[Action, int]) -> int:
         """Least time at which all `others` are over and have come to (or gone from) the rank of `job`."""
