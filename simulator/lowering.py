@@ -29,30 +29,46 @@ def close_step(schedule: Schedule, reduces: Sequence[bool], optimizer: bool) -> 
         Orders of compute actions.
     reduces : sequence of bool
         For each stage whether its gradients are summed over ranks (replicas, parameters tied to others').
-        REDUCE follows the stage's last backward on each of its ranks.
+        REDUCE follows the stage's last backward on each of its ranks, and all ranks issue reductions in one
+        sequence: two that share two stages would otherwise wait on each other.
     optimizer : bool
         Whether to end each rank's order with OPT of each of its stages. A stage without backwards has none.
     """
     graph = schedule.graph
     if len(reduces) != graph.num_stages:
         raise InvalidInput(f"{len(reduces)} flags for the reductions of {graph.num_stages} stages; give one a stage")
+    sequence = _reduction_sequence(schedule, reduces)
     orders = []
     for rank, order in enumerate(schedule.orders):
-        closed = _with_reductions(order, reduces)
+        closed = _with_reductions(order, sequence)
         if optimizer:
             closed += [Action(Kind.OPT, stage) for stage in graph.stages_of(rank) if graph.backward[stage]]
         orders.append(tuple(closed))
     return replace(schedule, orders=tuple(orders))
 
 
-def _with_reductions(order: Sequence[Action], reduces: Sequence[bool]) -> list[Action]:
-    last = {action.stage: i for i, action in enumerate(order) if action.kind in _BACKWARD}
-    closed = []
-    for i, action in enumerate(order):
-        closed.append(action)
-        if last.get(action.stage) == i and reduces[action.stage]:
-            closed.append(Action(Kind.REDUCE, action.stage))
-    return closed
+def _last_backward(order: Sequence[Action]) -> dict[int, int]:
+    """Position of each stage's last backward in an order."""
+    return {action.stage: i for i, action in enumerate(order) if action.kind in _BACKWARD}
+
+
+def _reduction_sequence(schedule: Schedule, reduces: Sequence[bool]) -> list[int]:
+    """Stages to reduce, the one with most actions behind its last backward (on any rank) first."""
+    behind: dict[int, int] = {}
+    for order in schedule.orders:
+        for stage, last in _last_backward(order).items():
+            behind[stage] = min(behind.get(stage, len(order)), len(order) - last)
+    return sorted((stage for stage in behind if reduces[stage]), key=lambda stage: (-behind[stage], stage))
+
+
+def _with_reductions(order: Sequence[Action], sequence: Sequence[int]) -> list[Action]:
+    """Put REDUCE behind each stage's last backward, and behind those that come before it in the sequence."""
+    last, at = _last_backward(order), 0
+    behind: dict[int, list[Action]] = {}
+    for stage in (stage for stage in sequence if stage in last):
+        at = max(at, last[stage])
+        behind.setdefault(at, []).append(Action(Kind.REDUCE, stage))
+    return [each for i, action in enumerate(order) for each in (action, *behind.get(i, ()))]
 
 
 def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
@@ -159,4 +175,3 @@ class _Walk:
         if action not in self._end:
             raise InvalidInput(f"the timeline lacks {action} of rank {rank}; simulate this very schedule")
         heapq.heappush(self.ready, (self._end[action], rank))
-

@@ -106,6 +106,21 @@ def test_reduce_follows_the_last_backward_of_its_stage_and_opt_ends_the_order() 
     ]
 
 
+def test_all_ranks_issue_their_reductions_in_one_sequence() -> None:
+    """Rank 0 ends stage 1 first, rank 1 stage 0; stage 1 has more behind it on both, so it goes first on both."""
+    costs = Costs((StageCost(1, 1, 1),) * 2, (), ranks=((0, 1), (1, 0)))
+    schedule = schedule_of(costs, 4, "0F0 1F1 1B1 1F3 1B3 0B0 0F2 0B2", "0F1 0B1 1F0 1B0 1F2 1B2 0F3 0B3")
+    assert rows_of(close_step(schedule, (True, True), optimizer=False)) == [
+        "0F0 1F1 1B1 1F3 1B3 1REDUCE 0B0 0F2 0B2 0REDUCE",
+        "0F1 0B1 1F0 1B0 1F2 1B2 1REDUCE 0F3 0B3 0REDUCE",
+    ]
+    crossed = schedule_of(costs, 2, "0F0 1F1 1B1 0B0", "1F0 0F1 0B1 1B0")
+    assert rows_of(close_step(crossed, (True, True), optimizer=False)) == [
+        "0F0 1F1 1B1 0B0 0REDUCE 1REDUCE",
+        "1F0 0F1 0B1 0REDUCE 1B0 1REDUCE",
+    ]
+
+
 def test_a_stage_without_backward_is_neither_reduced_nor_updated() -> None:
     costs = Costs((StageCost(1, 1, 1, backward=False), StageCost(1, 1, 1)), tuple(chain_edges(2)))
     schedule = schedule_of(costs, 1, "0F0", "1F0 1B0")
