@@ -28,6 +28,8 @@ class Messages:
         Whether it is a gradient.
     microbatch : array of int64
         First micro-batch that it carries, the first that producer and consumer share; its name.
+    piece : array of int64
+        Sequence slice that it carries, -1 for the whole sequence.
     num_carried : array of int64
         How many micro-batches they share.
     """
@@ -37,6 +39,7 @@ class Messages:
     edge: Ints
     backward: Bools
     microbatch: Ints
+    piece: Ints
     num_carried: Ints
 
 
@@ -131,7 +134,8 @@ def _between_stages(arrays: OrderArrays, forwards: Ints, backwards: Ints) -> tup
     order, carried = _once(arrays, source, target)
     source, target = source[order], target[order]
     microbatch = np.maximum(arrays.microbatch[source], arrays.microbatch[target])
-    return Messages(source, target, edge[order], backward[order], microbatch, carried), together
+    piece = np.maximum(arrays.slice_index[source], arrays.slice_index[target])
+    return Messages(source, target, edge[order], backward[order], microbatch, piece, carried), together
 
 
 def _once(arrays: OrderArrays, source: Ints, target: Ints) -> tuple[Ints, Ints]:

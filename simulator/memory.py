@@ -185,8 +185,7 @@ def _with_buffers(times: Times, static: Ints, change: Ints) -> Memory:
     edge_bytes = np.array([edge.size_bytes for edge in times.costs.edges], np.int64)
     per_action = np.array([arrays.graph.multiples[edge.source] for edge in times.costs.edges])
     sizes = edge_bytes[messages.edge] * messages.num_carried // per_action[messages.edge]
-    sliced = np.maximum(arrays.slice_index[messages.source], arrays.slice_index[messages.target]) >= 0
-    sizes = np.where(sliced, sizes // structure.wiring.places.num_slices, sizes)
+    sizes = np.where(messages.piece >= 0, sizes // structure.wiring.places.num_slices, sizes)
     reader = np.where(again[messages.target] >= 0, again[messages.target], messages.target)
     taken = np.concatenate([times.end[messages.source], times.received[0]])
     freed = np.concatenate([times.sent[1], times.end[reader]])

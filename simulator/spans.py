@@ -40,8 +40,7 @@ def _messages(times: Times) -> list[Span]:
     arrays, messages = times.structure.arrays, times.structure.wiring.messages
     source, target = messages.source, messages.target
     columns = (
-        messages.backward, arrays.stage[source], arrays.stage[target], messages.microbatch,
-        np.maximum(arrays.slice_index[source], arrays.slice_index[target]),
+        messages.backward, arrays.stage[source], arrays.stage[target], messages.microbatch, messages.piece,
         arrays.rank[source], arrays.rank[target], *times.sent, *times.received,
     )  # fmt: skip
     spans = []

@@ -19,10 +19,10 @@ from simulator.memory import Holds, activation_holds
 from simulator.order_arrays import REDUCE, Ints, order_arrays
 from simulator.schedule import Schedule
 from simulator.times import Times
-from simulator.transfers import matched
+from simulator.transfers import matched, wire_blocking, wire_links
 from simulator.wiring import Wiring, starts, wire_latency, wire_local
 
-P2P_MODES = {"latency": wire_latency}
+P2P_MODES = {"latency": wire_latency, "blocking": wire_blocking, "links": wire_links}
 """How messages are carried."""
 
 
@@ -116,7 +116,7 @@ class Structure:
     @cached_property
     def transfer_actions(self) -> tuple[Ints, Ints] | None:
         """SEND and RECV actions of lowered orders, and the message of each."""
-        return matched(self.arrays, self.wiring.messages)
+        return matched(self.wiring)
 
     def _describe(self, blocked: Sequence[int]) -> str:
         action_of = {event: action for action, event in enumerate(self.wiring.event_of.tolist()) if event >= 0}
