@@ -1,0 +1,87 @@
+"""The plan checker: says what is wrong with a plan, by code of its own.
+
+Derives partition, order, messages, times and memory anew from the plan file; imports neither the simulator
+nor the search, and needs the standard library alone. Checks build on each other: while orders are not
+legal there are no times to compare, so later checks wait until earlier ones find nothing.
+"""
+
+from collections.abc import Iterator
+
+from costmodel.cluster import Cluster
+from costmodel.graph import OperatorGraph
+from planner.checker.closing import closing_problems, shared_stages
+from planner.checker.figures import (
+    batch_problems,
+    cluster_problems,
+    link_problems,
+    memory_problems,
+    prediction_problems,
+    search_problems,
+)
+from planner.checker.memory import Ledger
+from planner.checker.messages import data_problems, message_problems, other_ends, pairing_problems
+from planner.checker.orders import compute_steps, count_problems, sequence_problems
+from planner.checker.partition import flow_problems, operator_problems
+from planner.checker.problem import KINDS, Problem
+from planner.checker.rendezvous import deadlock_problems
+from planner.checker.steps import Layout, Step, read_steps
+from planner.checker.times import times_of
+from planner.plan import Plan
+
+__all__ = ["KINDS", "Problem", "check_plan"]
+
+Orders = tuple[tuple[Step, ...], ...]
+
+
+def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster | None = None) -> tuple[Problem, ...]:
+    """Check a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    graph : OperatorGraph, optional
+        The model's operators: with it, that every tensor and gradient travels where it is needed is checked too.
+    cluster : Cluster, optional
+        Machines that the plan must fit, beside those it was made for.
+
+    Returns
+    -------
+    tuple of Problem
+        Empty when nothing is wrong.
+    """
+    operators = list(operator_problems(plan, graph))
+    known = None if operators else graph
+    basics = list(batch_problems(plan))
+    orders, unread = read_steps(plan)
+    found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics, *unread]
+    if not basics:
+        layout = Layout.of(plan)
+        found += link_problems(plan, layout)
+        found += cluster_problems(plan, layout, cluster) if cluster else ()
+        found += () if unread else _orders(plan, layout, orders, known, cluster)
+    return tuple(found)
+
+
+def _orders(
+    plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None, cluster: Cluster | None
+) -> Iterator[Problem]:
+    """Check counts, then sequences and messages, then times and memory."""
+    counts = [*count_problems(layout, orders), *message_problems(layout, orders)]
+    counts += closing_problems(layout, orders, shared_stages(plan, graph))
+    yield from counts
+    if any(problem.kind != "order" for problem in counts):
+        return
+    computed, ends = compute_steps(orders), other_ends(layout)
+    sequence = [*sequence_problems(layout, orders), *data_problems(layout, orders, computed)]
+    sequence += pairing_problems(orders, ends)
+    sequence += deadlock_problems(layout, orders, ends)
+    yield from sequence
+    if sequence or counts:
+        return
+    costs = plan.costs()
+    times = times_of(layout, orders, costs, [plan.cluster.speed_of(rank) for rank in range(len(orders))])
+    yield from prediction_problems(plan, orders, times)
+    peaks = Ledger(layout, computed, costs, times).peaks(len(orders))
+    yield from memory_problems(plan, peaks, plan.cluster)
+    if cluster and cluster.num_devices >= len(orders):
+        yield from (p for p in memory_problems(plan, peaks, cluster) if "its device" in p.message)

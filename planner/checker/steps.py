@@ -1,0 +1,135 @@
+"""The checker's own reading of a plan's orders: texts to steps, micro-batch groups, who works where.
+
+Written apart from `simulator.actions` on purpose: two readers of one format find each other's mistakes.
+Knows whole sequences only; a sequence slice in a plan is refused. Also refused is what no stage of a
+plan needs today: UNSHARD, RESHARD, OFFLOAD and RELOAD.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.checker.problem import Problem
+from planner.plan import Plan
+
+COMPUTE = ("F", "B", "I", "W", "R")
+BACKWARD = ("B", "I", "W")
+TRANSFERS = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
+CLOSING = ("REDUCE", "OPT")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An action at its place: `position` in the order of `rank`; `microbatch` and `peer` -1 where there is none."""
+
+    rank: int
+    position: int
+    kind: str
+    stage: int
+    microbatch: int
+    peer: int
+    text: str
+
+    @property
+    def place(self) -> str:
+        """Where the action stands, for people."""
+        return f"rank {self.rank}, action {self.position} ({self.text})"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Who works on which micro-batches, and over which edges gradients flow."""
+
+    num_microbatches: int
+    multiples: tuple[int, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    backward: tuple[bool, ...]
+    edges: tuple[tuple[int, int], ...]
+    gradients: frozenset[tuple[int, int]]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Layout":
+        """Read the layout off a plan."""
+        backward = tuple(stage.cost.backward for stage in plan.stages)
+        return cls(
+            plan.batch.num_microbatches,
+            tuple(stage.microbatch_multiple for stage in plan.stages),
+            tuple(stage.ranks for stage in plan.stages),
+            backward,
+            tuple((e.source, e.target) for e in plan.edges),
+            frozenset(
+                (e.source, e.target) for e in plan.edges if e.gradient and backward[e.source] and backward[e.target]
+            ),
+        )
+
+    def firsts(self, stage: int) -> range:
+        """First micro-batch of each of a stage's groups."""
+        return range(0, self.num_microbatches, self.multiples[stage])
+
+    def rank_of(self, stage: int, first: int) -> int:
+        """Rank that works on the group that starts at `first`: the g-th group has the (g mod r)-th rank."""
+        ranks = self.ranks[stage]
+        return ranks[first // self.multiples[stage] % len(ranks)]
+
+    def meetings(self, source: int, target: int) -> Iterator[tuple[int, int]]:
+        """Yield (group of source, group of target), each by its first, that share a micro-batch."""
+        for mine in self.firsts(source):
+            earliest = mine // self.multiples[target] * self.multiples[target]
+            for theirs in range(earliest, mine + self.multiples[source], self.multiples[target]):
+                yield mine, theirs
+
+
+def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[Problem]]:
+    """Return the steps of every rank, and a problem for each text that is none."""
+    problems: list[Problem] = []
+    orders = []
+    for rank, texts in enumerate(plan.orders):
+        steps = []
+        for position, text in enumerate(texts):
+            found = _parse(text, rank, position)
+            wrong = found if isinstance(found, str) else _misplaced(found, plan)
+            if wrong:
+                problems.append(Problem("action", f"rank {rank}, action {position} ({text[:40]})", wrong))
+            elif isinstance(found, Step):
+                steps.append(found)
+        orders.append(tuple(steps))
+    return tuple(orders), problems
+
+
+def _parse(text: str, rank: int, position: int) -> Step | str:
+    """Return the step that a text stands for, or what is wrong with it."""
+    stage, rest = _digits(text)
+    kind = next((k for k in (*TRANSFERS, *CLOSING, *COMPUTE) if rest.startswith(k)), "")
+    if not stage or not kind:
+        return f"no action of a plan; a number, one of {', '.join((*COMPUTE, *TRANSFERS, *CLOSING))}, and a number"
+    microbatch, rest = _digits(rest[len(kind) :])
+    peer = ""
+    if kind in TRANSFERS and rest[:1] == (">" if kind.startswith("SEND") else "<"):
+        peer, rest = _digits(rest[1:])
+    if rest.startswith("."):
+        return "a sequence slice; plans order whole sequences"
+    if rest or bool(microbatch) == (kind in CLOSING) or bool(peer) != (kind in TRANSFERS):
+        return f"not written as {kind} is; examples are 2F5, 2SEND_F5>4, 4RECV_F5<2 and 2OPT"
+    return Step(rank, position, kind, int(stage), int(microbatch or -1), int(peer or -1), text)
+
+
+def _digits(text: str) -> tuple[str, str]:
+    """Split the leading decimal digits off a text; more than nine are no index."""
+    length = 0
+    while length < min(len(text), 9) and text[length] in "0123456789":
+        length += 1
+    return text[:length], text[length:]
+
+
+def _misplaced(step: Step, plan: Plan) -> str:
+    """Return what is wrong with a step's numbers, or nothing."""
+    for stage in (step.stage, step.peer):
+        if stage >= len(plan.stages):
+            return f"stage {stage}; the plan has the stages 0 to {len(plan.stages) - 1}"
+    if step.microbatch >= plan.batch.num_microbatches:
+        return f"micro-batch {step.microbatch}; the plan has 0 to {plan.batch.num_microbatches - 1}"
+    if step.kind in COMPUTE and step.microbatch % plan.stages[step.stage].microbatch_multiple:
+        return (
+            f"stage {step.stage} works on {plan.stages[step.stage].microbatch_multiple} micro-batches at a time and "
+            "names each group by its first"
+        )
+    return ""
