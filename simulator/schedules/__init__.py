@@ -16,6 +16,7 @@ from simulator.schedules import (
     interleaved_1f1b,
     looped_bfs,
     one_f_one_b,
+    zb_auto,
     zb_h1,
     zb_h2,
 )
@@ -33,6 +34,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
         looped_bfs,
         zb_h1,
         zb_h2,
+        zb_auto,
         graph_1f1b,
         graph_eager_1f1b,
         graph_kfkb,

@@ -1,0 +1,156 @@
+"""What the sweeps of `zb-auto` work on: a stage graph, one stage a rank, as plain lists of integers.
+
+Stages are renumbered by their place in the topological (index) order, so that a sweep from the last to
+the first meets every successor before its predecessors. Actions are counted, not micro-batches: all
+stages take equally many in one action.
+"""
+
+from dataclasses import dataclass
+
+from costmodel.costs import Amount, Costs, StageCost, at
+from costmodel.errors import NoPlanFits, UsageError
+from simulator.schedule import StageGraph
+
+Links = tuple[tuple[int, int], ...]
+"""Places at the other ends of edges, each with its delay in ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Costs by place and action.
+
+    Attributes
+    ----------
+    stages : tuple of int
+        The stage at each place.
+    num_actions : int
+        Forwards of each stage.
+    forward, backward_input, backward_weight : tuple of tuple of int
+        Times in ns; recompute counts to I.
+    activation, kept : tuple of tuple of int
+        Bytes taken by F, and the part of them that stays from I until W.
+    room : tuple of int
+        Bytes that activations may take.
+    sources, targets, gradient_targets : tuple of Links
+        Edges in, edges out, and those of them over which a gradient comes back.
+    level : tuple of int
+        Edges on the longest path from a source.
+    backward : tuple of bool
+        Whether the stage has a backward.
+    """
+
+    stages: tuple[int, ...]
+    num_actions: int
+    forward: tuple[tuple[int, ...], ...]
+    backward_input: tuple[tuple[int, ...], ...]
+    backward_weight: tuple[tuple[int, ...], ...]
+    activation: tuple[tuple[int, ...], ...]
+    kept: tuple[tuple[int, ...], ...]
+    room: tuple[int, ...]
+    sources: tuple[Links, ...]
+    targets: tuple[Links, ...]
+    gradient_targets: tuple[Links, ...]
+    level: tuple[int, ...]
+    backward: tuple[bool, ...]
+
+    @property
+    def num_places(self) -> int:
+        """How many stages there are."""
+        return len(self.stages)
+
+    def work_ns(self, place: int) -> int:
+        """Compute of one rank."""
+        work = sum(self.forward[place])
+        if self.backward[place]:
+            work += sum(self.backward_input[place]) + sum(self.backward_weight[place])
+        return work
+
+
+def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None) -> Pipeline:
+    """Lay out a stage graph for the sweeps.
+
+    Parameters
+    ----------
+    limit_bytes : int or None
+        Most bytes that a rank may hold, static part included. By default twice what 1F1B needs at most.
+
+    Raises
+    ------
+    UsageError
+        When a rank has several stages or a stage several ranks, or stages take unequal micro-batches at once.
+    NoPlanFits
+        When a rank cannot hold one activation.
+    """
+    if len(set(graph.multiples)) > 1 or sorted(graph.ranks) != [(rank,) for rank in range(graph.num_stages)]:
+        raise UsageError(
+            f"{name} runs one stage a rank without replicas, all taking equally many micro-batches in one action; "
+            "take a schedule with graph placement for other stage graphs"
+        )
+    stages = graph.order
+    place = {stage: index for index, stage in enumerate(stages)}
+    num_actions = num_microbatches // graph.multiples[0]
+    rows = [costs.stages[stage] for stage in stages]
+    sources, targets, gradient_targets = _links(costs, graph, place)
+    level: list[int] = []
+    for incoming in sources:
+        level.append(max((level[source] + 1 for source, _ in incoming), default=0))
+    activation = tuple(_values(cost.activation_bytes, num_actions) for cost in rows)
+    again = [_values(cost.recompute_ns, num_actions) for cost in rows]
+    backward_input = [_values(cost.backward_input_ns, num_actions) for cost in rows]
+    return Pipeline(
+        stages,
+        num_actions,
+        tuple(_values(cost.forward_ns, num_actions) for cost in rows),
+        tuple(tuple(map(sum, zip(*pair, strict=True))) for pair in zip(backward_input, again, strict=True)),
+        tuple(_values(cost.backward_weight_ns, num_actions) for cost in rows),
+        activation,
+        tuple(_values(cost.weight_activation_bytes, num_actions) for cost in rows),
+        _room(name, stages, rows, activation, limit_bytes),
+        sources,
+        targets,
+        gradient_targets,
+        tuple(level),
+        tuple(graph.backward[stage] for stage in stages),
+    )
+
+
+def _values(amount: Amount, num_actions: int) -> tuple[int, ...]:
+    return tuple(at(amount, index) for index in range(num_actions))
+
+
+def _links(
+    costs: Costs, graph: StageGraph, place: dict[int, int]
+) -> tuple[tuple[Links, ...], tuple[Links, ...], tuple[Links, ...]]:
+    sources: list[list[tuple[int, int]]] = [[] for _ in place]
+    targets: list[list[tuple[int, int]]] = [[] for _ in place]
+    gradients: list[list[tuple[int, int]]] = [[] for _ in place]
+    for edge in costs.edges:
+        source, target = place[edge.source], place[edge.target]
+        sources[target].append((source, edge.p2p_ns))
+        targets[source].append((target, edge.p2p_ns))
+        if edge.gradient and graph.backward[edge.source] and graph.backward[edge.target]:
+            gradients[source].append((target, edge.p2p_ns))
+    frozen = tuple(tuple(tuple(sorted(row)) for row in rows) for rows in (sources, targets, gradients))
+    return frozen[0], frozen[1], frozen[2]
+
+
+def _room(
+    name: str,
+    stages: tuple[int, ...],
+    rows: list[StageCost],
+    activation: tuple[tuple[int, ...], ...],
+    limit_bytes: int | None,
+) -> tuple[int, ...]:
+    if limit_bytes is None:
+        most = max(max(row) for row in activation)
+        return (2 * len(stages) * most,) * len(stages)
+    room = []
+    for stage, cost, row in zip(stages, rows, activation, strict=True):
+        missing = cost.static_bytes + max(row) - limit_bytes
+        if missing > 0:
+            raise NoPlanFits(
+                f"{name}: stage {stage} needs {cost.static_bytes} bytes and {max(row)} for one activation, "
+                f"{missing} more than the limit of {limit_bytes}; raise the limit or cut smaller stages"
+            )
+        room.append(limit_bytes - cost.static_bytes)
+    return tuple(room)
