@@ -1,0 +1,68 @@
+"""A step's batch, cut into the micro-batch groups that this rank's stages read.
+
+Leaves out how the user loads data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from costmodel.errors import UsageError
+from costmodel.profiling.batches import TrainingModel, batched_dimensions, split_batch
+from costmodel.profiling.capture import Capture
+
+
+class Feed:
+    """Micro-batch groups of the batch that was loaded last.
+
+    Parameters
+    ----------
+    capture : Capture
+    batch_size, num_microbatches : int
+        Of the whole step.
+    device : torch.device
+        Where stages want their inputs.
+    """
+
+    def __init__(self, capture: Capture, batch_size: int, num_microbatches: int, device: torch.device) -> None:
+        self._capture, self._device = capture, device
+        self._batch_size, self._num_microbatches = batch_size, num_microbatches
+        self._batch = capture.model
+
+    def load(self, inputs: Any, targets: Any = None) -> None:
+        """Take the inputs (tuple or dict) and targets of a whole step.
+
+        Raises
+        ------
+        UsageError
+            When no input holds the plan's number of samples.
+        """
+        args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+        args = tuple(args) if isinstance(args, tuple | list) else (args,)
+        self.load_model(replace(self._capture.model, args=args, kwargs=kwargs, targets=targets, batch=self._batch_size))
+
+    def load_model(self, batch: TrainingModel) -> None:
+        """Take the inputs and targets that a training model holds."""
+        if all(dimension is None for dimension in batched_dimensions(batch)):
+            raise UsageError(f"no input has {self._batch_size} samples, which the plan's step takes")
+        self._batch = batch
+
+    def group(self, first: int, multiple: int) -> TrainingModel:
+        """Return the samples of the micro-batches [first, first + multiple)."""
+        return split_batch(self._batch, first // multiple, self._num_microbatches // multiple)
+
+    def read(self, names: tuple[str, ...], with_targets: bool, multiple: int, first: int) -> tuple[dict[str, Any], Any]:
+        """Return the raw inputs of these names, and targets if wanted, of one group on the device."""
+        if not names and not with_targets:
+            return {}, None
+        group = self.group(first, multiple)
+        values = self._capture.bind(group) if names else {}
+        return {name: self._moved(values[name]) for name in names}, self._moved(group.targets) if with_targets else None
+
+    def _moved(self, value: Any) -> Any:
+        if self._device.type == "cpu":
+            return value
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=True), value)

@@ -1,0 +1,71 @@
+"""Does this plan belong to this model, this number of processes and this device? Asked before any communication.
+
+Leaves out whether the plan itself is right: ``penstock validate`` says that.
+"""
+
+import os
+
+import torch
+
+from costmodel.errors import DoesNotMatch
+from costmodel.profiling.capture import Capture, operator_graph
+from planner.plan import Plan
+
+
+def check_world(plan: Plan) -> tuple[int, int]:
+    """Return (rank, number of ranks) as torchrun gives them, 0 of 1 without it.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the plan is for another number of ranks.
+    """
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    needed = len(plan.orders)
+    if world != needed:
+        raise DoesNotMatch(
+            f"the plan is for {needed} ranks, {world} {'is' if world == 1 else 'are'} running; "
+            f"start it with torchrun --nproc-per-node {needed}"
+        )
+    return rank, world
+
+
+def check_model(plan: Plan, capture: Capture) -> None:
+    """Refuse a model other than the planned one.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the fingerprints differ; says what else does.
+    """
+    size = capture.static_batch or plan.batch.microbatch_size
+    graph = operator_graph(capture, (size,))
+    if graph.fingerprint != plan.fingerprint:
+        raise DoesNotMatch(
+            f"the plan is for the model {plan.model_name} with {plan.num_operators} operators (fingerprint "
+            f"{plan.fingerprint[:12]}), {capture.model.name} has {len(graph.operators)} ({graph.fingerprint[:12]}); "
+            "run the plan with the model that was profiled, or profile and plan this one"
+        )
+    if capture.static_batch is not None and any(stage.microbatch_multiple > 1 for stage in plan.stages):
+        raise DoesNotMatch("the model fixes its batch when it is captured, so no stage can take several micro-batches")
+
+
+def check_device(plan: Plan, rank: int, device: torch.device) -> None:
+    """Refuse a device of another kind than the planned one, or with too little memory.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    planned = plan.cluster.device_of(rank)
+    if planned.type != device.type:
+        raise DoesNotMatch(
+            f"the plan puts rank {rank} on a device of type {planned.type} ({planned.name}), this one is "
+            f"{device.type}; profile on this kind of device, or choose it by --device {planned.type}"
+        )
+    if device.type == "cuda":
+        needed, there = plan.prediction.peak_memory_bytes[rank], torch.cuda.get_device_properties(device).total_memory
+        if needed > there:
+            raise DoesNotMatch(
+                f"the plan needs {needed} bytes on rank {rank}, its device has {there}; plan with --memory-limit"
+            )

@@ -1,0 +1,193 @@
+"""The library: a plan, a model and a loss become something with `step`, inside the user's own training loop.
+
+Leaves out optimizers, schedules and data loading, which stay the user's.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from costmodel.errors import UsageError
+from costmodel.profiling.batches import Split, TrainingModel
+from costmodel.profiling.capture import Capture, capture
+from executor.matching import check_device, check_model, check_world
+from executor.optimizer import MakeOptimizer
+from executor.watch import Watch
+from executor.worker import StepLoss, Worker
+from planner.plan import Plan, read_plan
+
+_NEVER = timedelta(days=7)
+"""Waiting is the watch's business: it knows who is alive; the process group only sees silence."""
+
+
+class Pipeline:
+    """One rank of a plan that runs a training model.
+
+    Nothing is communicated before the plan is found to fit the model, the number of processes and the
+    device; then process groups are made, which every rank has to do at the same time.
+
+    Parameters
+    ----------
+    plan : Plan
+    model : TrainingModel
+        With the same parameters on every rank.
+    device : torch.device, optional
+        Default: the kind that the plan names.
+    timeout_s : float, optional
+        A rank that is silent for longer is lost; default max(30 s, 20 x the predicted step).
+    optimizer : callable, optional
+        Parameters -> optimizer, for a plan with OPT.
+    emulate : bool
+        Hold each action for its planned time.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the plan is for another model, number of ranks or kind of device.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: TrainingModel,
+        *,
+        device: torch.device | None = None,
+        timeout_s: float | None = None,
+        optimizer: MakeOptimizer | None = None,
+        emulate: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.rank, self.num_ranks = check_world(plan)
+        self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
+        check_device(plan, self.rank, self.device)
+        model.module.to(self.device)
+        captured: Capture = capture(model, plan.batch.microbatch_size)
+        check_model(plan, captured)
+        self.worker = Worker(plan, captured, self.rank, self.device, optimizer, emulate)
+        self._own_group = start_processes(self.device, self.num_ranks)
+        self.watch = Watch(self.rank, self.num_ranks, timeout_s or default_timeout_s(plan))
+        self.worker.connect(self.watch)
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: Plan | str | Path,
+        model: nn.Module,
+        loss: Any,
+        *,
+        inputs: Any,
+        targets: Any = None,
+        split: Mapping[str | int, Split] | None = None,
+        **options: Any,
+    ) -> "Pipeline":
+        """Return the pipeline of a plan (file), a model and its loss.
+
+        Parameters
+        ----------
+        plan : Plan or path
+        model : torch.nn.Module
+        loss : callable
+            ``loss(output)``, or ``loss(output, targets)`` where targets are given.
+        inputs, targets
+            An example of a whole step's batch: only its shapes matter.
+        split : mapping, optional
+            Exceptions from cutting tensors along their first dimension.
+        options
+            As of the class.
+        """
+        plan = plan if isinstance(plan, Plan) else read_plan(plan)
+        args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
+        args = tuple(args) if isinstance(args, tuple | list) else (args,)
+        name = type(model).__name__
+        training = TrainingModel(
+            name, model.train(), args, kwargs, targets, targets is not None, loss, split or {}, plan.batch.global_size
+        )
+        return cls(plan, training, **options)
+
+    def step(self, inputs: Any = None, targets: Any = None) -> float | None:
+        """Run one step: forward and backward of the whole batch, and the optimizer if the plan has it.
+
+        Gradients are left in ``.grad`` of `parameters`, this step's alone.
+
+        Parameters
+        ----------
+        inputs, targets
+            The step's batch; default: the one that the model was given with.
+
+        Returns
+        -------
+        float or None
+            The loss, on ranks that compute it.
+        """
+        if inputs is not None:
+            self.worker.feed.load(inputs, targets)
+        loss = self.worker.step()
+        return loss.total / loss.weight if any(stage.losses for stage in self.worker.stages.values()) else None
+
+    def total_loss(self) -> StepLoss:
+        """Return the last step's loss on every rank; collective."""
+        return self.worker.total_loss()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trainable parameters of this rank's stages."""
+        yield from self.worker.parameters.values()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield them with their names in the unsplit model."""
+        yield from self.worker.parameters.items()
+
+    def close(self) -> None:
+        """Leave together with all other ranks; collective."""
+        if self.num_ranks > 1:
+            dist.barrier()
+        self.watch.close()
+        if self._own_group:
+            dist.destroy_process_group()
+
+    def __enter__(self) -> "Pipeline":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+
+def default_timeout_s(plan: Plan) -> float:
+    """Return max(30 s, 20 x the predicted step)."""
+    return max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
+
+
+def choose_device(kind: str) -> torch.device:
+    """Return this process's device of a kind; GPUs are shared when there are fewer than processes.
+
+    Raises
+    ------
+    UsageError
+        When there is none of that kind.
+    """
+    if kind != "cuda":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def start_processes(device: torch.device, num_ranks: int) -> bool:
+    """Join the world's process group unless that has been done; whether it was done here.
+
+    NCCL refuses two ranks on one GPU, so then gloo carries everything.
+    """
+    if dist.is_initialized() or num_ranks == 1:
+        return False
+    own_gpu = device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)) <= torch.cuda.device_count()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=_NEVER)
+    dist.barrier()
+    return True

@@ -1,0 +1,139 @@
+"""One stage on one rank: forward and backward of its part for one micro-batch group at a time.
+
+Received tensors become leaves of the stage's own autograd graph; a tensor that is passed on (relayed) is
+such a leaf too, so its downstream gradient adds to the local one by itself. Outputs are kept only as the
+edges at which the backward starts, so that memory follows the plan. Leaves out messages and order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from costmodel.graph import LOSS
+from costmodel.profiling.parts import LOSS_WEIGHT, Part
+from executor.wiring import Wire
+
+Gradients = dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Running:
+    """What a stage keeps of one micro-batch group from its forward until its backward."""
+
+    leaves: dict[str, torch.Tensor]
+    roots: dict[str, GradientEdge] = field(default_factory=dict)
+    loss: torch.Tensor | None = None
+    loss_gradient: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Stage:
+    """A stage's part with what it is at.
+
+    Attributes
+    ----------
+    index : int
+    part : Part
+    incoming, outgoing : tuple of Wire
+    multiple : int
+        Micro-batches in one action.
+    num_microbatches : int
+        Of the step: scalar losses are averaged over them.
+    trains : bool
+        Whether it has backwards.
+    inputs : callable
+        First micro-batch -> (raw inputs by name, targets).
+    losses : list of (loss, weight or None)
+        Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
+    """
+
+    index: int
+    part: Part
+    incoming: tuple[Wire, ...]
+    outgoing: tuple[Wire, ...]
+    multiple: int
+    num_microbatches: int
+    trains: bool
+    inputs: Callable[[int], tuple[Mapping[str, Any], Any]]
+    losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
+    running: dict[int, Running] = field(default_factory=dict)
+
+    def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+        """Run the part for the group that starts at micro-batch `first`.
+
+        `received` holds the tensors of each incoming wire; returned are those of each outgoing one.
+        """
+        with torch.set_grad_enabled(self.trains):
+            leaves = self._leaves(received)
+            raw, targets = self.inputs(first)
+            result = self.part({**leaves, **raw}, targets)
+        running = Running(leaves)
+        if self.part.has_loss:
+            self._note_loss(running, result)
+        if self.trains:
+            for wire in self.outgoing:
+                for position in wire.gradients:
+                    name = wire.names[position]
+                    tensor = result[name] if name in result else leaves[name]
+                    if name not in running.roots and tensor.requires_grad:
+                        running.roots[name] = get_gradient_edge(tensor)
+            self.running[first] = running
+        return [
+            [(result[name] if name in result else leaves[name]).detach() for name in wire.names]
+            for wire in self.outgoing
+        ]
+
+    def backward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+        """Run the whole backward of a group; parameters accumulate in ``.grad``.
+
+        `received` holds the gradients of each outgoing wire; returned are those of each incoming one.
+        """
+        running = self.running.pop(first)
+        edges: list[Any] = []
+        gradients: list[torch.Tensor | None] = []
+        for name, gradient in self._summed(received).items():
+            if name in running.roots:
+                edges.append(running.roots[name])
+                gradients.append(gradient)
+        if running.loss is not None and running.loss.requires_grad:
+            edges.append(running.loss)
+            gradients.append(running.loss_gradient)
+        if edges:
+            torch.autograd.backward(edges, gradients)
+        return [
+            [_gradient_of(running.leaves[wire.names[position]]) for position in wire.gradients]
+            for wire in self.incoming
+        ]
+
+    def _leaves(self, received: Sequence[Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        leaves: dict[str, torch.Tensor] = {}
+        for wire, tensors in zip(self.incoming, received, strict=True):
+            for position, (name, tensor) in enumerate(zip(wire.names, tensors, strict=True)):
+                if name not in leaves:
+                    leaves[name] = tensor.detach().requires_grad_(self.trains and position in wire.gradients)
+        return leaves
+
+    def _note_loss(self, running: Running, result: Mapping[str, torch.Tensor]) -> None:
+        loss, weight = result[LOSS], result.get(LOSS_WEIGHT)
+        running.loss = loss
+        # The total weight is known only at the end of the step, so a weighted sum is divided by it then.
+        share = self.multiple / self.num_microbatches if weight is None else 1.0
+        running.loss_gradient = torch.full_like(loss, share)
+        self.losses.append((loss.detach(), None if weight is None else weight.detach()))
+
+    def _summed(self, received: Sequence[Sequence[torch.Tensor]]) -> Gradients:
+        """Sum the gradients of each sent tensor over its consumers, in order of stage."""
+        total: Gradients = {}
+        for wire, tensors in zip(self.outgoing, received, strict=True):
+            for position, tensor in zip(wire.gradients, tensors, strict=True):
+                name = wire.names[position]
+                total[name] = total[name] + tensor if name in total else tensor
+        return total
+
+
+def _gradient_of(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the gradient that arrived at a leaf; zeros when the stage made no use of it."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

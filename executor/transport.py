@@ -1,0 +1,134 @@
+"""Messages between two ranks on torch.distributed: groups, posting and waiting.
+
+Point-to-point goes through the world's group with one tag a tensor on gloo, through one group a directed
+pair on NCCL, which knows no tags; there the plan's order keeps both ends in step. Where the backend
+cannot take the device's tensors (gloo and CUDA: one GPU shared by several ranks) they are copied through
+the host. Leaves out when to send: the plan says that.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from costmodel.errors import PeerLost
+from executor.watch import Watch
+from executor.wiring import Template
+
+MAX_UNSETTLED = 4
+"""Sends to one peer whose buffers are kept before the oldest is waited for; any number is safe, because
+the plan's order stays live even if every send waits for its receive."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """Tensors on their way to this rank."""
+
+    peer: int
+    works: list[Any]
+    tensors: list[torch.Tensor]
+
+
+class Transport:
+    """Sends and receives of one rank.
+
+    Parameters
+    ----------
+    rank : int
+    device : torch.device
+        Where tensors live.
+    pairs : iterable of (int, int)
+        All (sender, receiver) ranks of the plan, the same on every rank.
+    watch : Watch
+        Told what this rank waits for.
+    """
+
+    def __init__(self, rank: int, device: torch.device, pairs: Iterable[tuple[int, int]], watch: Watch) -> None:
+        self.device, self._rank = device, rank
+        self._watch = watch
+        self._direct = device.type == "cpu" or uses_nccl()
+        self._wire_device = device if self._direct else torch.device("cpu")
+        self._groups: dict[tuple[int, int], Any] = {}
+        self._unsettled: dict[int, deque[tuple[Any, torch.Tensor]]] = {}
+        world = dist.group.WORLD
+        if device.type == "cuda" and self._direct:
+            for pair in sorted(set(pairs)):
+                self._groups[pair] = dist.new_group(sorted(pair))
+                _warm_up(self._groups[pair], pair, device)
+        self._world: Any = world
+
+    def send(self, peer: int, tensors: Sequence[torch.Tensor], tag: int) -> None:
+        """Start sending tensors, with the tags from `tag` on."""
+        waiting = self._unsettled.setdefault(peer, deque())
+        group, place = self._group(self._rank, peer, peer)
+        try:
+            for i, tensor in enumerate(tensors):
+                ready = tensor.to(self._wire_device).contiguous()
+                waiting.append((group.send([ready], place, tag + i), ready))
+        except RuntimeError as error:
+            raise self._lost(peer, error) from None
+        while len(waiting) > MAX_UNSETTLED * len(tensors):
+            self._settle(peer)
+
+    def receive(self, peer: int, templates: Sequence[Template], tag: int) -> Pending:
+        """Start receiving tensors, with the tags from `tag` on."""
+        group, place = self._group(peer, self._rank, peer)
+        tensors = [torch.empty(shape, dtype=dtype, device=self._wire_device) for shape, dtype in templates]
+        try:
+            works = [group.recv([tensor], place, tag + i) for i, tensor in enumerate(tensors)]
+        except RuntimeError as error:
+            raise self._lost(peer, error) from None
+        return Pending(peer, works, tensors)
+
+    def wait(self, pending: Pending) -> list[torch.Tensor]:
+        """Return the tensors once they are here."""
+        self._watch.waits_for(pending.peer)
+        try:
+            for work in pending.works:
+                work.wait()
+        except RuntimeError as error:
+            raise self._lost(pending.peer, error) from None
+        self._watch.works()
+        pending.works.clear()  # gloo's Work objects must be gone before the groups are
+        return pending.tensors if self._direct else [tensor.to(self.device) for tensor in pending.tensors]
+
+    def settle(self) -> None:
+        """Wait until everything that was sent has arrived."""
+        for peer, waiting in self._unsettled.items():
+            while waiting:
+                self._settle(peer)
+
+    def _settle(self, peer: int) -> None:
+        work, _ = self._unsettled[peer][0]
+        self._watch.waits_for(peer)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._lost(peer, error) from None
+        self._watch.works()
+        self._unsettled[peer].popleft()
+
+    def _group(self, sender: int, receiver: int, peer: int) -> tuple[Any, int]:
+        """Return the group of a directed pair and the peer's rank in it."""
+        group = self._groups.get((sender, receiver))
+        return (self._world, peer) if group is None else (group, int(peer == max(sender, receiver)))
+
+    def _lost(self, peer: int, error: RuntimeError) -> PeerLost:
+        return self._watch.lost(peer, str(error).strip().split("\n")[0])
+
+
+def uses_nccl() -> bool:
+    """Whether the world's group takes tensors of GPUs."""
+    return "nccl" in str(dist.get_backend_config())
+
+
+def _warm_up(group: Any, pair: tuple[int, int], device: torch.device) -> None:
+    """Exchange one number, so that the connection is made now and in this order."""
+    number = torch.zeros(1, device=device)
+    if dist.get_rank() == pair[0]:
+        dist.send(number, pair[1], group=group)
+    elif dist.get_rank() == pair[1]:
+        dist.recv(number, pair[0], group=group)

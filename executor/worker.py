@@ -1,0 +1,232 @@
+"""One rank of a running plan: its stages, its program, and the step that runs it.
+
+Made without any communication, so that what does not fit together is found before a rank waits for
+another; `connect` then makes groups in one fixed order on every rank. Leaves out the user's side
+(`pipeline`) and what is compared or written afterwards (`check`, `measure`).
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from costmodel.costs import at
+from costmodel.profiling.capture import Capture
+from costmodel.profiling.parts import Part, extract
+from executor.feed import Feed
+from executor.optimizer import MakeOptimizer, planned_optimizer, stage_optimizers
+from executor.program import Instruction, Program
+from executor.reduction import Reduction
+from executor.stage import Stage
+from executor.transport import Transport
+from executor.watch import Watch
+from executor.wiring import Wiring, wire_plan
+from planner.plan import Plan
+from simulator.actions import SENDS, Action, Kind, parse_action
+
+RawSpan = tuple[Action, str, int, int]
+"""Action, stream, start and end on this rank's clock in ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoss:
+    """Sum and weight of the losses that one rank saw in a step; the step's loss is total sum / total weight."""
+
+    total: float
+    weight: float
+    weighted: bool
+
+
+class Worker:
+    """A rank's part of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    capture : Capture
+        Of the very model whose parameters are trained; already found to be the plan's.
+    rank : int
+    device : torch.device
+    optimizer : callable, optional
+        Parameters -> optimizer, for the plan's OPT; default: the plan's own.
+    emulate : bool
+        Hold each action for its planned time.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        capture: Capture,
+        rank: int,
+        device: torch.device,
+        optimizer: MakeOptimizer | None = None,
+        emulate: bool = False,
+    ) -> None:
+        self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
+        self.order = tuple(parse_action(text) for text in plan.orders[rank])
+        self.wiring: Wiring = wire_plan(plan, capture)
+        self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
+        self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
+        self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
+        self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
+        self.spans: list[RawSpan] = []
+        self._emulate = emulate
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        if any(action.kind is Kind.OPT for action in self.order):
+            make = optimizer or planned_optimizer(plan)
+            self._optimizers = stage_optimizers(make, {s: self.owned[s] for s in self.stages}, self.parameters)
+        self._weighted: bool | None = None  # learnt in the first step: only the last stage's loss says it
+        self._closed = False
+
+    def connect(self, watch: Watch) -> None:
+        """Make the groups and bind the order to them; collective over all ranks."""
+        ranks = [stage.ranks for stage in self.plan.stages]
+        self.watch = watch
+        alone = len(self.plan.orders) == 1
+        self.transport = None if alone else Transport(self.rank, self.device, self._pairs(), watch)
+        self.reduction = Reduction(self.owned, ranks, self.parameters, self.device, watch)
+        self.program = Program(
+            self.rank,
+            self.wiring,
+            self.stages,
+            self.transport,
+            self.reduction.stage_is_done,
+            self._optimize,
+            self.plan.batch.num_microbatches,
+        )
+        self._instructions = self.program.bind(self.order, self._planned_ns)
+
+    def step(self) -> StepLoss:
+        """Run the loaded batch through the plan; gradients are this step's alone, in ``.grad``."""
+        self._begin()
+        for instruction in self._instructions:
+            self._do(instruction)
+        if not self._closed:
+            self._close()
+        if self.transport is not None:
+            self.transport.settle()
+        self.watch.rests()
+        self.watch.last_complete_step += 1
+        return self.loss
+
+    def _begin(self) -> None:
+        self.watch.works()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        for stage in self.stages.values():
+            stage.losses.clear()
+        self.spans.clear()
+        self.program.mailbox.waits.clear()
+        self.reduction.begin()
+        self._closed = False
+
+    def _do(self, instruction: Instruction) -> None:
+        action = self.watch.at = instruction.action
+        received = instruction.collect() if instruction.collect is not None else None
+        start = time.perf_counter_ns()
+        instruction.execute(received)
+        if self._emulate:
+            left = instruction.planned_ns - (time.perf_counter_ns() - start)
+            if left > 0:
+                time.sleep(left / 1e9)
+        self.spans.append((action, instruction.stream, start, time.perf_counter_ns()))
+
+    def _optimize(self, stage: int) -> None:
+        if not self._closed:
+            self._close()
+        if stage in self._optimizers:
+            self._optimizers[stage].step()
+
+    def _close(self) -> None:
+        """Complete the gradients: sums over ranks, and the division by a total weight."""
+        self._closed = True
+        self.reduction.finish()
+        self.loss = self._own_loss()
+        if self._weighted is not False and len(self.plan.orders) > 1:
+            self.loss = self.total_loss()
+        self._weighted = self.loss.weighted
+        if self._weighted:
+            gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+            torch._foreach_div_(gradients, self.loss.weight)
+
+    def measured(self) -> list[RawSpan]:
+        """Return the last step's spans: actions, waits for messages and for sums of gradients."""
+        waits = [(action, "receive", start, end) for action, start, end in self.program.mailbox.waits]
+        sums = [(action, "collective", start, end) for action, start, end in self.reduction.waits]
+        posted = [span for span in self.spans if span[1] != "receive"]
+        return [*posted, *waits, *sums]
+
+    def total_loss(self) -> StepLoss:
+        """Return the last step's loss over all ranks; collective."""
+        own = self._own_loss()
+        values = torch.tensor([own.total, own.weight if own.weighted else 0.0, own.weighted], dtype=torch.float64)
+        if len(self.plan.orders) > 1:
+            dist.all_reduce(values)
+        total, weight, weighted = values.tolist()
+        return StepLoss(total, weight if weighted else 1.0, weighted > 0)
+
+    def _own_loss(self) -> StepLoss:
+        total = weight = 0.0
+        weighted = False
+        for stage in self.stages.values():
+            for loss, own in stage.losses:
+                share = stage.multiple / stage.num_microbatches if own is None else 1.0
+                total += float(loss) * share
+                weighted = own is not None
+                weight += 0.0 if own is None else float(own)
+        return StepLoss(total, weight if weighted else 1.0, weighted)
+
+    def _stage(self, index: int) -> Stage:
+        planned = self.plan.stages[index]
+        part = self._part(index)
+        read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
+        return Stage(
+            index,
+            part,
+            self.wiring.incoming(index),
+            self.wiring.outgoing(index),
+            planned.microbatch_multiple,
+            self.plan.batch.num_microbatches,
+            self.wiring.graph.backward[index],
+            read,
+        )
+
+    def _part(self, index: int) -> Part:
+        """Cut a stage out of the model; what it passes on without computing it is no output of the part."""
+        operators = self.plan.stages[index].operators
+        named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
+        relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
+        return extract(self.capture, operators, [name for name in named if name not in relayed])
+
+    def _trainable(self, stage: int) -> tuple[str, ...]:
+        """Return the trainable parameters that a stage reads, by name."""
+        groups = self.capture.groups
+        read = {name: None for o in self.plan.stages[stage].operators if o in groups for name in groups[o].parameters}
+        return tuple(name for name in read if self.capture.parameter(name).requires_grad)
+
+    def _pairs(self) -> set[tuple[int, int]]:
+        """Return all (sender, receiver) ranks of the plan."""
+        graph = self.wiring.graph
+        sends = (parse_action(text) for order in self.plan.orders for text in order if "SEND" in text)
+        return {
+            (graph.rank_of(action.stage, action.microbatch), graph.rank_of(action.peer, action.microbatch))
+            for action in sends
+            if action.kind in SENDS
+        }
+
+    def _planned_ns(self, action: Action) -> int:
+        """Return how long the plan says that a compute action takes."""
+        stage = self.plan.stages[action.stage]
+        if action.kind is Kind.OPT:
+            return stage.cost.optimizer_ns
+        if action.kind is Kind.REDUCE:
+            return stage.cost.reduce_ns
+        parts: Any = {
+            Kind.F: ("forward_ns",),
+            Kind.B: ("recompute_ns", "backward_input_ns", "backward_weight_ns"),
+        }.get(action.kind, ())
+        index = action.microbatch // stage.microbatch_multiple
+        return sum(at(getattr(stage.cost, name), index) for name in parts)

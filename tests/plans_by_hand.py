@@ -1,0 +1,110 @@
+"""Plans for tests without a search: operators dealt to stages, one price for every action, a schedule by name."""
+
+from collections.abc import Callable, Sequence
+
+from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.graph import OperatorGraph
+from costmodel.profiling.capture import Capture, operator_graph
+from costmodel.strategy import StageConfig
+from executor.reduction import reduced_stages
+from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
+from simulator.engine import simulate
+from simulator.lowering import close_step, lower
+from simulator.schedule import Schedule
+from simulator.schedules import build_schedule
+
+Edges = dict[tuple[int, int], dict[str, None]]
+
+
+def in_equal_runs(operators: Sequence[str], num_stages: int) -> list[list[str]]:
+    """Cut a list of operators into runs of about equal length."""
+    bounds = [round(i * len(operators) / num_stages) for i in range(num_stages + 1)]
+    return [list(operators[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def tensors_between(graph: OperatorGraph, stage_of: dict[str, int], relay: bool) -> Edges:
+    """Tensors of each edge; with `relay` they are handed on from stage to stage."""
+    edges: Edges = {}
+    for tensor in graph.tensors:
+        source = stage_of[tensor.producer]
+        targets = {stage_of[c] for c in tensor.consumers} - {source}
+        hops = [(s, s + 1) for s in range(source, max(targets, default=source))] if relay else []
+        for ends in hops or [(source, target) for target in sorted(targets)]:
+            edges.setdefault(ends, {})[tensor.name] = None
+    return edges
+
+
+def plan_by_hand(
+    capture: Capture,
+    groups: Sequence[Sequence[str]],
+    *,
+    ranks: Sequence[tuple[int, ...]] | None = None,
+    num_microbatches: int = 4,
+    microbatch_size: int = 2,
+    schedule: str | Callable[[Costs, int], Schedule] = "graph-1f1b",
+    multiples: Sequence[int] | None = None,
+    relay: bool = False,
+    optimizer: str | None = None,
+    configs: Sequence[StageConfig] | None = None,
+    durations_ns: int = 1000,
+) -> Plan:
+    graph = operator_graph(capture, (microbatch_size,))
+    stage_of = {name: s for s, names in enumerate(groups) for name in names}
+    edges = tensors_between(graph, stage_of, relay)
+    by_name = {tensor.name: tensor for tensor in graph.tensors}
+    trainable = {o.name: o.trainable for o in graph.operators}
+    ranks = list(ranks or [(s,) for s in range(len(groups))])
+    multiples = list(multiples or [1] * len(groups))
+    stages = [
+        StageCost(durations_ns, durations_ns, durations_ns, backward=any(trainable[name] for name in names))
+        for names in groups
+    ]
+    costs = Costs(
+        tuple(stages),
+        tuple(EdgeCost(a, b, 0, 0, any(by_name[n].gradient for n in names)) for (a, b), names in sorted(edges.items())),
+        tuple(ranks),
+        tuple(multiples),
+    )
+    built = (
+        build_schedule(schedule, costs, num_microbatches)
+        if isinstance(schedule, str)
+        else schedule(costs, num_microbatches)
+    )
+    parameters = {p.name: p.trainable for p in graph.parameters}
+    owned = [
+        {p for name in names for p in graph.operators[graph.index[name]].parameters if parameters[p]}
+        for names in groups
+    ]
+    closed = close_step(built, reduced_stages(owned, ranks), optimizer is not None)
+    timeline = simulate(closed, costs)
+    lowered = lower(closed, timeline)
+    num_ranks = costs.num_ranks
+    memory = (0,) * num_ranks
+    return Plan(
+        capture.model.name,
+        graph.fingerprint,
+        len(graph.operators),
+        Cluster((DeviceType("cpu", 64 * GIB, "cpu"),), (Host("cpu", num_ranks),), (LinkGroup("local", 0, 1.0, 20000),)),
+        Batch(num_microbatches * microbatch_size, microbatch_size, num_microbatches),
+        built.name,
+        tuple(
+            PlanStage(
+                tuple(names),
+                ranks[s],
+                stages[s],
+                configs[s] if configs else StageConfig(data=len(ranks[s])),
+                multiples[s],
+            )
+            for s, names in enumerate(groups)
+        ),
+        tuple(
+            PlanEdge(a, b, tuple(names), 0, 0, any(by_name[n].gradient for n in names))
+            for (a, b), names in sorted(edges.items())
+        ),
+        tuple(tuple(map(str, order)) for order in lowered.orders),
+        Prediction(timeline.step_time_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
+        SearchResult("heuristic", timeline.step_time_ns, 0, "none"),
+        ("executor",),
+        {"options": {"optimizer": optimizer}} if optimizer else {},
+    )
