@@ -29,7 +29,8 @@ def close_step(schedule: Schedule, reduces: Sequence[bool], optimizer: bool) -> 
         Orders of compute actions.
     reduces : sequence of bool
         For each stage whether its gradients are summed over ranks (replicas, parameters tied to others').
-        REDUCE follows the stage's last backward on each of its ranks, and all ranks issue reductions in one
+        REDUCE follows the stage's last backward on each of its ranks (a replica that got no micro-batch takes
+        part too), and all ranks issue reductions in one
         sequence: two that share two stages would otherwise wait on each other.
     optimizer : bool
         Whether to end each rank's order with OPT of each of its stages. A stage without backwards has none.
@@ -40,7 +41,7 @@ def close_step(schedule: Schedule, reduces: Sequence[bool], optimizer: bool) -> 
     sequence = _reduction_sequence(schedule, reduces)
     orders = []
     for rank, order in enumerate(schedule.orders):
-        closed = _with_reductions(order, sequence)
+        closed = _with_reductions(order, [stage for stage in sequence if rank in graph.ranks[stage]])
         if optimizer:
             closed += [Action(Kind.OPT, stage) for stage in graph.stages_of(rank) if graph.backward[stage]]
         orders.append(tuple(closed))
@@ -63,12 +64,15 @@ def _reduction_sequence(schedule: Schedule, reduces: Sequence[bool]) -> list[int
 
 def _with_reductions(order: Sequence[Action], sequence: Sequence[int]) -> list[Action]:
     """Put REDUCE behind each stage's last backward, and behind those that come before it in the sequence."""
-    last, at = _last_backward(order), 0
+    last, at = _last_backward(order), -1
     behind: dict[int, list[Action]] = {}
-    for stage in (stage for stage in sequence if stage in last):
-        at = max(at, last[stage])
+    for stage in sequence:
+        at = max(at, last.get(stage, -1))
         behind.setdefault(at, []).append(Action(Kind.REDUCE, stage))
-    return [each for i, action in enumerate(order) for each in (action, *behind.get(i, ()))]
+    closed = behind.get(-1, [])
+    for i, action in enumerate(order):
+        closed += (action, *behind.get(i, ()))
+    return closed
 
 
 def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
@@ -87,12 +91,12 @@ def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
     """
     lists: list[list[Action]] = [[] for _ in schedule.orders]
     members = _members(schedule)
+    arrived: dict[int, set[int]] = {}
     for rank, action in _walk(schedule, timeline):
         if action.kind is Kind.REDUCE:
-            waiting = members[action.stage]
-            waiting.discard(rank)
-            if not waiting:
-                for member in _ranks_with(schedule, action):
+            arrived.setdefault(action.stage, set()).add(rank)
+            if len(arrived[action.stage]) == len(members[action.stage]):
+                for member in members[action.stage]:
                     lists[member].append(action)
             continue
         lists[rank].append(action)
@@ -110,17 +114,13 @@ def computed(schedule: Schedule) -> Schedule:
     return replace(schedule, orders=tuple(orders))
 
 
-def _ranks_with(schedule: Schedule, action: Action) -> list[int]:
-    return [rank for rank, order in enumerate(schedule.orders) if action in order]
-
-
-def _members(schedule: Schedule) -> dict[int, set[int]]:
+def _members(schedule: Schedule) -> dict[int, list[int]]:
     """Ranks that take part in each stage's reduction."""
-    members: dict[int, set[int]] = {}
+    members: dict[int, list[int]] = {}
     for rank, order in enumerate(schedule.orders):
         for action in order:
             if action.kind is Kind.REDUCE:
-                members.setdefault(action.stage, set()).add(rank)
+                members.setdefault(action.stage, []).append(rank)
     return members
 
 

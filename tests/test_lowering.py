@@ -121,6 +121,12 @@ def test_all_ranks_issue_their_reductions_in_one_sequence() -> None:
     ]
 
 
+def test_a_replica_without_micro_batches_takes_part_in_the_reduction() -> None:
+    costs = Costs((StageCost(1, 1, 1),), (), ranks=((0, 1),))
+    closed = close_step(schedule_of(costs, 1, "0F0 0B0", ""), (True,), optimizer=True)
+    assert rows_of(closed) == ["0F0 0B0 0REDUCE 0OPT", "0REDUCE 0OPT"]
+
+
 def test_a_stage_without_backward_is_neither_reduced_nor_updated() -> None:
     costs = Costs((StageCost(1, 1, 1, backward=False), StageCost(1, 1, 1)), tuple(chain_edges(2)))
     schedule = schedule_of(costs, 1, "0F0", "1F0 1B0")
