@@ -73,8 +73,7 @@ def _table(plans: list[tuple[str, Plan]]) -> Table:
 
 
 def _draw(path: str, plans: list[tuple[str, Plan]]) -> None:
-    from simulator.charts import save_figure
-
     from planner.pictures import compare_figure
+    from simulator.charts import save_figure
 
     save_figure(compare_figure(plans), path)

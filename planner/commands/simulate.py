@@ -17,9 +17,8 @@ from planner.commands.answer import Answer, Table, milliseconds, percent
 from planner.commands.flags import amount, fraction, nanoseconds, positive, seconds
 
 if TYPE_CHECKING:
-    from simulator.bounds import Bound
-
     from costmodel.costs import Costs
+    from simulator.bounds import Bound
     from simulator.schedule import Schedule
     from simulator.timeline import Timeline
 
@@ -73,7 +72,6 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
     from simulator.engine import simulate
-
     from simulator.schedules import build_schedule
 
     if not args.schedule or not args.microbatches:
@@ -147,8 +145,9 @@ def _answer(
     limit: int | None,
     extra: Mapping[str, object],
 ) -> Answer:
-    from simulator.bounds import family_of, lower_bound_ns
     from simulator.bubbles import bubble_causes
+
+    from simulator.bounds import family_of, lower_bound_ns
 
     causes = bubble_causes(schedule, costs, timeline)
     bound = lower_bound_ns(costs, schedule.num_microbatches, family_of(schedule), limit)

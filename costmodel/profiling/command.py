@@ -1,0 +1,69 @@
+"""``penstock profile``: flags, where the journal lies, and the answer."""
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+
+from costmodel.errors import UsageError
+from costmodel.profile import write_profile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``penstock profile``."""
+    parser.add_argument("model", metavar="MODEL", help="module:function, or zoo:NAME[:small]")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="profile to write (.json or .json.gz)")
+    parser.add_argument(
+        "--microbatch-sizes", default="1,2,4", metavar="LIST", help="samples in a micro-batch (default %(default)s)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s")
+    parser.add_argument("--dtype", default="float32", help="of parameters and inputs (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=9, help="timed steps a size (default %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="continue the journal beside the output file")
+    parser.add_argument("--no-links", action="store_true", help="measure no links between two local ranks")
+    parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
+
+
+def run(args: argparse.Namespace) -> dict[str, object]:
+    """Profile the model, write the file and return the answer."""
+    from costmodel.profiling.run import Options, profile
+
+    start = time.perf_counter()
+    options = Options(
+        model=args.model,
+        microbatch_sizes=_sizes(args.microbatch_sizes),
+        device=args.device,
+        dtype=args.dtype,
+        threads=args.threads,
+        repeats=args.repeats,
+        links=not args.no_links,
+        seed=args.seed,
+    )
+    journal = Path(f"{args.output}.journal")
+    found = profile(options, journal, args.resume, lambda text: print(f"penstock profile: {text}", file=sys.stderr))
+    write_profile(args.output, found)
+    journal.unlink(missing_ok=True)
+    unscaled = found.extra["unscaled"]
+    assert isinstance(unscaled, dict)  # noqa: S101 - made by the profiler
+    return {
+        "output": args.output,
+        "operators": len(found.graph.operators),
+        "edges": sum(len(tensor.consumers) for tensor in found.graph.tensors),
+        "parameters": sum(math.prod(parameter.shape) for parameter in found.graph.parameters),
+        "seconds": round(time.perf_counter() - start, 3),
+        "device": found.device.name,
+        "coverage": min(unscaled["coverage"]),
+        "step_ns": list(found.whole.step_ns),
+        "fingerprint": found.graph.fingerprint,
+    }
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--microbatch-sizes {text!r}: whole numbers separated by commas are needed, e.g. 1,2,4"
+        ) from None

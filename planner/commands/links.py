@@ -1,0 +1,26 @@
+"""Measure latency and bandwidth between ranks: local processes, or under torchrun its own.
+
+penstock links -o links.json --ranks 2
+"""
+
+import argparse
+from typing import Any
+
+from costmodel.profiling.links_command import add_arguments
+from planner.commands.answer import Answer, Table
+
+__all__ = ["add_arguments", "run"]
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Measure and show each class of transfers by size range."""
+    from costmodel.profiling import links_command
+
+    body: dict[str, Any] = links_command.run(args)
+    rows = [
+        (name, str(r["min_bytes"]), f"{r['latency_ns'] / 1000:.1f}", f"{r['bandwidth_gbs']:.3f}")
+        for name, link in body["classes"].items()
+        for r in link["ranges"]
+    ]
+    title = f"{body['output']}: {body['num_ranks']} ranks, {body['backend']} on {body['device']}"
+    return Answer(body, [Table(("class", "from bytes", "latency us", "GB/s"), rows, title)])

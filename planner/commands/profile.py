@@ -1,0 +1,25 @@
+"""Measure a torch model operator by operator: times, what is kept for the backward, sizes, links.
+
+    penstock profile zoo:mmt:small -o profile.json
+
+Resumes from the journal beside the output with --resume. Needs torch and the standard library alone.
+"""
+
+import argparse
+
+from costmodel.profiling.command import add_arguments
+from planner.commands.answer import Answer
+
+__all__ = ["add_arguments", "run"]
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Profile the model and say what was measured."""
+    from costmodel.profiling import command
+
+    body = command.run(args)
+    text = (
+        f"{body['output']}: {body['operators']} operators, {body['edges']} edges, {body['parameters']} parameters, "
+        f"measured on {body['device']} in {body['seconds']} s; coverage of the step {body['coverage']}"
+    )
+    return Answer(body, [text])
