@@ -113,10 +113,12 @@ def _parse(text: str, rank: int, position: int) -> Step | str:
 
 
 def _digits(text: str) -> tuple[str, str]:
-    """Split the leading decimal digits off a text; more than nine are no index."""
+    """Split an index off a text: up to nine decimal digits without a leading zero."""
     length = 0
     while length < min(len(text), 9) and text[length] in "0123456789":
         length += 1
+    if length > 1 and text[0] == "0":
+        length = 0
     return text[:length], text[length:]
 
 
