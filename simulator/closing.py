@@ -34,10 +34,10 @@ def wire_reductions(wiring: Wiring, *, overlap_reduce: bool) -> None:
     _, which = np.unique(np.stack([arrays.stage, arrays.microbatch])[:, reduces], axis=1, return_inverse=True)
     which = which.ravel()
     if overlap_reduce:
-        members = np.unique(which, return_index=True)[1]
+        members, before = np.unique(which, return_index=True)[1], wiring.before()[reduces]
         rows = wiring.places.row(np.full(len(members), REDUCE), arrays.stage[reduces[members]])
         wiring.event_of[reduces] = wiring.add_events(rows, np.ones(len(rows), np.bool_))[which]
-        events, before = wiring.event_of[reduces], wiring.before()[reduces]
+        events = wiring.event_of[reduces]
         wiring.add_arrivals(before[before >= 0], events[before >= 0])
         follows = ~starts(arrays.rank[reduces])[1:]
         wiring.add_arrivals(events[:-1][follows], events[1:][follows])

@@ -36,7 +36,9 @@ def wire_blocking(wiring: Wiring, compute: Ints) -> None:
     ranks = arrays.rank[anchor]
     events = np.empty(len(order), np.int64)
     first = starts(ranks[order])
-    events[order] = wiring.add_events(rows[order], first, columns[order], np.where(phase == 1, ranks, -1)[order])
+    events[order] = wiring.add_events(
+        rows[order], first, columns[order], np.where(phase == 1, wiring.paced(anchor), -1)[order]
+    )
     wiring.received_by = np.empty(num_messages, np.int64)
     wiring.received_by[by_source] = events[:num_messages]
     wiring.event_of[compute] = events[num_messages : num_messages + num_compute]

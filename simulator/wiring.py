@@ -100,11 +100,17 @@ class Wiring:
             code = np.where(apart & (code == I), ALONE_I, np.where(apart & (code == B), ALONE_B, code))
         return self.places.row(code, self.arrays.stage[actions])
 
+    def paced(self, actions: Ints) -> Ints:
+        """Rank whose speed each of some actions has; a REDUCE goes at the speed of links."""
+        return np.where(self.arrays.code[actions] == REDUCE, -1, self.arrays.rank[actions])
+
     def before(self) -> Ints:
-        """For each action the last event of its rank's compute stream up to it; -1 where there is none."""
-        event = np.where((self.arrays.code < REDUCE) | (self.arrays.code == OPT), self.event_of, -1)
-        latest = np.maximum.accumulate(event)
-        owner = np.maximum.accumulate(np.where(event >= 0, self.arrays.rank, -1))
+        """For each action the last event of its rank's compute stream up to it; -1 where there is none.
+
+        To be asked before collectives have events.
+        """
+        latest = np.maximum.accumulate(self.event_of)
+        owner = np.maximum.accumulate(np.where(self.event_of >= 0, self.arrays.rank, -1))
         return np.where(owner == self.arrays.rank, latest, -1)
 
 
@@ -126,7 +132,7 @@ def add_compute(wiring: Wiring, compute: Ints) -> None:
     """Put compute actions, and nothing else, on the compute streams."""
     ranks = wiring.arrays.rank[compute]
     wiring.event_of[compute] = wiring.add_events(
-        wiring.action_rows(compute), starts(ranks), wiring.places.column(wiring.arrays)[compute], ranks
+        wiring.action_rows(compute), starts(ranks), wiring.places.column(wiring.arrays)[compute], wiring.paced(compute)
     )
 
 

@@ -1,0 +1,83 @@
+"""Promises that are kept on every case tried: the full counts of what `make test` runs in small.
+
+python -m benchmarks.reliability [--full] [--only NAME] [--json]
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A sentence that holds on every case.
+
+    Attributes
+    ----------
+    name, sentence : str
+    small, full : int
+        Cases tried without and with ``--full``.
+    failures : callable
+        Tries so many cases and returns a line for each that fails.
+    """
+
+    name: str
+    sentence: str
+    small: int
+    full: int
+    failures: Callable[[int], list[str]]
+
+
+def _engines_agree(num_cases: int) -> list[str]:
+    from tests.engines_agree import disagreements
+
+    return disagreements(num_cases)
+
+
+PROMISES = [
+    Promise(
+        "engines-agree",
+        "Two engines that share no code give the same start, end and memory for any order, to the nanosecond and byte",
+        1_500,
+        50_000,
+        _engines_agree,
+    ),
+]
+"""All promises; a new one is a row here."""
+
+
+def main() -> int:
+    """Try the promises; exit 1 if one is broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="all cases, which takes minutes")
+    parser.add_argument("--only", choices=[promise.name for promise in PROMISES])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = [_try(promise, full=args.full) for promise in PROMISES if args.only in (None, promise.name)]
+    if args.json:
+        print(json.dumps({"rows": rows}))
+    for row in rows if not args.json else ():
+        print(f"{row['promise']}: {row['num_failures']} of {row['cases']} cases fail ({row['seconds']:.0f} s)")
+    return 1 if any(row["num_failures"] for row in rows) else 0
+
+
+def _try(promise: Promise, *, full: bool) -> dict[str, object]:
+    count = promise.full if full else promise.small
+    print(f"{promise.sentence}: {count} cases", file=sys.stderr, flush=True)
+    begin = time.perf_counter()
+    failures = promise.failures(count)
+    return {
+        "promise": promise.name,
+        "sentence": promise.sentence,
+        "cases": count,
+        "num_failures": len(failures),
+        "failures": failures[:20],
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
