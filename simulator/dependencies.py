@@ -61,10 +61,10 @@ def _needed_by_backward(graph: StageGraph, action: Action, present: set[Action])
     again = Action(Kind.R, stage, first, piece)
     if again in present:
         yield again
-    for edge in graph.edges:
-        if edge.source == stage and carries_gradient(graph, edge):
-            for k in overlapping(graph, edge.target, first, stop):
-                yield _backward(edge.target, k, piece, present)
+    for target in graph.gradient_successors[stage]:
+        if graph.backward[target]:
+            for k in overlapping(graph, target, first, stop):
+                yield _backward(target, k, piece, present)
     later = _backward(stage, first, piece + 1, present)
     if piece >= 0 and later in present:
         yield later
@@ -99,9 +99,9 @@ def transfers(graph: StageGraph, action: Action) -> Iterator[Transfer]:
         for target in graph.successors[action.stage]:
             yield from _between(graph, action, target, Kind.SEND_F, Kind.RECV_F)
     elif action.kind in (Kind.B, Kind.I):
-        into = [e.source for e in graph.edges if e.target == action.stage and carries_gradient(graph, e)]
-        for source in sorted(into):
-            yield from _between(graph, action, source, Kind.SEND_B, Kind.RECV_B)
+        for source in graph.predecessors[action.stage]:
+            if graph.backward[source] and action.stage in graph.gradient_successors[source]:
+                yield from _between(graph, action, source, Kind.SEND_B, Kind.RECV_B)
 
 
 def _between(graph: StageGraph, action: Action, peer: int, send: Kind, receive: Kind) -> Iterator[Transfer]:

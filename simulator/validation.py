@@ -6,12 +6,12 @@ ranks: links and, with the strictest transport (`simulator.rendezvous`), orders 
 Leaves out time. Needs the standard library alone.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from costmodel.costs import Costs
-from simulator.actions import COMPUTE, RECEIVES, SENDS, STAGE_WIDE, Action, Kind
+from costmodel.errors import InvalidInput
+from simulator.actions import RECEIVES, SENDS, STAGE_WIDE, Action, Kind
 from simulator.dependencies import transfers
 from simulator.order_memory import held_bytes
 from simulator.rendezvous import is_lowered, partner, peer_rank, waits_for_ever
@@ -76,7 +76,14 @@ def validate_schedule(
     -------
     tuple of Problem
         Later checks are left out when earlier ones found something that would mislead them.
+
+    Raises
+    ------
+    InvalidInput
+        When the number of orders is not that of the ranks.
     """
+    if len(schedule.orders) != schedule.graph.num_ranks:
+        raise InvalidInput(f"{len(schedule.orders)} orders for {schedule.graph.num_ranks} ranks; give one a rank")
     checks = _Checks(schedule)
     problems = list(checks.each_action())
     problems += checks.presence()
@@ -99,6 +106,7 @@ class _Checks:
         self.cells = [(rank, i, a) for rank, order in enumerate(schedule.orders) for i, a in enumerate(order)]
         self.place = {(rank, action): i for rank, i, action in self.cells}
         self.present = {action for _, _, action in self.cells}
+        self.sound: list[Action] = []
 
     def problem(
         self, kind: str, rank: int, position: int, message: str,
@@ -118,6 +126,8 @@ class _Checks:
             found = self._wrong_alone(rank, action)
             if found:
                 yield self.problem(found[0], rank, i, found[1])
+            else:
+                self.sound.append(action)
 
     def _wrong_alone(self, rank: int, action: Action) -> tuple[str, str] | None:
         graph, last = self.graph, self.schedule.num_microbatches - 1
@@ -190,7 +200,7 @@ class _Checks:
     def _transfers(self) -> Iterator[Problem]:
         """Both ends of each message that results ask for, and no others."""
         expected: set[Action] = set()
-        for action in sorted(self.present & _producers(self.present), key=str):
+        for action in self.sound:
             for transfer in transfers(self.graph, action):
                 expected |= {transfer.send, transfer.receive}
                 ends = ((transfer.sender, transfer.send), (transfer.receiver, transfer.receive))
@@ -269,12 +279,3 @@ class _Checks:
                     over = f"{order[i]} needs {held} bytes, {held - limit_bytes} above the limit of {limit_bytes}"
                     yield self.problem("memory", rank, i, f"{over}; run backwards earlier or raise the limit")
                     break
-
-
-def _producers(present: Collection[Action]) -> set[Action]:
-    return {action for action in present if action.kind in COMPUTE}
-
-
-def count_by_class(problems: Collection[Problem]) -> dict[str, int]:
-    """Count problems by class."""
-    return dict(Counter(problem.kind for problem in problems))

@@ -82,6 +82,8 @@ LOWERED = (
         ("duplicated", (0, 2), "0SEND_F0>1", "0SEND_F0>1 0SEND_F0>1"),
         ("wrong-rank", (1, 0), "1RECV_F0<0", "0RECV_F0<1"),
         ("bad-microbatch", (0, 1), "0SEND_F0>1", "0SEND_F5>1"),
+        ("wrong-rank", (0, 1), "0SEND_F0>1", "0SEND_F0>7"),
+        ("wrong-rank", (0, 0), "0F0", "8F0"),
     ],
 )
 def test_an_illegal_lowered_list_is_found(kind: str, cell: tuple[int, int], old: str, new: str) -> None:
@@ -92,6 +94,11 @@ def test_an_illegal_lowered_list_is_found(kind: str, cell: tuple[int, int], old:
     assert kind in {p.kind for p in problems}
     if kind != "waits-on-itself":
         assert (kind, *cell) in [(p.kind, p.rank, p.position) for p in problems]
+
+
+def test_another_number_of_orders_than_ranks_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="1 orders for 2 ranks"):
+        validate_schedule(schedule_of(1, "0F0 0B0"))
 
 
 def test_a_transfer_that_nothing_needs_is_found() -> None:
