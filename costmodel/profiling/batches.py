@@ -199,4 +199,4 @@ def describe(value: Any) -> str:
     """Return what a value is, for error messages."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"an object of type {type(value).__name__}"

@@ -1,0 +1,133 @@
+"""From rounds of measured steps to one profile's times: medians, the two gradients, the scale.
+
+Operators are scaled so that their forward and backward sums are those of the whole step without
+instruments; the unscaled sums are kept beside. Leaves out measuring: plain arithmetic, no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+from costmodel.graph import OperatorGraph
+from costmodel.profile import OperatorTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One whole step and one step in context, ns; the lists have one entry an operator."""
+
+    whole_forward_ns: int
+    whole_backward_ns: int
+    accumulate_ns: int
+    forward_ns: tuple[int, ...]
+    backward_ns: tuple[int, ...]
+
+    def to_list(self) -> list[Any]:
+        """Return what a journal keeps."""
+        whole = [self.whole_forward_ns, self.whole_backward_ns, self.accumulate_ns]
+        return [*whole, list(self.forward_ns), list(self.backward_ns)]
+
+    @classmethod
+    def from_list(cls, row: Sequence[Any]) -> "Round":
+        """Read it back."""
+        return cls(row[0], row[1], row[2], tuple(row[3]), tuple(row[4]))
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Times by operator, and of the whole; `unscaled` says what the sums were, one entry a size."""
+
+    times: tuple[OperatorTimes, ...]
+    step_ns: tuple[int, ...]
+    loss_ns: int
+    accumulate_ns: int
+    unscaled: Mapping[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """One micro-batch size: scaled medians."""
+
+    forward_ns: list[float]
+    backward_ns: list[float]
+    spread: list[float]
+    accumulate_ns: float
+    step_ns: int
+    sum_ns: float
+    coverage: float
+
+
+def assemble(
+    graph: OperatorGraph, rounds: Sequence[Sequence[Round]], shares: Sequence[Mapping[str, float]]
+) -> Assembled:
+    """Return the times of a profile.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+        Its operators give the order of the rounds' lists.
+    rounds : sequence of sequences of Round
+        For each micro-batch size its rounds.
+    shares : sequence of mappings
+        For each size the share of each operator's backward that computes weight gradients.
+    """
+    sizes = [_medians(size_rounds) for size_rounds in rounds]
+    times = []
+    for i, operator in enumerate(graph.operators):
+        backward = [round(size.backward_ns[i]) for size in sizes]
+        weight = [round(b * share[operator.name]) for b, share in zip(backward, shares, strict=True)]
+        times.append(
+            OperatorTimes(
+                tuple(round(size.forward_ns[i]) for size in sizes),
+                tuple(b - w for b, w in zip(backward, weight, strict=True)),
+                tuple(weight),
+                tuple(round(size.spread[i], 4) for size in sizes),
+            )
+        )
+    loss = times[-1]
+    return Assembled(
+        tuple(times),
+        tuple(size.step_ns for size in sizes),
+        loss.forward_ns[-1] + loss.backward_input_ns[-1],
+        round(median(size.accumulate_ns for size in sizes)),
+        {
+            "sum_ns": [round(size.sum_ns) for size in sizes],
+            "step_ns": [size.step_ns for size in sizes],
+            "coverage": [round(size.coverage, 4) for size in sizes],
+        },
+    )
+
+
+def _medians(rounds: Sequence[Round]) -> _Size:
+    forward = [median(column) for column in zip(*(r.forward_ns for r in rounds), strict=True)]
+    backward = [median(column) for column in zip(*(r.backward_ns for r in rounds), strict=True)]
+    both = [[f + b for f, b in zip(r.forward_ns, r.backward_ns, strict=True)] for r in rounds]
+    accumulate = median(r.accumulate_ns for r in rounds)
+    whole_forward = median(r.whole_forward_ns for r in rounds)
+    whole_backward = median(r.whole_backward_ns for r in rounds)
+    scale_forward = whole_forward / max(1.0, sum(forward))
+    scale_backward = whole_backward / max(1.0, sum(backward) + accumulate)
+    return _Size(
+        [value * scale_forward for value in forward],
+        [value * scale_backward for value in backward],
+        [_spread(column) for column in zip(*both, strict=True)],
+        accumulate * scale_backward,
+        round(whole_forward + whole_backward),
+        sum(forward) + sum(backward) + accumulate,
+        min(1.0, median(map(_attributed, rounds))),
+    )
+
+
+def _attributed(row: Round) -> float:
+    """Return the share of the whole step that the step in context beside it accounts for."""
+    attributed = sum(row.forward_ns) + sum(row.backward_ns) + row.accumulate_ns
+    return attributed / max(1, row.whole_forward_ns + row.whole_backward_ns)
+
+
+def _spread(values: Sequence[int]) -> float:
+    """Return interquartile range / median."""
+    if len(values) < 2 or not any(values):
+        return 0.0
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return (high - low) / max(1.0, middle)

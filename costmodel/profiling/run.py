@@ -1,0 +1,245 @@
+"""Profiling a model from its spec to a `Profile`: capture, measure item by item, put together.
+
+Leaves out the command line (`command`) and what one measurement is (`timing`, `ratio`, `memory`,
+`links`, `optimizer`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from costmodel.errors import UsageError
+from costmodel.files import Node
+from costmodel.graph import OperatorGraph
+from costmodel.links import LINKS_KEYS, Links
+from costmodel.profile import Profile, Whole
+from costmodel.profiling.assemble import Round, assemble
+from costmodel.profiling.batches import TrainingModel, move, take
+from costmodel.profiling.capture import Capture, capture, operator_graph
+from costmodel.profiling.clock import clock_for
+from costmodel.profiling.device import describe_device
+from costmodel.profiling.journal import Journal
+from costmodel.profiling.links import measure_links
+from costmodel.profiling.memory import Kept, observe_memory, saved_per_sample
+from costmodel.profiling.models import load_model
+from costmodel.profiling.optimizer import time_optimizer
+from costmodel.profiling.parts import extract
+from costmodel.profiling.progress import Progress
+from costmodel.profiling.ratio import weight_shares
+from costmodel.profiling.timing import (
+    ACCUMULATE,
+    ContextTimes,
+    MarkCost,
+    WholeTimes,
+    measure_mark_cost,
+    time_in_context,
+    time_whole,
+)
+from costmodel.profiling.walk import Walk
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+WARM_UP_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to profile and how.
+
+    Attributes
+    ----------
+    model : str
+        Spec of the model.
+    microbatch_sizes : tuple of int
+    device : str
+        ``cpu`` or ``cuda``.
+    dtype : str
+        Of parameters and floating-point inputs, one of `DTYPES`.
+    threads : int
+        CPU threads of every operator.
+    repeats : int
+        Timed steps at each micro-batch size.
+    links : bool
+        Whether to measure links between two local ranks.
+    seed : int
+    """
+
+    model: str
+    microbatch_sizes: tuple[int, ...] = (1, 2, 4)
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    repeats: int = 9
+    links: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = self.microbatch_sizes
+        if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):
+            raise UsageError(f"--microbatch-sizes {list(sizes)}: distinct whole numbers from 1 are needed")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"--dtype {self.dtype}: allowed are {', '.join(DTYPES)}")
+        if min(self.threads, self.repeats) < 1:
+            raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
+
+
+def profile(
+    options: Options,
+    journal_path: Path | None = None,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Profile:
+    """Measure a model.
+
+    Parameters
+    ----------
+    options : Options
+    journal_path : Path, optional
+        Where measured items are kept; the caller removes it once the profile is written.
+    resume : bool
+        Take over what that journal holds.
+    say : callable
+        Gets one line of text at each step, with the time left.
+
+    Raises
+    ------
+    UsageError, InvalidInput
+        When the spec, the options or the model cannot be used.
+    """
+    torch.set_num_threads(options.threads)
+    sizes = tuple(sorted(options.microbatch_sizes))
+    say("capturing the model")
+    model = load_model(options.model, max(sizes), options.seed)
+    captured = capture(move(model, options.device, getattr(torch, options.dtype)), max(sizes))
+    graph = operator_graph(captured, sizes)
+    journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **_versions()}, resume)
+    return _Session(options, sizes, captured, journal, say).profile()
+
+
+class _Session:
+    """One run over all items of one model, each taken from the journal when it is there."""
+
+    def __init__(
+        self,
+        options: Options,
+        sizes: tuple[int, ...],
+        captured: Capture,
+        journal: Journal,
+        say: Callable[[str], None],
+    ) -> None:
+        self.options = options
+        self.sizes = sizes
+        self.captured = captured
+        self.journal = journal
+        self.device = torch.device(options.device)
+        self.clock = clock_for(self.device)
+        self.progress = Progress(say, sum(sizes) * (options.repeats + WARM_UP_STEPS))
+
+    def profile(self) -> Profile:
+        """Measure whatever is missing and return the profile."""
+        item = self.journal.item
+        marks = MarkCost(*item("marks", lambda: list(astuple(measure_mark_cost(self.clock, self.device)))))
+        rounds = [self._rounds(size, marks) for size in self.sizes]
+        self.progress.say("splitting backwards into input and weight gradients")
+        shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
+        optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
+        links = self._links()
+        self.progress.say("looking at memory")
+        graph = self._graph()
+        found = assemble(graph, rounds, shares)
+        return Profile(
+            graph,
+            describe_device(self.device),
+            self.options.dtype,
+            self.sizes,
+            found.times,
+            Whole(found.step_ns, found.loss_ns, found.accumulate_ns, optimizer_ns),
+            links,
+            _provenance(self.options),
+            {"unscaled": found.unscaled},
+        )
+
+    def _rounds(self, size: int, marks: MarkCost) -> list[Round]:
+        """Time whole steps and steps in context in turn, so that both see the same machine."""
+        keys = [f"step/{size}/{index}" for index in range(self.options.repeats)]
+        if all(key in self.journal.items for key in keys):
+            return [Round.from_list(self.journal.items[key]) for key in keys]
+        captured, piece = self._at(size)
+        whole, walk = extract(captured, captured.operators), Walk(captured)
+
+        def measure() -> list[Any]:
+            steps = time_whole(whole, piece, self.clock), time_in_context(walk, piece, self.clock)
+            return _round(captured.operators, *steps, marks).to_list()
+
+        for _ in range(WARM_UP_STEPS):
+            measure()
+            self.progress.advance(f"micro-batch size {size}: warming up", size)
+        found = []
+        for index, key in enumerate(keys):
+            found.append(Round.from_list(self.journal.item(key, measure)))
+            self.progress.advance(f"micro-batch size {size}: step {index + 1} of {len(keys)}", size)
+        captured.model.module.zero_grad(set_to_none=True)
+        return found
+
+    def _at(self, size: int) -> tuple[Capture, TrainingModel]:
+        captured = self.captured.at(size)
+        return captured, take(captured.model, size)
+
+    def _shares(self, size: int) -> dict[str, float]:
+        return weight_shares(self.captured.at(size), size, self.clock, self.options.repeats)
+
+    def _kept(self, size: int) -> Kept:
+        captured, piece = self._at(size)
+        return observe_memory(Walk(captured), piece)
+
+    def _graph(self) -> OperatorGraph:
+        """Return the operator graph with memory and FLOP, seen at two sizes."""
+        large = self.sizes[-1]
+        small = self.sizes[0] if len(self.sizes) > 1 else max(1, large // 2)
+        kept = {size: self._kept(size) for size in {small, large}}
+        return operator_graph(
+            self.captured,
+            self.sizes,
+            {name: flop // large for name, flop in kept[large].flop.items()},
+            saved_per_sample(kept[small], small, kept[large], large),
+            kept[large].storages,
+        )
+
+    def _links(self) -> Links | None:
+        if not self.options.links:
+            return None
+        self.progress.say("measuring links between two local ranks")
+        device = self.options.device if torch.cuda.device_count() > 1 else "cpu"
+        body = self.journal.item("links", lambda: measure_links(2, device).to_json())
+        return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS))
+
+
+def _round(operators: tuple[str, ...], whole: WholeTimes, context: ContextTimes, marks: MarkCost) -> Round:
+    """Put a round into the operators' order, each mark's own cost taken off."""
+
+    def net(spans: Mapping[str, int], counts: Mapping[str, int], cost: float, name: str) -> int:
+        return max(0, round(spans.get(name, 0) - counts.get(name, 0) * cost))
+
+    def backward(name: str) -> int:
+        return net(context.backward_ns, context.backward_marks, marks.backward_ns, name)
+
+    return Round(
+        whole.forward_ns,
+        whole.backward_ns,
+        backward(ACCUMULATE),
+        tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in operators),
+        tuple(map(backward, operators)),
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
+
+
+def _provenance(options: Options) -> Mapping[str, object]:
+    return {**_versions(), "threads": options.threads, "repeats": options.repeats, "seed": options.seed}

@@ -1,0 +1,68 @@
+"""Measured items survive a kill: the same keys, none measured twice, nothing of another run."""
+
+import json
+
+import pytest
+
+from costmodel.errors import UsageError
+from costmodel.profiling.journal import Journal
+
+HEADING = {"model": "m", "repeats": 3}
+
+
+def fill(path, resume, limit=10):
+    measured = []
+
+    def measure(key):
+        if len(measured) == limit:
+            raise KeyboardInterrupt
+        measured.append(key)
+        return [key, 1.5]
+
+    journal = Journal(path, HEADING, resume)
+    try:
+        for key in "abcde":
+            journal.item(key, lambda key=key: measure(key))
+    except KeyboardInterrupt:
+        pass
+    return measured
+
+
+def keys(path):
+    return [json.loads(line)[0] for line in path.read_text().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("limit", range(6))
+def test_an_interrupted_and_resumed_journal_has_the_same_keys_without_duplicates(tmp_path, limit):
+    path = tmp_path / "j"
+    first = fill(path, False, limit)
+    second = fill(path, True)
+    assert first + second == list("abcde")
+    assert keys(path) == list("abcde")
+
+
+def test_a_line_cut_off_by_a_kill_is_measured_again(tmp_path):
+    path = tmp_path / "j"
+    fill(path, False)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        fill(path, True)
+        assert keys(path) == list("abcde")
+
+
+def test_without_resume_a_journal_begins_anew(tmp_path):
+    path = tmp_path / "j"
+    fill(path, False)
+    assert fill(path, False) == list("abcde")
+
+
+def test_a_journal_of_other_options_is_refused_and_says_which(tmp_path):
+    fill(tmp_path / "j", False)
+    with pytest.raises(UsageError, match="begun with repeats 3, now it is 5"):
+        Journal(tmp_path / "j", {"model": "m", "repeats": 5}, True)
+
+
+def test_without_a_file_items_are_measured_once():
+    journal = Journal(None, HEADING, False)
+    assert [journal.item("a", lambda: 1), journal.item("a", lambda: 2)] == [1, 1]
