@@ -50,8 +50,8 @@ STYLES = {
     Kind.R: Style("#e8eef3", "....", "black", "R recompute"),
     Kind.REDUCE: Style("#ffffff", "xxxx", "black", "gradient reduction"),
     Kind.OPT: Style("#2b2b2b", "", "white", "optimizer"),
-    Kind.SEND_F: Style("#9a9a9a", "", "black", "send"),
-    Kind.SEND_B: Style("#9a9a9a", "", "black", "send"),
+    Kind.SEND_F: Style("#9a9a9a", "||||", "black", "send"),
+    Kind.SEND_B: Style("#9a9a9a", "||||", "black", "send"),
     Kind.RECV_F: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),
     Kind.RECV_B: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),
 }
