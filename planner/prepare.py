@@ -1,0 +1,178 @@
+"""From operators to atoms: the indivisible pieces between which a search may cut.
+
+An atom is one operator, with those that must share its stage: in-place operators and their producers,
+and whatever such contraction makes cyclic. Nothing else is contracted, except that graphs of more than
+`MOST_ATOMS` pieces keep only their best cut positions (`planner.thinning`). Leaves out costs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from costmodel.graph import OperatorGraph
+
+MOST_ATOMS = 160
+"""Up to here every position between two atoms is a candidate cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A tensor that crosses atoms: its position in the graph, the atom that makes it and those that read it."""
+
+    tensor: int
+    producer: int
+    consumers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """A graph's operators grouped into atoms, listed in a topological order.
+
+    Attributes
+    ----------
+    graph : OperatorGraph
+    members : tuple of tuple of int
+        Positions of each atom's operators, rising.
+    """
+
+    graph: OperatorGraph
+    members: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def atom_of(self) -> tuple[int, ...]:
+        """Atom of each operator."""
+        found = [0] * len(self.graph.operators)
+        for atom, members in enumerate(self.members):
+            for operator in members:
+                found[operator] = atom
+        return tuple(found)
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """Tensors that cross atoms, in the graph's order."""
+        flows = []
+        for position, tensor in enumerate(self.graph.tensors):
+            producer = self.atom_of[self.graph.index[tensor.producer]]
+            consumers = {self.atom_of[self.graph.index[name]] for name in tensor.consumers} - {producer}
+            if consumers:
+                flows.append(Flow(position, producer, tuple(sorted(consumers))))
+        return tuple(flows)
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Atoms that read an output of each atom, rising."""
+        found: list[set[int]] = [set() for _ in self.members]
+        for flow in self.flows:
+            found[flow.producer].update(flow.consumers)
+        return tuple(tuple(sorted(row)) for row in found)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Atoms whose outputs each atom reads, rising."""
+        return _reversed(self.successors)
+
+    @cached_property
+    def descendants(self) -> tuple[int, ...]:
+        """All atoms after each atom, as a bit mask."""
+        after = [0] * len(self)
+        for atom in reversed(range(len(self))):
+            for successor in self.successors[atom]:
+                after[atom] |= after[successor] | 1 << successor
+        return tuple(after)
+
+    @cached_property
+    def ancestors(self) -> tuple[int, ...]:
+        """All atoms before each atom, as a bit mask."""
+        before = [0] * len(self)
+        for atom in range(len(self)):
+            for predecessor in self.predecessors[atom]:
+                before[atom] |= before[predecessor] | 1 << predecessor
+        return tuple(before)
+
+    @cached_property
+    def waists(self) -> tuple[int, ...]:
+        """Atoms that every other atom leads to or comes from."""
+        everything = (1 << len(self)) - 1
+        return tuple(a for a in range(len(self)) if self.ancestors[a] | self.descendants[a] | 1 << a == everything)
+
+    @cached_property
+    def gradient_waists(self) -> tuple[int, ...]:
+        """Waists to which all that comes before them leads by tensors that carry a gradient."""
+        before = [0] * len(self)
+        carried: list[set[int]] = [set() for _ in self.members]
+        for flow in self.flows:
+            if self.graph.tensors[flow.tensor].gradient:
+                for consumer in flow.consumers:
+                    carried[consumer].add(flow.producer)
+        for atom, sources in enumerate(carried):
+            for source in sources:
+                before[atom] |= before[source] | 1 << source
+        return tuple(a for a in self.waists if before[a] == self.ancestors[a])
+
+    @cached_property
+    def reduction(self) -> tuple[tuple[int, ...], ...]:
+        """Successors of each atom without those that another path reaches (the transitive reduction)."""
+        kept = []
+        for row in self.successors:
+            reached = 0
+            for successor in row:
+                reached |= self.descendants[successor]
+            kept.append(tuple(s for s in row if not reached >> s & 1))
+        return tuple(kept)
+
+
+def prepare(graph: OperatorGraph) -> Atoms:
+    """Return the atoms of a graph: every cut that respects them can be run."""
+    return group(graph, _glued(graph))
+
+
+def group(graph: OperatorGraph, pairs: Iterable[tuple[int, int]]) -> Atoms:
+    """Contract pairs of operators, then every cycle that this makes; list the groups in a topological order."""
+    joined = nx.utils.UnionFind(range(len(graph.operators)))
+    for first, second in pairs:
+        joined.union(first, second)
+    quotient: nx.DiGraph[int] = nx.DiGraph()
+    quotient.add_nodes_from(joined[operator] for operator in range(len(graph.operators)))
+    for operator, row in enumerate(graph.successors):
+        quotient.add_edges_from((joined[operator], joined[s]) for s in row if joined[s] != joined[operator])
+    condensed = nx.condensation(quotient)
+    members: dict[int, list[int]] = {node: [] for node in condensed}
+    for operator in range(len(graph.operators)):
+        members[condensed.graph["mapping"][joined[operator]]].append(operator)
+    order = nx.lexicographical_topological_sort(condensed, key=lambda node: members[node][0])
+    return Atoms(graph, tuple(tuple(members[node]) for node in order))
+
+
+def _glued(graph: OperatorGraph) -> list[tuple[int, int]]:
+    """Pair each in-place operator with the producer of what it changes.
+
+    That is the input whose storage its own output has; where storages are not known, every input.
+    """
+    reads: dict[int, list[tuple[int, int]]] = {}
+    made: dict[int, set[int]] = {}
+    for tensor in graph.tensors:
+        producer = graph.index[tensor.producer]
+        made.setdefault(producer, set()).add(tensor.storage)
+        for consumer in tensor.consumers:
+            reads.setdefault(graph.index[consumer], []).append((producer, tensor.storage))
+    pairs = []
+    for position, operator in enumerate(graph.operators):
+        if operator.in_place:
+            inputs = reads.get(position, [])
+            own = made.get(position, set()) - {-1}
+            changed = [producer for producer, storage in inputs if storage in own]
+            pairs += [(producer, position) for producer in changed or [p for p, _ in inputs]]
+    return pairs
+
+
+def _reversed(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in rows]
+    for source, row in enumerate(rows):
+        for target in row:
+            found[target].append(source)
+    return tuple(map(tuple, found))

@@ -1,0 +1,165 @@
+"""What a partition of the atoms costs: its stages, what flows between them, both priced.
+
+As a graph, a stage sends each tensor straight to every stage that reads it. As a chain (stages in one
+line), a tensor passes through every stage on its way, which receives, holds and sends it on. Stage i runs
+on rank i. Leaves out orders and time.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.cost_model import CostModel
+from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.graph import Tensor
+from planner.prepare import Atoms
+
+Partition = tuple[int, ...]
+"""Stage of each atom; stages are numbered from 0 in a topological order of the stage graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A priced partition.
+
+    Attributes
+    ----------
+    operators : tuple of tuple of int
+        Positions of each stage's operators.
+    tensors : tuple of tuple of int
+        Positions of the tensors that each edge of `costs` carries.
+    costs : Costs
+    """
+
+    operators: tuple[tuple[int, ...], ...]
+    tensors: tuple[tuple[int, ...], ...]
+    costs: Costs
+
+
+class Pricing:
+    """Prices partitions of one set of atoms at one micro-batch size; remembers stages it has priced."""
+
+    def __init__(self, model: CostModel, atoms: Atoms) -> None:
+        self.model, self.atoms = model, atoms
+        self._tensors = model.profile.graph.tensors
+        self._known: dict[tuple[int, tuple[int, ...], bool], StageCost] = {}
+        self._shared = _shared_parameters(atoms)
+
+    def graph(self, partition: Partition) -> Layout:
+        """Price a partition as a graph of stages."""
+        carried: dict[tuple[int, int], list[int]] = {}
+        for flow in self.atoms.flows:
+            source = partition[flow.producer]
+            for target in sorted({partition[c] for c in flow.consumers} - {source}):
+                carried.setdefault((source, target), []).append(flow.tensor)
+        return self._layout(partition, carried)
+
+    def chain(self, partition: Partition) -> Layout:
+        """Price a partition as stages in one line, each tensor relayed up to its last reader."""
+        carried: dict[tuple[int, int], list[int]] = {(i, i + 1): [] for i in range(max(partition))}
+        for flow in self.atoms.flows:
+            for stage in range(partition[flow.producer], max(partition[c] for c in flow.consumers)):
+                carried[stage, stage + 1].append(flow.tensor)
+        return self._layout(partition, {ends: row for ends, row in carried.items() if row})
+
+    def _layout(self, partition: Partition, carried: dict[tuple[int, int], list[int]]) -> Layout:
+        edges = tuple(sorted(carried))
+        masks = [0] * (max(partition) + 1)
+        for atom, stage in enumerate(partition):
+            masks[stage] |= 1 << atom
+        received: list[list[int]] = [[] for _ in masks]
+        returns = [False] * len(masks)
+        for source, target in edges:
+            received[target] += carried[source, target]
+            if any(self._tensors[t].gradient for t in carried[source, target]):
+                returns[source] = returns[target] = True
+        stages = [
+            self._stage(mask, tuple(sorted(row)), back)
+            for mask, row, back in zip(masks, received, returns, strict=True)
+        ]
+        return Layout(
+            tuple(self._operators(mask) for mask in masks),
+            tuple(tuple(carried[ends]) for ends in edges),
+            Costs(
+                tuple(self._with_reductions(partition, stages)),
+                tuple(self._edge(ends, [self._tensors[t] for t in carried[ends]]) for ends in edges),
+            ),
+        )
+
+    def _operators(self, mask: int) -> tuple[int, ...]:
+        members = (self.atoms.members[atom] for atom in range(len(self.atoms)) if mask >> atom & 1)
+        return tuple(sorted(operator for row in members for operator in row))
+
+    def _stage(self, mask: int, received: tuple[int, ...], returns: bool) -> StageCost:
+        """Price one stage; it has a backward also when it only passes gradients on."""
+        key = (mask, received, returns)
+        if key not in self._known:
+            cost = self.model.stage(self._operators(mask), (self._tensors[t] for t in received))
+            self._known[key] = replace(cost, backward=cost.backward or returns)
+        return self._known[key]
+
+    def _edge(self, ends: tuple[int, int], tensors: Sequence[Tensor]) -> EdgeCost:
+        size = sum(self.model.tensor_bytes(tensor) for tensor in tensors)
+        gradient = any(tensor.gradient for tensor in tensors)
+        return EdgeCost(*ends, self.model.p2p_ns(*ends, size), size, gradient)
+
+    def _with_reductions(self, partition: Partition, stages: Iterable[StageCost]) -> list[StageCost]:
+        """Add the time in which stages that share trainable parameters sum their gradients."""
+        priced = list(stages)
+        tied: dict[int, int] = {}
+        most: dict[int, int] = {}
+        for size, readers in self._shared:
+            owners = {partition[atom] for atom in readers}
+            if len(owners) > 1:
+                for stage in owners:
+                    tied[stage] = tied.get(stage, 0) + size
+                    most[stage] = max(most.get(stage, 0), len(owners))
+        for stage, size in tied.items():
+            priced[stage] = replace(priced[stage], reduce_ns=all_reduce_ns(self.model, most[stage], size))
+        return priced
+
+
+def all_reduce_ns(model: CostModel, num_ranks: int, size_bytes: int) -> int:
+    """Time in which `num_ranks` ranks sum `size_bytes`: as measured, else a ring of 2 (n - 1) steps of a part each.
+
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
+    """
+    links = model.cluster.links
+    if links and "all_reduce" in links.classes:
+        return links.classes["all_reduce"].time_ns(size_bytes)
+    return 2 * (num_ranks - 1) * model.p2p_ns(0, 1, -(-size_bytes // num_ranks))
+
+
+def _shared_parameters(atoms: Atoms) -> list[tuple[int, tuple[int, ...]]]:
+    """Bytes of each trainable parameter that several atoms read, with those atoms."""
+    readers: dict[str, set[int]] = {}
+    for position, operator in enumerate(atoms.graph.operators):
+        for name in operator.parameters:
+            readers.setdefault(name, set()).add(atoms.atom_of[position])
+    known = atoms.graph.parameter_index
+    return [
+        (known[name].size_bytes, tuple(sorted(row)))
+        for name, row in readers.items()
+        if len(row) > 1 and known[name].trainable
+    ]
+
+
+def numbered(atoms: Atoms, groups: Sequence[int]) -> Partition | None:
+    """Return the groups of a partition numbered from 0 in a topological order, or None when they form a cycle.
+
+    Among groups that are ready, the one with the lowest atom comes first.
+    """
+    reads: dict[int, set[int]] = {group: set() for group in groups}
+    first: dict[int, int] = {}
+    for atom, group in enumerate(groups):
+        first.setdefault(group, atom)
+        reads[group].update(groups[p] for p in atoms.predecessors[atom])
+    number: dict[int, int] = {}
+    left = {group: row - {group} for group, row in reads.items()}
+    while left:
+        ready = [group for group, row in left.items() if row <= number.keys()]
+        if not ready:
+            return None
+        chosen = min(ready, key=first.__getitem__)
+        number[chosen] = len(number)
+        del left[chosen]
+    return tuple(number[group] for group in groups)

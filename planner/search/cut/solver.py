@@ -1,0 +1,138 @@
+"""The process that solves a cut problem: one JSON request on stdin, one JSON line a finding on stdout.
+
+First the estimate is minimised, for partitions to simulate, then the bound, for the proof. It runs apart
+from the planner, so that whatever happens here costs no more than this search: a crash of the solver, a
+deadline, an interrupt. Everything is seeded and limited in deterministic time.
+"""
+
+import json
+import signal
+import sys
+from typing import Any, TextIO
+
+from ortools.sat.python import cp_model
+
+from planner.search.cut.constraints import Constraints
+from planner.search.cut.data import CutData
+from planner.search.cut.objectives import bound, estimate
+from planner.search.cut.variables import Variables
+
+OBJECTIVES = {"estimate": estimate, "bound": bound}
+NUM_WORKERS = 4
+LEAST_STEP = 1e-4
+"""Relative rise of the bound that is worth a message."""
+
+
+class CutModel:
+    """A model with one objective."""
+
+    def __init__(self, data: CutData, objective: str) -> None:
+        self.data, self.objective = data, objective
+        self.model = cp_model.CpModel()
+        self.at = Variables(self.model, data)
+        Constraints(self.model, data, self.at).state()
+        self.goal = OBJECTIVES[objective](self.model, data, self.at)
+        self.model.minimize(self.goal)
+
+    def hint(self, partition: tuple[int, ...]) -> bool:
+        """Hint every variable: those that a partition implies are solved for with the cut fixed."""
+        fixed = self.model.clone()
+        shift = self.data.num_stages - 1 - max(partition)
+        for atom, row in enumerate(self.at.inside):
+            fixed.add(fixed.get_int_var_from_proto_index(row[partition[atom] + shift].index) == 1)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = 5.0
+        solver.parameters.catch_sigint_signal = False
+        if solver.solve(fixed) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return False
+        for index, value in enumerate(solver.response_proto.solution):
+            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+        return True
+
+    def solve(self, seconds: float, deterministic: float, seed: int, found: "Findings") -> None:
+        """Minimise, reporting every better partition and bound."""
+        solver = cp_model.CpSolver()
+        settings = solver.parameters
+        settings.num_workers = NUM_WORKERS
+        settings.interleave_search = True
+        settings.catch_sigint_signal = False
+        settings.random_seed = seed
+        settings.max_deterministic_time = deterministic
+        settings.max_time_in_seconds = seconds
+        if self.objective == "bound":
+            solver.best_bound_callback = found.bound
+        status = solver.solve(self.model, _Better(self, found))
+        found.end(self.objective, solver, status)
+
+
+class Findings:
+    """Writes findings, one JSON object a line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.proved = 0
+
+    def write(self, **body: Any) -> None:
+        """Write one finding."""
+        self.stream.write(json.dumps(body) + "\n")
+        self.stream.flush()
+
+    def bound(self, value: float) -> None:
+        """Write a proved bound, in the solver's units, unless it hardly moved."""
+        units = _whole(value)
+        if units > self.proved * (1 + LEAST_STEP):
+            self.proved = units
+            self.write(kind="bound", units=units)
+
+    def end(self, objective: str, solver: cp_model.CpSolver, status: Any) -> None:
+        """Write how a solve ended, with its last bound."""
+        if objective == "bound" and status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            self.write(kind="bound", units=_whole(solver.best_objective_bound))
+        self.write(
+            kind="end",
+            objective=objective,
+            status=solver.status_name(status),
+            deterministic=solver.response_proto.deterministic_time,
+        )
+
+
+class _Better(cp_model.CpSolverSolutionCallback):
+    """Reports every improving partition."""
+
+    def __init__(self, cut: CutModel, found: Findings) -> None:
+        super().__init__()
+        self.cut, self.found = cut, found
+
+    def on_solution_callback(self) -> None:
+        inside = self.cut.at.inside
+        stages = [next(s for s, literal in enumerate(row) if self.boolean_value(literal)) for row in inside]
+        partition = [stage - min(stages) for stage in stages]
+        self.found.write(kind="partition", partition=partition, objective=self.cut.objective)
+
+
+def _whole(value: float) -> int:
+    """Round a bound that the solver proves for whole numbers; it reports it as a float."""
+    return -int(-value // 1) if abs(value - round(value)) > 1e-6 else round(value)
+
+
+def serve(request: dict[str, Any], found: Findings) -> None:
+    """Solve one request: both objectives in turn, each with its part of the limits."""
+    data = CutData.from_json(request["data"])
+    hint = tuple(request["hint"])
+    for objective, part in (("estimate", request["estimate_part"]), ("bound", 1 - request["estimate_part"])):
+        if part > 0:
+            cut = CutModel(data, objective)
+            if hint:
+                cut.hint(hint)
+            cut.solve(request["seconds"] * part, request["deterministic"] * part, request["seed"], found)
+
+
+def main() -> None:
+    """Read a request and serve it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the planner hears Ctrl-C and ends this process
+    serve(json.loads(sys.stdin.read()), Findings(sys.stdout))
+
+
+if __name__ == "__main__":
+    main()

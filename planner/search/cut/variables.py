@@ -1,0 +1,65 @@
+"""Variables of the cut model.
+
+Where an atom stands is told by prefixes: is it in one of the stages 0 to s? Precedence is then an
+implication between two of them, and work before a cut is linear.
+"""
+
+from itertools import combinations
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from planner.search.cut.data import CutData
+
+Linear = Any  # ortools names no type for its linear expressions
+
+
+class Variables:
+    """Variables of one model.
+
+    Attributes
+    ----------
+    prefix : list of list of literals
+        ``prefix[v][s]``: atom v stands in one of the stages 0 to s, for s up to the last but one.
+    inside : list of list of literals
+        ``inside[v][s]``: atom v stands in stage s.
+    used : list of literals
+        Whether each stage has an atom.
+    crosses : dict
+        ``crosses[t, i, j]``: tensor t flows from stage i to stage j.
+    feeds, returns : dict
+        ``feeds[i, j]``: something flows from stage i to stage j; ``returns[i, j]``: a gradient flows back.
+    transfer : dict
+        ``transfer[i, j]``: time from the end of stage i to the start of stage j.
+    forward, backward : list of integer variables
+        F and B of each stage.
+    head, tail : list of integer variables
+        Longest forward path before each stage, longest backward path upstream of it.
+    """
+
+    def __init__(self, model: cp_model.CpModel, data: CutData) -> None:
+        stages, atoms = range(data.num_stages), range(data.num_atoms)
+        self.pairs = list(combinations(stages, 2))
+        self.prefix = [[model.new_bool_var(f"prefix_{v}_{s}") for s in stages[:-1]] for v in atoms]
+        self.inside = [[model.new_bool_var(f"inside_{v}_{s}") for s in stages] for v in atoms]
+        self.used = [model.new_bool_var(f"used_{s}") for s in stages]
+        self.crosses = {
+            (t, i, j): model.new_bool_var(f"crosses_{t}_{i}_{j}")
+            for t in range(len(data.crossings))
+            for i, j in self.pairs
+        }
+        self.feeds = {(i, j): model.new_bool_var(f"feeds_{i}_{j}") for i, j in self.pairs}
+        self.returns = {(i, j): model.new_bool_var(f"returns_{i}_{j}") for i, j in self.pairs}
+        most = sum(c.transfer for c in data.crossings) + data.latency
+        self.transfer = {(i, j): model.new_int_var(0, most, f"transfer_{i}_{j}") for i, j in self.pairs}
+        work = sum(data.forward) + sum(data.backward) + sum(data.closing)
+        longest = work + (data.num_stages - 1) * most
+        self.forward = [model.new_int_var(0, sum(data.forward), f"forward_{s}") for s in stages]
+        self.backward = [model.new_int_var(0, sum(data.backward), f"backward_{s}") for s in stages]
+        self.head = [model.new_int_var(0, longest, f"head_{s}") for s in stages]
+        self.tail = [model.new_int_var(0, longest, f"tail_{s}") for s in stages]
+        self.horizon = data.num_microbatches * work + 2 * longest
+
+    def up_to(self, atom: int, stage: int, num_stages: int) -> Linear:
+        """Whether an atom stands in one of the stages up to this one."""
+        return 1 if stage == num_stages - 1 else 0 if stage < 0 else self.prefix[atom][stage]

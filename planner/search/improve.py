@@ -1,0 +1,54 @@
+"""Local search: move operators across cuts as long as the simulated step gets shorter.
+
+A move takes an atom, with its descendants (or its ancestors) within its stage, to another stage or to a
+new one; the stage graph must stay without cycles. Leaves out swaps, which CP-SAT finds.
+"""
+
+from collections.abc import Iterator
+
+from planner.pricing import Partition, numbered
+from planner.search.evaluate import Candidate, Evaluator
+from planner.search.limits import Limits
+
+
+def improve(evaluator: Evaluator, start: Candidate, num_evaluations: int, limits: Limits) -> Candidate:
+    """Return a partition that no move betters, or the best when the number of evaluations is used up."""
+    best = start
+    left = num_evaluations
+    found = True
+    while found and left > 0:
+        found = False
+        for partition in moves(evaluator, best.partition):
+            if left <= 0 or limits.over:
+                return best
+            left -= 1
+            candidate = evaluator.evaluate(partition, best.schedule, best.shape)
+            if candidate.rank < best.rank:
+                best, found = candidate, True
+                break
+    return best
+
+
+def moves(evaluator: Evaluator, partition: Partition) -> Iterator[Partition]:
+    """Yield the partitions one move away, those that unload the busiest stages first."""
+    atoms = evaluator.atoms
+    num_stages = max(partition) + 1
+    load = [0] * num_stages
+    masks = [0] * num_stages
+    for atom, (stage, work) in enumerate(zip(partition, evaluator.work_ns, strict=True)):
+        load[stage] += work
+        masks[stage] |= 1 << atom
+    targets = range(min(num_stages + 1, evaluator.problem.num_stages))
+    seen: set[tuple[int, int]] = set()
+    for atom in sorted(range(len(atoms)), key=lambda a: (-load[partition[a]], a)):
+        inside = masks[partition[atom]]
+        for related in (atoms.descendants[atom], atoms.ancestors[atom]):
+            moved = (related & inside) | 1 << atom
+            for target in targets:
+                if target == partition[atom] or (moved, target) in seen:
+                    continue
+                seen.add((moved, target))
+                groups = [target if moved >> a & 1 else stage for a, stage in enumerate(partition)]
+                after = numbered(atoms, groups)
+                if after is not None:
+                    yield after
