@@ -200,7 +200,6 @@ class _Sweep:
 
 def warm_up_counts(line: Pipeline, choices: Choices) -> list[int]:
     """Return how many forwards each place runs before its first input gradient."""
-    ends = _back_to_back(line)
     counts = [line.num_actions] * line.num_places
     first_input = [0] * line.num_places
     for place in range(line.num_places - 1, -1, -1):
@@ -212,19 +211,17 @@ def warm_up_counts(line: Pipeline, choices: Choices) -> list[int]:
         # Ranks further on keep less, so that each stays ahead of those it feeds; not when all fits at once.
         lead = line.level[place] if choices.staggered and fitting < line.num_actions else 0
         count = min(least, fitting)
-        while count < min(fitting, max(least, fitting - lead)) and _worth(line, choices, place, ends, count, ready):
+        while count < min(fitting, max(least, fitting - lead)) and _worth(line, choices, place, count, ready):
             count += 1
         counts[place] = count
-        first_input[place] = max(ready, ends[place][count - 1]) + line.backward_input[place][0]
+        first_input[place] = max(ready, line.forward_ends[place][count - 1]) + line.backward_input[place][0]
     return _with_inputs(line, counts)
 
 
-def _worth(
-    line: Pipeline, choices: Choices, place: int, ends: list[list[int]], index: int, gradient_ready: int
-) -> bool:
+def _worth(line: Pipeline, choices: Choices, place: int, index: int, gradient_ready: int) -> bool:
     """Whether one more forward ends early enough before (or not too late after) the first gradient."""
     time_ns = line.forward[place][index]
-    late = ends[place][index] - gradient_ready
+    late = line.forward_ends[place][index] - gradient_ready
     return 100 * late <= choices.overshoot[place] * time_ns and late < time_ns
 
 
@@ -236,19 +233,6 @@ def _fitting(line: Pipeline, place: int) -> int:
         if held > line.room[place]:
             return index
     return line.num_actions
-
-
-def _back_to_back(line: Pipeline) -> list[list[int]]:
-    """Return when every forward would end if there were nothing else to do."""
-    ends: list[list[int]] = []
-    for place in range(line.num_places):
-        now, row = 0, []
-        for index, time_ns in enumerate(line.forward[place]):
-            arrival = max((ends[x][index] + delay for x, delay in line.sources[place]), default=0)
-            now = max(now, arrival) + time_ns
-            row.append(now)
-        ends.append(row)
-    return ends
 
 
 def _with_inputs(line: Pipeline, counts: list[int]) -> list[int]:

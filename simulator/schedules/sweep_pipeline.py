@@ -5,7 +5,7 @@ the first meets every successor before its predecessors. Actions are counted, no
 stages take equally many in one action.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.costs import Amount, Costs, StageCost, at
 from costmodel.errors import NoPlanFits, UsageError
@@ -37,6 +37,8 @@ class Pipeline:
         Edges on the longest path from a source.
     backward : tuple of bool
         Whether the stage has a backward.
+    forward_ends : tuple of tuple of int
+        When every forward would end if there were nothing else to do.
     """
 
     stages: tuple[int, ...]
@@ -52,6 +54,7 @@ class Pipeline:
     gradient_targets: tuple[Links, ...]
     level: tuple[int, ...]
     backward: tuple[bool, ...]
+    forward_ends: tuple[tuple[int, ...], ...]
 
     @property
     def num_places(self) -> int:
@@ -64,6 +67,12 @@ class Pipeline:
         if self.backward[place]:
             work += sum(self.backward_input[place]) + sum(self.backward_weight[place])
         return work
+
+    def cut(self, num_actions: int) -> "Pipeline":
+        """Return the same pipeline with its first `num_actions` actions alone."""
+        names = ("forward", "backward_input", "backward_weight", "activation", "kept", "forward_ends")
+        short = {name: tuple(row[:num_actions] for row in getattr(self, name)) for name in names}
+        return replace(self, num_actions=num_actions, **short)
 
 
 def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None) -> Pipeline:
@@ -95,12 +104,13 @@ def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, 
     for incoming in sources:
         level.append(max((level[source] + 1 for source, _ in incoming), default=0))
     activation = tuple(_values(cost.activation_bytes, num_actions) for cost in rows)
+    forward = tuple(_values(cost.forward_ns, num_actions) for cost in rows)
     again = [_values(cost.recompute_ns, num_actions) for cost in rows]
     backward_input = [_values(cost.backward_input_ns, num_actions) for cost in rows]
     return Pipeline(
         stages,
         num_actions,
-        tuple(_values(cost.forward_ns, num_actions) for cost in rows),
+        forward,
         tuple(tuple(map(sum, zip(*pair, strict=True))) for pair in zip(backward_input, again, strict=True)),
         tuple(_values(cost.backward_weight_ns, num_actions) for cost in rows),
         activation,
@@ -111,6 +121,7 @@ def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, 
         gradient_targets,
         tuple(level),
         tuple(graph.backward[stage] for stage in stages),
+        _back_to_back(forward, sources),
     )
 
 
@@ -154,3 +165,15 @@ def _room(
             )
         room.append(limit_bytes - cost.static_bytes)
     return tuple(room)
+
+
+def _back_to_back(forward: tuple[tuple[int, ...], ...], sources: tuple[Links, ...]) -> tuple[tuple[int, ...], ...]:
+    ends: list[tuple[int, ...]] = []
+    for times, incoming in zip(forward, sources, strict=True):
+        now, row = 0, []
+        for index, time_ns in enumerate(times):
+            arrival = max((ends[source][index] + delay for source, delay in incoming), default=0)
+            now = max(now, arrival) + time_ns
+            row.append(now)
+        ends.append(tuple(row))
+    return tuple(ends)

@@ -8,6 +8,7 @@ and little more. Nothing is proved.
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from simulator.schedules.sweep import (
     FILL_BOTH,
@@ -23,29 +24,46 @@ from simulator.schedules.sweep import (
 )
 from simulator.schedules.sweep_pipeline import Pipeline
 
-NUM_ACTIONS, NUM_SWEEPS = 300_000, 400
-"""Work of a search: actions placed over all sweeps, and sweeps at most."""
+NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 150_000, 8, 300, 3
+"""Work of one search: actions placed over all sweeps within bounds on their number; and what is handed on."""
+
+Ranked = tuple[tuple[int, int, int], Choices, Result]
 
 
 def best_sweep(line: Pipeline, objective: str) -> Result:
     """Return the best orders found.
+
+    Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
+    all show, then at full length starting from the best choices of the first search.
 
     Parameters
     ----------
     objective : str
         ``span`` or ``step``: what counts first; the other of the two counts second, peak memory third.
     """
-    num_sweeps = min(NUM_SWEEPS, max(8, NUM_ACTIONS // (3 * line.num_places * line.num_actions)))
-    best: tuple[tuple[int, int, int], Choices, Result] | None = None
+    short = line.cut(min(line.num_actions, 4 * line.num_places))
+    found = _search(short, objective, [])
+    if short.num_actions < line.num_actions:
+        found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]])
+    return found[0][2]
+
+
+def _search(line: Pipeline, objective: str, seeds: list[Choices]) -> list[Ranked]:
+    """Try the seeds, the grid, then changes of the best so far; return what was best on the way, best first."""
+    num_sweeps = min(MOST_SWEEPS, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_places * line.num_actions)))
     rng = random.Random(0)  # noqa: S311 - a fixed sequence is what is wanted
-    grid = _grid(line.num_places)
+    candidates = chain(seeds, _grid(line.num_places))
+    least = _least(line)
+    found: list[Ranked] = []
     for _ in range(num_sweeps):
-        choices = next(grid, None) or _changed(best[1] if best else None, rng)
+        choices = next(candidates, None) or _changed(found[0][1], rng)
         result = sweep(line, choices)
         key = _key(result, objective)
-        if best is None or key <= best[0]:
-            best = key, choices, result
-    return best[2]
+        if not found or key <= found[0][0]:
+            found.insert(0, (key, choices, result))
+        if (result.span_ns, result.step_time_ns) == least:
+            break
+    return found
 
 
 def _key(result: Result, objective: str) -> tuple[int, int, int]:
@@ -53,6 +71,13 @@ def _key(result: Result, objective: str) -> tuple[int, int, int]:
     if objective == "step":
         first, second = second, first
     return first, second, result.peak_bytes
+
+
+def _least(line: Pipeline) -> tuple[int, int]:
+    """Return what neither span nor step can be below: no waits after the first forward of any place."""
+    work = [line.work_ns(place) for place in range(line.num_places)]
+    starts = [ends[0] - times[0] for ends, times in zip(line.forward_ends, line.forward, strict=True)]
+    return max(work), max(map(sum, zip(work, starts, strict=True)))
 
 
 def _grid(num_places: int) -> Iterator[Choices]:
