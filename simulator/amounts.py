@@ -136,7 +136,6 @@ def on_rank(times: Ints, ranks: Ints, speeds: Sequence[float]) -> Ints:
     if not len(speeds) or all(speed == 1 for speed in speeds):
         return times
     factor: NDArray[np.float64] = np.append(np.asarray(speeds, np.float64), 1.0)[ranks]
-    factor = factor.reshape(-1, *(1,) * (times.ndim - 1))
     return np.where(factor == 1, times, np.floor(times / factor + 0.5).astype(np.int64))
 
 

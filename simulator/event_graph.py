@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.order_arrays import Bools, Ints
 
@@ -68,6 +69,10 @@ class EventGraph:
         When events wait on each other.
     """
 
+    num_events: int
+    arrival_of: Ints
+    """Index of the arrival at each head; one behind the last where there is none."""
+
     def __init__(self, first: Bools, arrivals: Arrivals) -> None:
         self.num_events = len(first)
         order = np.argsort(arrivals.target, kind="stable")
@@ -88,7 +93,7 @@ class EventGraph:
         by_level = np.argsort(level, kind="stable")
         self._number(by_level, level, wanted, opens)
         self._head_of = self._new[last_head]
-        self._event, self._leaves, self._delay = event[by_level], leaves[by_level], delay[by_level]
+        self._event, self._leaves, self.arrival_of = event[by_level], leaves[by_level], delay[by_level]
         self._workspaces: dict[int, _Workspace] = {}
 
     def _levels(self, opens: Bools, wanted: Ints, event: Ints) -> Ints:
@@ -134,52 +139,60 @@ class EventGraph:
 
         Parameters
         ----------
-        durations : array of int64, shape (events,) or (events, scenarios)
-        delays : array of int64, shape (arrivals + 1,) or (arrivals + 1, scenarios)
-            The last entry is 0.
+        durations : array of int64, shape (1 + events,)
+            The first entry is 0. The array becomes the result's.
+        delays : array of int64, shape (heads,)
+            The delay of the arrival at each head (`arrival_of`).
         """
-        tail = durations.shape[1:]
-        width = tail[0] if tail else 0
+        return self.solve_many([(durations, delays)])[0]
+
+    def solve_many(self, scenarios: Sequence[tuple[Ints, Ints]]) -> list["Solution"]:
+        """Return the earliest times under many pairs of durations and delays, in one pass over the levels."""
+        workspace = self._workspace(len(scenarios))
+        for (clock, delays), weights in zip(scenarios, workspace.weights, strict=True):
+            np.cumsum(clock, out=clock)
+            clock.take(self._leaves, 0, weights, "clip")
+            weights += delays
+            weights -= clock.take(self._event)
+        idle = workspace.run()
+        return [Solution(row, clock, self._head_of) for row, (clock, _) in zip(idle, scenarios, strict=True)]
+
+    def _workspace(self, width: int) -> "_Workspace":
         if width not in self._workspaces:
-            self._workspaces[width] = _Workspace(self, tail)
-        workspace = self._workspaces[width]
-        clock = np.zeros((self.num_events + 1, *tail), np.int64)
-        np.cumsum(durations, axis=0, out=clock[1:])
-        weights = workspace.weights
-        clock.take(self._leaves, 0, weights, "clip")
-        weights += delays[self._delay]
-        weights -= clock[self._event]
-        return Solution(workspace.run(), clock, self._head_of)
+            self._workspaces = {one: kept for one, kept in self._workspaces.items() if one == 1}
+            self._workspaces[width] = _Workspace(self._inputs, self._bounds.tolist(), width)
+        return self._workspaces[width]
 
 
 class _Workspace:
-    """Arrays and their slices by level, made once and used again."""
+    """Arrays for so many scenarios and their slices by level, made once and used again."""
 
-    def __init__(self, graph: EventGraph, tail: tuple[int, ...]) -> None:
-        num_heads = graph._num_heads
-        self.weights = np.empty((num_heads, *tail), np.int64)
-        self._idle = np.zeros((num_heads + 2, *tail), np.int64)
+    def __init__(self, inputs: NDArray[np.intp], bounds: list[int], width: int) -> None:
+        tail = (width,) if width > 1 else ()
+        self.weights = np.empty((width, bounds[-1]), np.int64)
+        """What each head adds to the idle time up to the event that it waits for; shape (scenarios, heads)."""
+        self._weights = np.empty((bounds[-1], *tail), np.int64)
+        self._idle = np.zeros((bounds[-1] + 2, *tail), np.int64)
         self._idle[-1] = _NEVER
-        widest = int(np.diff(graph._bounds).max())
-        scratch = np.empty((2 * widest, *tail), np.int64)
+        scratch = np.empty((2 * max(high - low for low, high in pairwise(bounds)), *tail), np.int64)
         self._steps = []
-        bounds = graph._bounds.tolist()
         for low, high in pairwise(bounds):
             size = high - low
             gathered = scratch[: 2 * size]
             self._steps.append((
-                graph._inputs[2 * low : 2 * high], gathered, gathered[:size], gathered[size:],
-                self.weights[low:high], self._idle[low:high],
+                inputs[2 * low : 2 * high], gathered, gathered[:size], gathered[size:],
+                self._weights[low:high], self._idle[low:high],
             ))  # fmt: skip
 
     def run(self) -> Ints:
-        """Return the idle time up to each head, in order of level."""
+        """Return the idle time up to each head by level, shape (scenarios, heads)."""
+        self._weights.reshape(len(self._weights), -1)[...] = self.weights.T
         take, add, maximum = self._idle.take, np.add, np.maximum
-        for inputs, gathered, before, arrived, weights, idle in self._steps:
+        for inputs, gathered, before, arrived, more, idle in self._steps:
             take(inputs, 0, gathered, "clip")
-            add(arrived, weights, arrived)
+            add(arrived, more, arrived)
             maximum(before, arrived, out=idle)
-        return self._idle[:-2].copy()
+        return np.array(self._idle[:-2].reshape(len(self._weights), -1).T, order="C")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,8 +201,8 @@ class Solution:
 
     Attributes
     ----------
-    idle : array of int64, shape (heads,) or (heads, scenarios)
-    clock : array of int64, shape (events + 1,) or (events + 1, scenarios)
+    idle : array of int64, shape (heads,)
+    clock : array of int64, shape (events + 1,)
     head_of : array of int64, shape (events,)
     """
 
@@ -209,10 +222,6 @@ class Solution:
         """Durations of some events."""
         found: Ints = self.clock[events + 1] - self.clock[events]
         return found
-
-    def scenario(self, index: int) -> "Solution":
-        """One scenario of many."""
-        return Solution(self.idle[:, index], self.clock[:, index], self.head_of)
 
     def _at(self, events: Ints | slice, clock: Ints) -> Ints:
         found: Ints = self.idle[self.head_of[events]] + clock[events]

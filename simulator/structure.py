@@ -63,13 +63,15 @@ class Structure:
         if not self.arrays.actions:
             raise InvalidInput("the orders are empty; there is nothing to simulate")
         self.wiring = self._wire(optimizer_mode)
-        self._rows, self._columns, self._ranks = self.wiring.rows, self.wiring.columns, self.wiring.ranks
-        arrivals, self._delay_rows = self.wiring.arrivals()
-        self._delay_rows = np.append(self._delay_rows, self.wiring.places.zero_row)
+        nothing = self.wiring.places.zero_row
+        self._rows = np.append(nothing, self.wiring.rows)
+        self._columns, self._ranks = np.append(0, self.wiring.columns), np.append(-1, self.wiring.ranks)
+        arrivals, delay_rows = self.wiring.arrivals()
         try:
             self.graph = EventGraph(self.wiring.first, arrivals)
         except Deadlock as deadlock:
             raise InvalidInput(self._describe(deadlock.blocked)) from None
+        self._delay_rows = np.append(delay_rows, nothing)[self.graph.arrival_of]
 
     def _wire(self, optimizer_mode: str) -> Wiring:
         arrays, overlap = self.arrays, self.overlap_reduce
@@ -139,18 +141,17 @@ class Structure:
         -------
         Times
         """
-        durations, delays = self._amounts(costs, speeds)
-        return Times(self, costs, self.graph.solve(durations, delays))
+        return Times(self, costs, self.graph.solve(*self._amounts(costs, speeds)))
 
     def times_many(self, scenarios: Sequence[Costs], speeds: Sequence[float] = ()) -> tuple[Times, ...]:
         """Time the schedule under several costs at once, which takes less time for each."""
-        columns = [self._amounts(costs, speeds) for costs in scenarios]
-        durations, delays = (np.stack([column[i] for column in columns], axis=1) for i in (0, 1))
-        solution = self.graph.solve(durations, delays)
-        return tuple(Times(self, costs, solution.scenario(i)) for i, costs in enumerate(scenarios))
+        if not scenarios:
+            return ()
+        solutions = self.graph.solve_many([self._amounts(costs, speeds) for costs in scenarios])
+        return tuple(Times(self, costs, found) for costs, found in zip(scenarios, solutions, strict=True))
 
     def _amounts(self, costs: Costs, speeds: Sequence[float]) -> tuple[Ints, Ints]:
-        """Durations of all events, delays of all arrivals."""
+        """Durations of nothing and of all events, delays at all heads."""
         check_fit(costs, self.schedule.graph)
         _check_speeds(speeds, self.schedule.graph.num_ranks)
         table = times_table(costs, self.wiring.places)

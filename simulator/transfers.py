@@ -18,7 +18,7 @@ Leaves out contention between different links, and time that depends on what els
 import numpy as np
 
 from costmodel.errors import InvalidInput
-from simulator.order_arrays import RECV_B, RECV_F, SEND_B, SEND_F, Ints
+from simulator.order_arrays import RECV_B, RECV_F, SEND_B, SEND_F, Bools, Ints, OrderArrays
 from simulator.wiring import Wiring, add_compute, starts
 
 
@@ -95,17 +95,30 @@ def matched(wiring: Wiring) -> tuple[Ints, Ints] | None:
     actions = np.flatnonzero(arrays.code >= SEND_F)
     if not len(actions):
         return None
-    names = zip(
-        messages.backward.tolist(), arrays.stage[messages.source].tolist(), arrays.stage[messages.target].tolist(),
-        messages.microbatch.tolist(), messages.piece.tolist(), strict=True,
-    )  # fmt: skip
-    index = {name: i for i, name in enumerate(names)}
-    found = []
-    for i in actions.tolist():
-        action, code = arrays.actions[i], int(arrays.code[i])
-        ends = (action.stage, action.peer) if code in (SEND_F, SEND_B) else (action.peer, action.stage)
-        message = index.get((code in (SEND_B, RECV_B), *ends, action.microbatch, action.slice_index))
-        if message is None:
-            raise InvalidInput(f"{action} on rank {arrays.rank[i]} carries nothing that another rank needs; drop it")
-        found.append(message)
-    return actions, np.array(found)
+    code, peer = arrays.code[actions], np.array([arrays.actions[i].peer for i in actions.tolist()], np.int64)
+    sends, back = np.isin(code, (SEND_F, SEND_B)), np.isin(code, (SEND_B, RECV_B))
+    own = arrays.stage[actions]
+    ends = np.where(sends, own, peer), np.where(sends, peer, own)
+    wanted = _keys(arrays, back, *ends, arrays.microbatch[actions], arrays.slice_index[actions])
+    stages = arrays.stage[messages.source], arrays.stage[messages.target]
+    keys = _keys(arrays, messages.backward, *stages, messages.microbatch, messages.piece)
+    order = np.argsort(keys)
+    place = np.searchsorted(keys[order], wanted)
+    known = np.append(keys[order], -1)[place] == wanted
+    found = np.append(order, 0)[place]
+    if known.all():
+        known = arrays.rank[np.where(sends, messages.source[found], messages.target[found])] == arrays.rank[actions]
+    if not known.all():
+        stray = actions[int(np.argmin(known))]
+        raise InvalidInput(
+            f"{arrays.actions[stray]} on rank {arrays.rank[stray]} carries nothing that another rank needs; drop it"
+        )
+    return actions, found
+
+
+def _keys(arrays: OrderArrays, back: Bools, source: Ints, target: Ints, microbatch: Ints, piece: Ints) -> Ints:
+    """Return a number for each name of a message."""
+    stages, schedule = arrays.graph.num_stages, arrays.schedule
+    known = (source >= 0) & (source < stages) & (target >= 0) & (target < stages)
+    key = ((back * stages + source) * stages + target) * schedule.num_microbatches + microbatch
+    return np.where(known, key * (schedule.num_slices + 1) + piece + 1, -2)
