@@ -18,6 +18,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from costmodel.errors import InvalidInput
+from costmodel.profiling.attention import agrees, mask_free_attention, without_cache
 from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
 from costmodel.profiling.models import explain
 
@@ -77,13 +78,18 @@ def _export(model: TrainingModel, dynamic: bool) -> fx.GraphModule:
     leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
     dimensions = batched_dimensions(model)
     shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
-    with _quiet():
-        program = torch.export.export(
-            _ByLeaves(model.module, spec), tuple(leaves), dynamic_shapes=(shapes,), strict=False
-        )
+    wrapped = _ByLeaves(model.module, spec)
+
+    def export() -> fx.GraphModule:
+        program = torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
         module = program.module(check_guards=False)
-    assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
-    return module
+        assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
+        return module
+
+    with _quiet(), without_cache(model):
+        with mask_free_attention(model) as changes:
+            module = export()
+        return module if not changes or agrees(model, module) else export()
 
 
 def _flat(module: fx.GraphModule, model: TrainingModel, static_batch: int | None) -> Program:

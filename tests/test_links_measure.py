@@ -1,0 +1,52 @@
+"""Links are measured between real local processes, and the fit follows the table."""
+
+import itertools
+
+import pytest
+
+from costmodel.errors import UsageError
+from costmodel.links import LinkClass
+from costmodel.profiling.links import SIZES_BYTES, fit_ranges, measure_links
+
+
+def test_two_local_ranks_are_measured_at_every_size():
+    links = measure_links(2, "cpu", ("p2p",))
+    table = links.classes["p2p"].table
+    assert [size for size, _ in table] == list(SIZES_BYTES)
+    assert all(ns > 0 for _, ns in table)
+    assert (links.backend, links.num_ranks) == ("gloo", 2)
+
+
+def test_a_fit_of_latency_and_bandwidth_gives_them_back():
+    table = tuple((size, 20_000 + size // 4) for size in SIZES_BYTES)
+    ranges = fit_ranges(table)
+    assert {r.latency_ns for r in ranges} == {20_000}
+    assert {round(r.bandwidth_gbs, 6) for r in ranges} == {4.0}
+
+
+def test_a_fit_passes_through_the_table_where_the_cost_of_a_byte_falls():
+    table = ((1024, 30_000), (65536, 50_000), (1048576, 300_000), (16777216, 4_000_000))
+    fit = LinkClass(fit_ranges(table), table)
+    assert [fit.time_ns(size) for size, _ in table] == pytest.approx([ns for _, ns in table], abs=2)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ((1024, 30_000), (4096, 20_000), (65536, 90_000), (1048576, 80_000)),
+        ((1024, 1_000), (1048576, 200_000), (16777216, 9_000_000)),
+        ((1024, 5_000), (4096, 5_000), (65536, 5_000)),
+        ((4096, 7_000),),
+    ],
+    ids=["out of order", "caches are left", "flat", "one size"],
+)
+def test_fitted_times_rise_with_size_and_are_never_below_zero(table):
+    fit = LinkClass(fit_ranges(table), table)
+    times = [fit.time_ns(size) for size in range(1, 2**21, 4097)]
+    assert min(times) >= 0
+    assert all(a <= b + 1 for a, b in itertools.pairwise(times))
+
+
+def test_one_rank_has_no_link():
+    with pytest.raises(UsageError, match="needs two ranks"):
+        measure_links(1)

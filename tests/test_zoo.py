@@ -1,0 +1,90 @@
+"""The zoo's models: the same every time, of the shapes they promise, and one capture for all batch sizes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from costmodel import zoo
+from costmodel.errors import UsageError
+from costmodel.profiling.capture import capture, operator_graph
+from costmodel.profiling.models import load_model
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_a_small_models_fingerprint_is_the_same_at_any_batch_size_and_in_any_capture(name):
+    prints = {
+        operator_graph(capture(load_model(f"zoo:{name}:small", batch)), sizes).fingerprint
+        for batch, sizes in ((1, (1,)), (4, (1, 4)), (6, (3,)))
+    }
+    assert len(prints) == 1
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_a_small_models_loss_is_the_same_every_time(name):
+    losses = set()
+    for _ in range(2):
+        model = load_model(f"zoo:{name}:small", 2)
+        loss, weight = model.evaluate(model.module(*model.args, **model.kwargs), model.targets)
+        losses.add(loss.item())
+        assert weight is None
+    assert len(losses) == 1
+
+
+def test_the_multi_modal_transformer_has_graphpipes_shape():
+    from costmodel.zoo import mmt
+
+    with torch.device("meta"):
+        model, inputs, _, _ = mmt.build(batch=2)
+    assert [len(branch) for branch in model.branches] == [8, 8, 8, 8]
+    assert [tuple(x.shape) for x in inputs] == [(2, 256, 1024)] * 4
+    layer = model.branches[0][0]
+    assert (layer.num_heads, layer.up.out_features) == (16, 4096)
+
+
+def test_the_branches_meet_only_at_the_concatenation():
+    graph = operator_graph(capture(load_model("zoo:mmt:small", 2)), (2,))
+    upstream: list[set[str]] = []
+    for i, operator in enumerate(graph.operators):
+        own = {operator.module.split(".")[1]} if operator.module.startswith("branches.") else set()
+        upstream.append(own.union(*(upstream[p] for p in graph.predecessors[i])))
+    joins = [
+        operator.kind
+        for i, operator in enumerate(graph.operators)
+        if len(upstream[i]) > 1 and all(len(upstream[p]) == 1 for p in graph.predecessors[i])
+    ]
+    assert joins == ["cat"]
+
+
+def test_unos_seven_inputs_share_the_drug_tower_between_two():
+    model = load_model("zoo:uno:small", 2)
+    assert len(model.kwargs) == 7
+    graph = operator_graph(capture(model), (2,))
+    readers = [o for o in graph.operators if "towers.drug_descriptors.0.weight" in o.parameters]
+    assert len(readers) == 2
+
+
+def test_gpts_head_is_untied_unless_asked():
+    from costmodel.zoo import gpt
+
+    model, *_ = gpt.build_small(2)
+    assert model.head.weight is not model.tokens.weight
+    model, *_ = gpt.build_small(2, tied=True)
+    assert model.head.weight is model.tokens.weight
+
+
+@pytest.mark.parametrize("spec", ["zoo:unknown", "zoo:mmt:large", "zoo:"])
+def test_an_unknown_zoo_name_lists_the_known_ones(spec):
+    with pytest.raises(UsageError, match="it has mmt, uno, gpt"):
+        zoo.locate(spec)
+
+
+def test_the_register_imports_no_torch():
+    script = "import sys, costmodel.zoo as z; z.locate('zoo:mmt:small'); print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "False"
