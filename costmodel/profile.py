@@ -145,7 +145,7 @@ def read_profile(path: str | Path) -> Profile:
             top["microbatch_sizes"].integers(1),
             tuple(times for _, times in operators),
             _whole(top["whole"]),
-            Links.from_node(links.members(LINKS_KEYS)) if links is not None and links.value else None,
+            Links.from_node(links.members(LINKS_KEYS)) if links is not None and links.entries() else None,
             _free(top.get("provenance")),
             _free(top.get("extra")),
         )

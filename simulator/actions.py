@@ -41,7 +41,7 @@ RECEIVES = frozenset({Kind.RECV_F, Kind.RECV_B})
 STAGE_WIDE = frozenset({Kind.REDUCE, Kind.UNSHARD, Kind.RESHARD, Kind.OFFLOAD, Kind.RELOAD, Kind.OPT})
 """Kinds that may stand without a micro-batch."""
 
-_TEXT = re.compile(r"(\d{1,9})([A-Z]+(?:_[FB])?)(?:(\d{1,9})(?:\.(\d{1,9}))?)?(?:([<>])(\d{1,9}))?")
+_TEXT = re.compile(r"(\d{1,9})([A-Z]+(?:_[FB])?)(?:(\d{1,9})(?:\.(\d{1,9}))?)?(?:([<>])(\d{1,9}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,10 @@ class Timeline:
                     f"overlaps {before.action if before else 'itself'}; spans on one stream follow each other"
                 )
             last[span.rank, span.stream] = span
+        if len(self.memory) not in (0, self.num_ranks):
+            raise InvalidInput(
+                f"memory of {len(self.memory)} ranks in a timeline of {self.num_ranks}; give all or none"
+            )
 
     @cached_property
     def step_time_ns(self) -> int:

@@ -44,9 +44,7 @@ def test_any_dropped_action_of_random_plans_is_found() -> None:
 
 
 def test_the_checker_imports_neither_simulator_nor_search_nor_numpy() -> None:
-    code = (
-        "import sys, planner.checker\n"
-        "print([m for m in ('simulator', 'planner.search', 'numpy', 'torch', 'networkx', 'ortools') if m in sys.modules])"
-    )
+    others = ("simulator", "planner.search", "numpy", "torch", "networkx", "ortools")
+    code = f"import sys, planner.checker; print([m for m in {others} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

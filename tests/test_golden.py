@@ -1,0 +1,109 @@
+"""Golden files: reading and writing again gives the same bytes, for every format that we write."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from costmodel.cluster import cluster_from_node, read_cluster
+from costmodel.costs import EdgeCost, read_costs
+from costmodel.files import Node, read_json
+from costmodel.links import read_links, write_links
+from costmodel.profile import read_profile, write_profile
+from planner.checker import check_plan
+from planner.plan import read_plan, write_plan
+from simulator.timeline import read_timeline, write_timeline
+from tests.schema_corpus import GOLDEN
+from tests.small_plan import PLAN
+
+
+def rewrite_plan(source: Path, target: Path) -> None:
+    write_plan(target, read_plan(source))
+
+
+def rewrite_profile(source: Path, target: Path) -> None:
+    write_profile(target, read_profile(source))
+
+
+def rewrite_links(source: Path, target: Path) -> None:
+    write_links(target, read_links(source), {"penstock": "0.1.0"})
+
+
+def rewrite_timeline(source: Path, target: Path) -> None:
+    write_timeline(target, read_timeline(source), {"note": "made by hand"})
+
+
+REWRITES: list[tuple[str, Callable[[Path, Path], None]]] = [
+    ("plan.json", rewrite_plan),
+    ("plan_links.json", rewrite_plan),
+    ("profile.json", rewrite_profile),
+    ("links.json", rewrite_links),
+    ("timeline.json", rewrite_timeline),
+]
+
+
+@pytest.mark.parametrize(("name", "rewrite"), REWRITES, ids=[name for name, _ in REWRITES])
+def test_reading_and_writing_again_gives_the_same_bytes(
+    name: str, rewrite: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    rewrite(GOLDEN / name, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()
+
+
+@pytest.mark.parametrize(("name", "rewrite"), REWRITES, ids=[name for name, _ in REWRITES])
+def test_compressed_files_hold_the_same_and_are_the_same_each_time(
+    name: str, rewrite: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    rewrite(GOLDEN / name, tmp_path / "a.json.gz")
+    rewrite(tmp_path / "a.json.gz", tmp_path / name)
+    rewrite(tmp_path / name, tmp_path / "b.json.gz")
+    assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_the_golden_plan_is_the_one_made_by_hand_and_legal() -> None:
+    assert read_plan(GOLDEN / "plan.json") == PLAN
+    assert check_plan(read_plan(GOLDEN / "plan.json")) == ()
+
+
+def test_costs_have_the_defaults_of_the_contract() -> None:
+    costs = read_costs(GOLDEN / "costs.json")
+    first, second, third = costs.stages
+    assert (first.activation_bytes, first.weight_activation_bytes, first.static_bytes) == (64, 32, 7)
+    assert (second.forward_ns, second.activation_bytes, second.weight_activation_bytes) == ((1000, 2000), 2, 1)
+    assert (third.activation_bytes, third.weight_activation_bytes, third.backward) == (2, 1, False)
+    assert costs.ranks == ((0,), (1, 2), (3,))
+    assert costs.multiples == (1, 2, 1)
+    assert costs.edges == (EdgeCost(0, 1, 10, 4, True), EdgeCost(0, 2, 0, 0, False))
+
+
+def test_costs_without_edges_and_ranks_are_a_chain_of_one_stage_a_rank(tmp_path: Path) -> None:
+    times = {"forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1, "activation_bytes": 5}
+    (tmp_path / "c.json").write_text(json.dumps({"format": "penstock-costs", "version": 1, "stages": [times] * 3}))
+    costs = read_costs(tmp_path / "c.json")
+    assert costs.edges == (EdgeCost(0, 1), EdgeCost(1, 2))
+    assert costs.ranks == ((0,), (1,), (2,))
+    assert costs.stages[0].weight_activation_bytes == 2  # half of 5, rounded down
+
+
+def test_a_cluster_in_a_plan_is_the_cluster_of_the_file() -> None:
+    cluster = read_cluster(GOLDEN / "cluster.toml")
+    assert cluster.num_devices == 16
+    assert [cluster.device_of(rank).name for rank in (0, 7, 8, 15)] == ["a100", "a100", "processor", "processor"]
+    assert (cluster.device_of(0).memory_bytes, cluster.hosts[0].memory_bytes) == (80 * 2**30, 1024 * 2**30)
+    assert (cluster.speed_of(3), cluster.speed_of(4)) == (0.9, 1.0)
+    assert [cluster.link_between(0, rank).name for rank in (3, 4)] == ["nvlink", "network"]
+    inline = cluster_from_node(Node(json.loads(json.dumps(cluster.to_json())), "", "plan"))
+    assert inline == cluster
+
+
+def test_measured_links_take_the_place_of_given_ones() -> None:
+    cluster = read_cluster(GOLDEN / "cluster.toml")
+    assert cluster.p2p_ns(0, 1, 1000) == 30_000 + 2_000  # 1000 bytes at 0.5 GB/s
+    assert cluster.p2p_ns(0, 1, 70_000) == 45_000 + 20_000
+    assert cluster.p2p_ns(2, 2, 70_000) == 0
+
+
+def test_files_are_read_as_json_with_their_pointer() -> None:
+    assert read_json(GOLDEN / "plan.json").entries()["batch"].pointer == "/batch"
