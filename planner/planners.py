@@ -1,0 +1,125 @@
+"""The table of planners, and the one way to call them: a problem in, a plan out.
+
+Every planner returns the same kind of plan, simulated and bounded the same way; only how the cut is
+chosen differs. Leaves out the command line.
+"""
+
+from collections.abc import Callable
+
+from costmodel.errors import NoPlanFits, UsageError
+from planner import baselines
+from planner.assemble import assemble
+from planner.plan import Plan, SearchResult
+from planner.problem import Problem, Report
+from planner.search.evaluate import Candidate, Evaluator
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+from planner.search.ours import Search, chain_search
+from planner.search.setting import Setting
+
+
+def plan(problem: Problem, progress: Report | None = None) -> Plan:
+    """Return the plan that the problem's planner finds.
+
+    Parameters
+    ----------
+    problem : Problem
+    progress : callable, optional
+        Called with a line of text whenever something better is known.
+
+    Raises
+    ------
+    UsageError
+        For a planner that there is not.
+    NoPlanFits
+        When nothing that was found is within the memory limit; says which rank is over it, and by how much.
+    """
+    if problem.planner not in PLANNERS:
+        raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
+    return PLANNERS[problem.planner](problem, progress)
+
+
+def ours(problem: Problem, report: Report | None) -> Plan:
+    """Plan a graph of stages."""
+    found = Search(problem, report).run()
+    _check_fits(found.evaluator, found.choice)
+    step_time_ns, bound_ns = found.choice.step_time_ns, found.lower_bound_ns
+    result = SearchResult(
+        status="optimal" if step_time_ns == bound_ns else "bounded",
+        objective=step_time_ns,
+        lower_bound_ns=bound_ns,
+        scope=found.setting.scope,
+        baselines=found.baselines,
+        best_step_time_ns=found.best.step_time_ns,
+        limited_by=found.limited_by,
+    )
+    return assemble(found.evaluator, found.choice, result, _reason(found.choice, found.best))
+
+
+def chain(problem: Problem, report: Report | None) -> Plan:
+    """Plan stages in one line."""
+    setting = Setting(problem)
+    return _baseline(setting, chain_search(list(setting.evaluators.values()), Limits(problem.time_limit_s), report))
+
+
+def single(problem: Problem, report: Report | None) -> Plan:
+    """Put everything on one device."""
+    return _baseline(*baselines.single(problem, report))
+
+
+def uniform(problem: Problem, report: Report | None) -> Plan:
+    """Give every stage the same number of operators."""
+    return _baseline(*baselines.equal_parts(problem, report, baselines.num_operators))
+
+
+def parameters(problem: Problem, report: Report | None) -> Plan:
+    """Give every stage the same bytes of parameters."""
+    return _baseline(*baselines.equal_parts(problem, report, baselines.parameter_bytes))
+
+
+PLANNERS: dict[str, Callable[[Problem, Report | None], Plan]] = {
+    "ours": ours,
+    "chain": chain,
+    "single": single,
+    "uniform": uniform,
+    "parameters": parameters,
+}
+"""Every planner by its name."""
+
+
+def _baseline(setting: Setting, found: Incumbent) -> Plan:
+    best = found.best
+    evaluator = setting.evaluators[best.microbatch_size]
+    _check_fits(evaluator, best)
+    result = SearchResult(
+        status="baseline",
+        objective=best.step_time_ns,
+        lower_bound_ns=min(setting.closed_forms_ns.values()),
+        scope=setting.scope,
+        best_step_time_ns=best.step_time_ns,
+    )
+    return assemble(evaluator, best, result, f"the fastest that the planner {setting.problem.planner} found")
+
+
+def _reason(choice: Candidate, best: Candidate) -> str:
+    if choice.step_time_ns == best.step_time_ns:
+        return "the fastest plan found"
+    slower = 100 * (choice.step_time_ns / best.step_time_ns - 1)
+    return (
+        f"{slower:.2f} % slower than the fastest plan found ({best.num_stages} stages, {best.schedule}), and simpler: "
+        f"{choice.num_stages} stages, {choice.schedule}"
+    )
+
+
+def _check_fits(evaluator: Evaluator, candidate: Candidate) -> None:
+    """Refuse a plan over the memory limit, with what binds and by how much."""
+    if candidate.fits:
+        return
+    peaks = evaluator.simulate(candidate.partition, candidate.schedule, candidate.shape).times.peak_memory_bytes
+    limits = evaluator.problem.memory_limits_bytes
+    rank = max(range(len(peaks)), key=lambda r: peaks[r] - limits[r] if limits[r] else 0)
+    raise NoPlanFits(
+        f"no plan fits into memory: the least that was found peaks at {peaks[rank]} bytes on rank {rank} (of "
+        f"{candidate.num_stages} stages, micro-batch size {candidate.microbatch_size}), the limit is {limits[rank]}, "
+        f"{candidate.excess_bytes} bytes less; allow more memory, more devices or a smaller micro-batch"
+    )

@@ -1,0 +1,164 @@
+"""Our planner: a heuristic plan at once, then CP-SAT improves and proves, then the simplest rung is chosen.
+
+The chain is planned first: it is the rival that must never be faster, and its partition as a graph is a
+candidate. CP-SAT cuts the micro-batch sizes whose bound leaves room; the bound of all sizes is the
+least of theirs. Ctrl-C, a lost solver or a deadline end the search with what it has.
+"""
+
+from dataclasses import dataclass
+
+from planner.problem import Problem, Report
+from planner.search.cut.child import Request, findings
+from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
+from planner.search.heuristic import as_graph, polish, search
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+from planner.search.setting import Setting
+
+ESTIMATE_PART = 0.25
+"""Part of the solver's limits for the objective that finds, the rest is for the one that proves."""
+DETERMINISTIC_PER_S = 0.2
+"""Deterministic seconds of the solver for each second of the time limit, when none are given."""
+PATIENCE = 10
+"""With a deterministic limit the clock ends a search only after this many time limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found.
+
+    Attributes
+    ----------
+    setting : Setting
+    choice, best : Candidate
+        What is returned, and the fastest.
+    lower_bound_ns : int
+    baselines : dict of str to int
+    limited_by : str
+        ``proved`` when nothing was left to search.
+    """
+
+    setting: Setting
+    choice: Candidate
+    best: Candidate
+    lower_bound_ns: int
+    baselines: dict[str, int]
+    limited_by: str
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """The evaluator of the chosen micro-batch size."""
+        return self.setting.evaluators[self.choice.microbatch_size]
+
+
+class Search:
+    """One search, with all that it has found so far."""
+
+    def __init__(self, problem: Problem, report: Report | None) -> None:
+        self.problem, self.setting = problem, Setting(problem)
+        patience = PATIENCE if problem.deterministic_limit is not None else 1
+        self.limits = Limits(problem.time_limit_s * patience)
+        self.chains = Incumbent(problem.schedules)
+        self.incumbent = Incumbent(problem.schedules, report)
+        self.bounds_ns: dict[int, int] = {}
+        self.limited_by = "work limit"
+
+    def run(self) -> Outcome:
+        """Search until the limits, or until interrupted, and choose."""
+        try:
+            self._run()
+        except KeyboardInterrupt:
+            if not self.incumbent.found:
+                raise
+            self.limited_by = "interrupted"
+        return self._outcome()
+
+    def _run(self) -> None:
+        self.bounds_ns = dict(self.setting.closed_forms_ns)
+        self._raise_bound()
+        evaluators = list(self.setting.evaluators.values())
+        self.chains = chain_search(evaluators, self.limits)
+        for candidate in self.chains.found.values():
+            self.incumbent.offer(candidate, "chain")
+            as_graph(self.setting.evaluators[candidate.microbatch_size], [candidate], self.incumbent)
+        search(evaluators, GRAPH, self.incumbent, self.limits)
+        self._solve()
+        if self.limits.hit:
+            self.limited_by = "time limit"
+        elif self.incumbent.best.fits and self.incumbent.best.step_time_ns == self.incumbent.lower_bound_ns:
+            self.limited_by = "proved"
+
+    def _solve(self) -> None:
+        """Let CP-SAT cut each micro-batch size that could still hold a better plan, the best one first."""
+        best = self.incumbent.best
+        sizes = [best.microbatch_size] if best.fits else []
+        sizes += [size for size in self.setting.evaluators if size not in sizes]
+        for size in sizes:
+            if self.problem.num_stages > 1 and not self.limits.over and self._open(size):
+                self._solve_size(size, self._share(size, sizes))
+
+    def _open(self, size: int) -> bool:
+        best = self.incumbent.best
+        return not best.fits or self.bounds_ns[size] < best.step_time_ns
+
+    def _share(self, size: int, sizes: list[int]) -> float:
+        """Half of the work limit for the best size, the rest in equal parts."""
+        if len(sizes) == 1:
+            return 1.0
+        return 0.5 if size == sizes[0] else 0.5 / (len(sizes) - 1)
+
+    def _solve_size(self, size: int, share: float) -> None:
+        evaluator, data = self.setting.evaluators[size], self.setting.cut_data(size)
+        known = [c for c in self.incumbent.found.values() if c.microbatch_size == size]
+        hint = min(known, key=lambda c: c.rank).partition if known else ()
+        work = self.problem.deterministic_limit
+        if work is None:
+            work = self.problem.time_limit_s * DETERMINISTIC_PER_S
+        request = Request(data, hint, self.limits.left_s, work * share, ESTIMATE_PART, self.problem.seed)
+        tried: list[Candidate] = []
+        ended = False
+        for finding in findings(request, self.limits):
+            if finding["kind"] == "bound":
+                self.bounds_ns[size] = max(self.bounds_ns[size], finding["units"] * data.unit_ns)
+                self._raise_bound()
+            elif finding["kind"] == "partition":
+                tried += self._try(evaluator, tuple(finding["partition"]))
+            else:
+                ended = finding["objective"] == "bound"
+        if not ended and not self.limits.hit:
+            self.limited_by = "solver lost"
+        if tried and min(tried, key=lambda c: c.rank).rank <= self.incumbent.best.rank:
+            polish(evaluator, tried, self.incumbent, self.limits)
+
+    def _try(self, evaluator: Evaluator, partition: tuple[int, ...]) -> list[Candidate]:
+        tried = [evaluator.evaluate(partition, name) for name in self.problem.schedules]
+        for candidate in tried:
+            self.incumbent.offer(candidate, "solver")
+        return tried
+
+    def _raise_bound(self) -> None:
+        """Take the least bound of all micro-batch sizes; a better one of a single size need not raise it."""
+        bound_ns = min(self.bounds_ns.values())
+        if bound_ns > self.incumbent.lower_bound_ns:
+            self.incumbent.lower_bound_ns = bound_ns
+            if self.incumbent.found:
+                self.incumbent.say("bound")
+
+    def _outcome(self) -> Outcome:
+        best = self.incumbent.best
+        rivals = {}
+        chains = [c for c in self.chains.found.values() if c.fits]
+        if chains:
+            rivals["chain"] = min(c.step_time_ns for c in chains)
+        single = [c.step_time_ns for c in self.incumbent.found.values() if c.fits and c.num_stages == 1]
+        if single:
+            rivals["single"] = min(single)
+        choice = self.incumbent.choice(min(rivals.values(), default=None))
+        return Outcome(self.setting, choice, best, self.incumbent.lower_bound_ns, rivals, self.limited_by)
+
+
+def chain_search(evaluators: list[Evaluator], limits: Limits, report: Report | None = None) -> Incumbent:
+    """Return the best chains: the same search for the chain planner and for the rival of ours."""
+    chains = Incumbent(evaluators[0].problem.schedules, report)
+    search(evaluators, LINE, chains, limits)
+    return chains
