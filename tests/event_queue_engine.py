@@ -41,6 +41,7 @@ class Needs:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.graph = schedule, schedule.graph
         self.made_by: dict[tuple[int, str, Unit], Action] = {}
+        self._found: dict[Action, set[Action]] = {}
         for order in schedule.orders:
             for action in order:
                 if action.kind in COMPUTING:
@@ -50,7 +51,10 @@ class Needs:
 
     def of(self, action: Action) -> set[Action]:
         """Return all actions that an action needs."""
-        return {need for unit in units(self.schedule, action) for need in self._of_unit(action, unit)} - {action}
+        if action not in self._found:
+            needs = {need for unit in units(self.schedule, action) for need in self._of_unit(action, unit)}
+            self._found[action] = needs - {action}
+        return self._found[action]
 
     def _of_unit(self, action: Action, unit: Unit) -> Iterator[Action]:
         s, (k, piece) = action.stage, unit
@@ -129,6 +133,11 @@ class EventQueueEngine:
         self.lowered = any(str(a.kind)[:4] in ("SEND", "RECV") for order in schedule.orders for a in order)
         self.messages = self._messages()
         self.by_name = {message.name: message for message in self.messages}
+        self.into: dict[Action, list[Message]] = defaultdict(list)
+        self.out: dict[Action, list[Message]] = defaultdict(list)
+        for message in self.messages:
+            self.into[message.target].append(message)
+            self.out[message.source].append(message)
         self.items = [self._items(rank) for rank in range(len(schedule.orders))]
         self.at_item = [0] * len(self.items)
         self.running = [False] * len(self.items)
@@ -181,14 +190,14 @@ class EventQueueEngine:
             if transfer and self.p2p != "links":
                 continue
             if self.p2p == "blocking":
-                into = [x for x in self.messages if x.target == action]
+                into = self.into[action]
                 items += [("receive", x) for x in sorted(into, key=lambda x: (x.source.stage, *x.name[3:]))]
             if action.kind is Kind.REDUCE and self.overlap:  # it is issued as the action before it ends
                 sends = next((i for i, item in enumerate(items) if item_is_last_send(items, i)), len(items))
                 items.insert(sends, action)
                 continue
             items.append(action)
-            out = sorted((x for x in self.messages if x.source == action), key=lambda x: (x.target.stage, *x.name[3:]))
+            out = sorted(self.out[action], key=lambda x: (x.target.stage, *x.name[3:]))
             if self.p2p == "blocking":
                 items += [("send", x) for x in out]
             elif self.p2p == "links" and not self.lowered:
@@ -322,10 +331,9 @@ class EventQueueEngine:
     def _finished(self, rank: int, action: Action) -> None:
         self._state(("done", action))
         if self.p2p == "latency":
-            for message in self.messages:
-                if message.source == action:
-                    message.sent = message.received = (self.now, self.now + message.p2p_ns)
-                    self._arrive_at(self.now + message.p2p_ns, message)
+            for message in self.out[action]:
+                message.sent = message.received = (self.now, self.now + message.p2p_ns)
+                self._arrive_at(self.now + message.p2p_ns, message)
 
     def _arrive_at(self, time: int, message: Message) -> None:
         self._at(time, lambda: self._state(("arrived", message.source, message.target)))
