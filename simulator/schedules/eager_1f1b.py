@@ -1,13 +1,9 @@
 """`eager-1f1b`: 1F1B with twice the warm-up, which hides the delay of the edges."""
 
-from fractions import Fraction
-
-from simulator.schedules.closed_forms import Condition, fill_and_drain
+from simulator.schedules.closed_forms import always, fill_and_drain
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
 from simulator.schedules.one_stage import one_forward_one_backward
 from simulator.schedules.placement import line_orders
-
-_HIDDEN = Condition("2 c <= T", lambda u: 2 * u.p2p <= u.work)
 
 
 def orders(request: Request) -> Orders:
@@ -26,11 +22,11 @@ KIND = ScheduleKind(
     description="1F1B with 2 (p - 1 - r) forwards first, so that a round trip over slow edges costs nothing",
     source="Zhuang et al., On optimizing the communication of model parallelism, MLSys 2023 (arXiv:2211.05322)",
     orders=orders,
-    bubble=fill_and_drain(_HIDDEN),
+    bubble=fill_and_drain("2 c <= T", lambda u: 2 * u.p2p <= u.work),
     peak=ClosedForm(
         "min(m, 2 (p - r) - 1)",
         "always",
-        lambda u, rank: Fraction(min(u.microbatches, 2 * (u.ranks - rank) - 1)),
-        lambda u: True,
+        lambda u, rank: min(u.microbatches, 2 * (u.ranks - rank) - 1),
+        always,
     ),
 )

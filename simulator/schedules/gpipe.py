@@ -1,7 +1,7 @@
 """`gpipe`: all forwards, then all backwards."""
 
 from simulator.actions import Action, Kind
-from simulator.schedules.closed_forms import ALWAYS, fill_and_drain, peak_all
+from simulator.schedules.closed_forms import always, everything_held, fill_and_drain
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.one_stage import forwards
 from simulator.schedules.placement import LineRank, line_orders
@@ -24,6 +24,6 @@ KIND = ScheduleKind(
     description="All forwards, then all backwards: every activation is held",
     source="Huang et al., GPipe, NeurIPS 2019 (arXiv:1811.06965)",
     orders=orders,
-    bubble=fill_and_drain(ALWAYS),
-    peak=peak_all(),
+    bubble=fill_and_drain("always", always),
+    peak=everything_held(),
 )

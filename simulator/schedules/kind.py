@@ -54,6 +54,8 @@ class Uniform:
         p, v and m.
     forward, backward_input, backward_weight, p2p : Fraction
         F, I and W of all of one rank's work for one micro-batch, and the delay c of an edge.
+    w_memory_fraction : Fraction
+        f: the part of an activation that stays from I until W.
     """
 
     ranks: int
@@ -63,6 +65,7 @@ class Uniform:
     backward_input: Fraction
     backward_weight: Fraction
     p2p: Fraction = Fraction(0)
+    w_memory_fraction: Fraction = Fraction(1, 2)
 
     @property
     def work(self) -> Fraction:
@@ -72,21 +75,21 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class ClosedForm:
-    """A formula, in words and as a function, and when it holds.
+    """A formula, in words and as a function, and when it is exact.
 
     Attributes
     ----------
     text, condition : str
-        In p, v, m, r (rank), F, I, W, T = F + I + W and c (delay of an edge).
+        In p, v, m, r (rank), F, I, W, T = F + I + W, c (delay of an edge) and f (part kept until W).
     value : callable
-        From the pipeline (and the rank, for peaks) to the value.
+        From the pipeline and a rank to the value.
     holds : callable
         Whether the formula is exact for a pipeline.
     """
 
     text: str
     condition: str
-    value: Callable[[Uniform, int], Fraction]
+    value: Callable[[Uniform, int], Fraction | int]
     holds: Callable[[Uniform], bool]
 
 
@@ -105,11 +108,11 @@ class ScheduleKind:
     orders : callable
         The generator.
     bubble : ClosedForm or None
-        Idle time of the step (for `bubble_of` "span": of the span) of one rank.
+        Step time less the work of a rank, m T; for `bubble_of` "span", the span less that work.
     peak : ClosedForm or None
         Peak activations of a rank, in activation shares.
     bubble_of : str
-        ``step`` or ``span``: which of the two `bubble` is about.
+        ``step`` or ``span``.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """`looped-bfs`: breadth first over several chunks a rank: a chunk takes all micro-batches, then the next."""
 
 from simulator.actions import Action, Kind
+from simulator.schedules.closed_forms import everything_held, looped
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.placement import LoopRank, loop
 
@@ -22,4 +23,6 @@ KIND = ScheduleKind(
     description="All micro-batches through chunk after chunk, forwards first: every activation is held",
     source="Lamy-Poirier, Breadth-first pipeline parallelism, MLSys 2023 (arXiv:2211.05953)",
     orders=orders,
+    bubble=looped("c = 0 and m >= p", lambda u: u.p2p == 0 and u.microbatches >= u.ranks),
+    peak=everything_held(),
 )

@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from simulator.schedules.closed_forms import ALWAYS, fill_and_drain
-from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
+from simulator.schedules.closed_forms import always
+from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
 from simulator.schedules.one_stage import one_forward_one_backward
 from simulator.schedules.placement import line_orders
 
@@ -15,6 +15,12 @@ def orders(request: Request) -> Orders:
     )
 
 
+def _bubble(u: Uniform, _: int) -> Fraction:
+    """Return the bubble; with slow edges a round trip is paid once for every p micro-batches."""
+    round_trips = Fraction((u.ranks - 1) * u.microbatches, u.ranks) + u.ranks - 2
+    return (u.ranks - 1) * u.work + (2 * u.p2p * round_trips if u.ranks > 1 else 0)
+
+
 KIND = ScheduleKind(
     name="1f1b",
     placement="line",
@@ -22,11 +28,11 @@ KIND = ScheduleKind(
     description="One forward, one backward in turn after the warm-up: at most p - r micro-batches in flight",
     source="Narayanan et al., Memory-efficient pipeline-parallel DNN training, ICML 2021 (arXiv:2006.09503)",
     orders=orders,
-    bubble=fill_and_drain(ALWAYS),
-    peak=ClosedForm(
-        "min(m, p - r)",
-        "always",
-        lambda u, rank: Fraction(min(u.microbatches, u.ranks - rank)),
-        ALWAYS.holds,
+    bubble=ClosedForm(
+        "(p - 1) T + 2 c ((p - 1) m / p + p - 2)",
+        "c = 0, or p divides m and 2 c <= T",
+        _bubble,
+        lambda u: u.p2p == 0 or (u.microbatches % u.ranks == 0 and 2 * u.p2p <= u.work),
     ),
+    peak=ClosedForm("min(m, p - r)", "always", lambda u, rank: min(u.microbatches, u.ranks - rank), always),
 )

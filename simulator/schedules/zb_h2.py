@@ -1,7 +1,8 @@
 """`zb-h2`: split backwards and twice the memory, the span free of bubbles."""
 
+from simulator.schedules.closed_forms import weights_are_short
 from simulator.schedules.handcrafted import handcrafted
-from simulator.schedules.kind import Orders, Request, ScheduleKind
+from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
 from simulator.schedules.placement import line_orders
 
 
@@ -21,4 +22,17 @@ KIND = ScheduleKind(
     description="2 (p - r) - 1 micro-batches in flight, so that no rank waits between its first and last action",
     source="Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), section 2",
     orders=orders,
+    bubble=ClosedForm(
+        "(p - 1) (F + I - 2 W) of the span",
+        "c = 0, m >= 2 p and W <= min(F, I)",
+        lambda u, _: (u.ranks - 1) * (u.forward + u.backward_input - 2 * u.backward_weight),
+        lambda u: weights_are_short(u) and u.microbatches >= 2 * u.ranks,
+    ),
+    peak=ClosedForm(
+        "2 p - 1 - 2 (1 - f) r",
+        "m >= 2 p",
+        lambda u, rank: 2 * u.ranks - 1 - 2 * (1 - u.w_memory_fraction) * rank,
+        lambda u: u.microbatches >= 2 * u.ranks,
+    ),
+    bubble_of="span",
 )
