@@ -30,7 +30,7 @@ MEANING = (
     r"the operators give",
     r"must be a rising list|must start at 0 and rise",
     r"spans on one stream follow each other|overlaps",
-    r"there is no such file",
+    r"there is no such file|cannot be read",
     r"speeds above 0|the cluster has",
     r"lists of one length",
 )
