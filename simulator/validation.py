@@ -8,6 +8,7 @@ Leaves out time. Needs the standard library alone.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
@@ -17,6 +18,9 @@ from simulator.order_memory import held_bytes
 from simulator.rendezvous import is_lowered, partner, peer_rank, waits_for_ever
 from simulator.schedule import Schedule
 from simulator.schedule_text import marked_grid
+
+MOST_PROBLEMS = 100
+"""A file may name a thousand million micro-batches and hold none of them."""
 
 CLASSES = {
     "missing": "an action that the stage graph asks for is not there",
@@ -75,7 +79,8 @@ def validate_schedule(
     Returns
     -------
     tuple of Problem
-        Later checks are left out when earlier ones found something that would mislead them.
+        Of what is missing or too many the first hundred; later checks are left out when earlier ones found
+        something that would mislead them.
 
     Raises
     ------
@@ -86,7 +91,7 @@ def validate_schedule(
         raise InvalidInput(f"{len(schedule.orders)} orders for {schedule.graph.num_ranks} ranks; give one a rank")
     checks = _Checks(schedule)
     problems = list(checks.each_action())
-    problems += checks.presence()
+    problems += islice(checks.presence(), MOST_PROBLEMS)
     problems += checks.order_on_ranks()
     if not problems and is_lowered(schedule):
         problems += checks.links()

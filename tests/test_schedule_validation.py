@@ -96,6 +96,10 @@ def test_an_illegal_lowered_list_is_found(kind: str, cell: tuple[int, int], old:
         assert (kind, *cell) in [(p.kind, p.rank, p.position) for p in problems]
 
 
+def test_of_many_missing_actions_a_hundred_are_named() -> None:
+    assert len(validate_schedule(schedule_of(10**9, "0F0 0B0", "1F0 1B0"))) == 100
+
+
 def test_another_number_of_orders_than_ranks_is_refused() -> None:
     with pytest.raises(InvalidInput, match="1 orders for 2 ranks"):
         validate_schedule(schedule_of(1, "0F0 0B0"))
