@@ -136,7 +136,7 @@ def on_rank(times: Ints, ranks: Ints, speeds: Sequence[float]) -> Ints:
     if not len(speeds) or all(speed == 1 for speed in speeds):
         return times
     factor: NDArray[np.float64] = np.append(np.asarray(speeds, np.float64), 1.0)[ranks]
-    return np.where(factor == 1, times, np.floor(times / factor + 0.5).astype(np.int64))
+    return np.where(factor == 1, times, np.floor(np.minimum(times / factor + 0.5, 2.0**61)).astype(np.int64))
 
 
 def check_fit(costs: Costs, graph: StageGraph) -> None:

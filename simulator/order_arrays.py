@@ -5,10 +5,9 @@ micro-batch (and sequence slice) of a stage. Leaves out what depends on what: se
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,26 +79,16 @@ def order_arrays(schedule: Schedule, *, optimizer_last: bool = False) -> OrderAr
         raise InvalidInput(
             f"the engine has no time for {kind} actions; it takes {', '.join(KINDS)}, so leave {kind} out of the orders"
         ) from None
-    column = {name: np.array(list(map(attrgetter(name), actions)), np.int64) for name in ("stage", "microbatch")}
-    stage, microbatch = column["stage"], column["microbatch"]
-    slices: Any = map(attrgetter("slice_index"), actions) if schedule.num_slices > 1 else ()
-    arrays = OrderArrays(
-        schedule,
-        actions,
-        np.repeat(np.arange(len(schedule.orders)), [len(order) for order in schedule.orders]),
-        np.array(codes, np.int64),
-        stage,
-        microbatch,
-        np.array(list(slices), np.int64) if schedule.num_slices > 1 else np.full(len(actions), -1),
-        microbatch,
+    stage, microbatch, slice_index = (
+        np.array(list(map(attrgetter(name), actions)), np.int64) for name in ("stage", "microbatch", "slice_index")
     )
+    rank = np.repeat(np.arange(len(schedule.orders)), [len(order) for order in schedule.orders])
+    arrays = OrderArrays(schedule, actions, rank, np.array(codes, np.int64), stage, microbatch, slice_index, microbatch)
     _check_indices(arrays)
     if max(schedule.graph.multiples) == 1:
         return arrays
-    group = microbatch // np.array(schedule.graph.multiples)[stage]
-    return OrderArrays(
-        schedule, actions, arrays.rank, arrays.code, stage, microbatch, arrays.slice_index, np.maximum(group, -1)
-    )
+    group = np.maximum(microbatch // np.array(schedule.graph.multiples)[stage], -1)
+    return replace(arrays, group=group)
 
 
 def unit_table(arrays: OrderArrays, codes: tuple[int, ...]) -> Ints:
@@ -132,16 +121,21 @@ def unit_table(arrays: OrderArrays, codes: tuple[int, ...]) -> Ints:
 
 def _check_indices(arrays: OrderArrays) -> None:
     schedule = arrays.schedule
+    if len(schedule.orders) != schedule.graph.num_ranks:
+        raise InvalidInput(
+            f"orders of {len(schedule.orders)} ranks for stages on {schedule.graph.num_ranks}; give one order a rank"
+        )
     multiples = np.array(schedule.graph.multiples)
     wide = (arrays.code == REDUCE) | (arrays.code == OPT)
     wrong = (arrays.stage < 0) | (arrays.stage >= schedule.graph.num_stages)
     wrong |= (arrays.microbatch >= schedule.num_microbatches) | ((arrays.microbatch < 0) & ~wide)
-    wrong |= (arrays.slice_index >= schedule.num_slices) | (arrays.slice_index < -1)
+    wrong |= arrays.slice_index >= (schedule.num_slices if schedule.num_slices > 1 else 0)
     if not wrong.any() and max(schedule.graph.multiples) > 1:
         transfer = arrays.code >= SEND_F
         wrong |= (arrays.microbatch % multiples[arrays.stage] != 0) & ~wide & ~transfer
     if wrong.any():
         raise InvalidInput(
             f"{arrays.actions[int(np.argmax(wrong))]}: stages go up to {schedule.graph.num_stages - 1}, micro-batches "
-            f"to {schedule.num_microbatches - 1} in steps of the stage's multiple, slices to {schedule.num_slices - 1}"
+            f"to {schedule.num_microbatches - 1} in steps of the stage's multiple, and an action has one of "
+            f"{schedule.num_slices} slices (or the whole sequence)"
         )

@@ -22,6 +22,7 @@ from simulator.times import Times
 from simulator.transfers import matched, wire_blocking, wire_links
 from simulator.wiring import Wiring, starts, wire_latency, wire_local
 
+_LONGEST_NS = 1 << 60
 P2P_MODES = {"latency": wire_latency, "blocking": wire_blocking, "links": wire_links}
 """How messages are carried."""
 
@@ -154,10 +155,20 @@ class Structure:
         """Durations of nothing and of all events, delays at all heads."""
         check_fit(costs, self.schedule.graph)
         _check_speeds(speeds, self.schedule.graph.num_ranks)
-        table = times_table(costs, self.wiring.places)
+        try:
+            table = times_table(costs, self.wiring.places)
+        except OverflowError:
+            raise _too_long() from None
         at = self._rows if table.shape[1] == 1 else self._rows * table.shape[1] + self._columns
         delays: Ints = table[:, 0][self._delay_rows]
-        return on_rank(table.ravel()[at], self._ranks, speeds), delays
+        durations = on_rank(table.ravel()[at], self._ranks, speeds)
+        if min(durations.min(), delays.min()) < 0 or durations.max() + delays.max() > _LONGEST_NS // len(durations):
+            raise _too_long()
+        return durations, delays
+
+
+def _too_long() -> InvalidInput:
+    return InvalidInput("times below 0, or so long that the step would exceed 2^60 ns (36 years); check their unit")
 
 
 def _check_mode(what: str, given: str, allowed: Sequence[str]) -> None:

@@ -286,3 +286,20 @@ def test_span_is_the_longest_rank_and_step_the_whole() -> None:
     times = Structure(schedule_of(frozen, 1, "0F0", "1F0 1B0")).times(frozen)
     assert (times.step_time_ns, times.span_ns, times.compute_ns) == (20, 10, 20)
     assert times.bubble_ratio_span == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("time_ns", [-1, 1 << 59, 1 << 70])
+def test_times_that_cannot_be_meant_are_refused(time_ns: int) -> None:
+    costs = Costs((StageCost(time_ns, 0, 0), StageCost(1, 0, 0)), tuple(chain_edges(2)))
+    with pytest.raises(InvalidInput, match="check their unit"):
+        simulate(build_schedule("1f1b", alike(2), 2), costs)
+    with pytest.raises(InvalidInput, match="check their unit"):
+        simulate(build_schedule("1f1b", alike(2), 2), alike(2), speeds=[1e-18, 1])
+
+
+def test_a_slice_in_a_schedule_without_slices_is_refused() -> None:
+    costs = alike(2)
+    with pytest.raises(InvalidInput, match=r"0F0\.1: .* one of 1 slices"):
+        simulate(schedule_of(costs, 1, "0F0.1 0B0", "1F0 1B0"), costs)
+    with pytest.raises(InvalidInput, match="orders of 1 ranks for stages on 2"):
+        simulate(schedule_of(costs, 1, "0F0 0B0"), costs)
