@@ -9,6 +9,7 @@ first and taken last; actions of a rank follow each other. Leaves out rounding b
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from costmodel.costs import Costs, EdgeCost, at
 from planner.checker.messages import Message, needed_messages
@@ -20,8 +21,9 @@ FREED, ACTING, TAKEN = range(3)
 """What happens first at one instant."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Change:
+class _Change(NamedTuple):
+    """A change of one rank's memory; sorted they stand in the order in which they happen."""
+
     time_ns: int
     turn: int
     position: int

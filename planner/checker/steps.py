@@ -5,8 +5,10 @@ Knows whole sequences only; a sequence slice in a plan is refused. Also refused 
 plan needs today: UNSHARD, RESHARD, OFFLOAD and RELOAD.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.checker.problem import Problem
 from planner.plan import Plan
@@ -15,6 +17,12 @@ COMPUTE = ("F", "B", "I", "W", "R")
 BACKWARD = ("B", "I", "W")
 TRANSFERS = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
 CLOSING = ("REDUCE", "OPT")
+
+_INDEX = r"(0|[1-9][0-9]{0,8})"
+_COMPUTE = re.compile(rf"{_INDEX}([FBIWR]){_INDEX}")
+_TRANSFER = re.compile(rf"{_INDEX}((?:SEND|RECV)_[FB]){_INDEX}([<>]){_INDEX}")
+_CLOSING = re.compile(rf"{_INDEX}(REDUCE|OPT)")
+_SLICED = re.compile(rf"{_INDEX}[A-Z_]+{_INDEX}\.{_INDEX}(?:[<>]{_INDEX})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class Step:
         return f"rank {self.rank}, action {self.position} ({self.text})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Who works on which micro-batches, and over which edges gradients flow."""
 
@@ -59,6 +67,19 @@ class Layout:
             frozenset(
                 (e.source, e.target) for e in plan.edges if e.gradient and backward[e.source] and backward[e.target]
             ),
+        )
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """Stages whose outputs each stage reads."""
+        return tuple(tuple(a for a, b in self.edges if b == stage) for stage in range(len(self.ranks)))
+
+    @cached_property
+    def gradient_sources(self) -> tuple[tuple[int, ...], ...]:
+        """Stages that send each stage a gradient."""
+        return tuple(
+            tuple(b for a, b in self.edges if a == stage and (a, b) in self.gradients)
+            for stage in range(len(self.ranks))
         )
 
     def firsts(self, stage: int) -> range:
@@ -97,29 +118,15 @@ def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[Problem]]
 
 def _parse(text: str, rank: int, position: int) -> Step | str:
     """Return the step that a text stands for, or what is wrong with it."""
-    stage, rest = _digits(text)
-    kind = next((k for k in (*TRANSFERS, *CLOSING, *COMPUTE) if rest.startswith(k)), "")
-    if not stage or not kind:
-        return f"no action of a plan; a number, one of {', '.join((*COMPUTE, *TRANSFERS, *CLOSING))}, and a number"
-    microbatch, rest = _digits(rest[len(kind) :])
-    peer = ""
-    if kind in TRANSFERS and rest[:1] == (">" if kind.startswith("SEND") else "<"):
-        peer, rest = _digits(rest[1:])
-    if rest.startswith("."):
+    if found := _COMPUTE.fullmatch(text):
+        return Step(rank, position, found[2], int(found[1]), int(found[3]), -1, text)
+    if (found := _TRANSFER.fullmatch(text)) and (found[4] == ">") == found[2].startswith("SEND"):
+        return Step(rank, position, found[2], int(found[1]), int(found[3]), int(found[5]), text)
+    if found := _CLOSING.fullmatch(text):
+        return Step(rank, position, found[2], int(found[1]), -1, -1, text)
+    if _SLICED.fullmatch(text):
         return "a sequence slice; plans order whole sequences"
-    if rest or bool(microbatch) == (kind in CLOSING) or bool(peer) != (kind in TRANSFERS):
-        return f"not written as {kind} is; examples are 2F5, 2SEND_F5>4, 4RECV_F5<2 and 2OPT"
-    return Step(rank, position, kind, int(stage), int(microbatch or -1), int(peer or -1), text)
-
-
-def _digits(text: str) -> tuple[str, str]:
-    """Split an index off a text: up to nine decimal digits without a leading zero."""
-    length = 0
-    while length < min(len(text), 9) and text[length] in "0123456789":
-        length += 1
-    if length > 1 and text[0] == "0":
-        length = 0
-    return text[:length], text[length:]
+    return "no action of a plan; actions are written as 2F5 (F, B, I, W, R), 2SEND_F5>4, 4RECV_F5<2, 2REDUCE and 2OPT"
 
 
 def _misplaced(step: Step, plan: Plan) -> str:

@@ -55,9 +55,8 @@ def needs_of(layout: Layout, key: Key, present: Mapping[Key, object]) -> Iterato
     """Yield the results that an action needs, each with the edge it comes over (None within the stage)."""
     kind, stage, first = key
     if kind == "F":
-        for source, target in layout.edges:
-            if target == stage:
-                yield from ((("F", source, k), (source, target)) for k in _meeting(layout, stage, first, source))
+        for source in layout.sources[stage]:
+            yield from ((("F", source, k), (source, stage)) for k in _meeting(layout, stage, first, source))
         return
     if kind == "W":
         yield ("I", stage, first), None
@@ -67,10 +66,9 @@ def needs_of(layout: Layout, key: Key, present: Mapping[Key, object]) -> Iterato
         return
     if ("R", stage, first) in present:
         yield ("R", stage, first), None
-    for source, target in layout.gradients:
-        if source == stage:
-            for k in _meeting(layout, stage, first, target):
-                yield ("I" if ("I", target, k) in present else "B", target, k), (source, target)
+    for target in layout.gradient_sources[stage]:
+        for k in _meeting(layout, stage, first, target):
+            yield ("I" if ("I", target, k) in present else "B", target, k), (stage, target)
 
 
 def _meeting(layout: Layout, stage: int, first: int, other: int) -> Iterator[int]:
