@@ -52,7 +52,7 @@ timelines = {name: replay(plan) for name, plan in plans.items()}
 end = max(timeline.step_time_ns for timeline in timelines.values())
 figure, axes = new_figure([gantt_height(4)] * 2)
 for ax, (name, timeline) in zip(axes, timelines.items(), strict=True):
-    gantt(ax, timeline, title=f"{name}: {timeline.step_time_ns / 1e6:.1f} ms", end_ns=end)
+    gantt(ax, timeline, title=name, end_ns=end)
 figure
 
 # %% [markdown]

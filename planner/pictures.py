@@ -34,8 +34,7 @@ def compare_figure(plans: Sequence[tuple[str, Plan]]) -> Figure:
         name = Path(path).stem
         title = f"{name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
         stage_graph_picture(axes[2 * i], graphs[i], title=title)
-        step = f"{timeline.step_time_ns / 1e6:.1f} ms, bubble {100 * timeline.bubble_ratio:.1f} %"
-        gantt(axes[2 * i + 1], timeline, title=f"{name}: {step}", end_ns=end_ns)
+        gantt(axes[2 * i + 1], timeline, title=name, end_ns=end_ns)
         rows.append(ComparedRow(name, timeline.step_time_ns, timeline.bubble_ratio, plan.search.lower_bound_ns))
     comparison(axes[-1], rows)
     return figure
