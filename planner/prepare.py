@@ -72,6 +72,11 @@ class Atoms:
         return tuple(tuple(sorted(row)) for row in found)
 
     @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of an atom and one that reads its output."""
+        return tuple((source, target) for source, row in enumerate(self.successors) for target in row)
+
+    @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """Atoms whose outputs each atom reads, rising."""
         return _reversed(self.successors)

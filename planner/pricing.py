@@ -42,6 +42,7 @@ class Pricing:
         self.model, self.atoms = model, atoms
         self._tensors = model.profile.graph.tensors
         self._known: dict[tuple[int, tuple[int, ...], bool], StageCost] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
         self._shared = _shared_parameters(atoms)
 
     def graph(self, partition: Partition) -> Layout:
@@ -86,8 +87,10 @@ class Pricing:
         )
 
     def _operators(self, mask: int) -> tuple[int, ...]:
-        members = (self.atoms.members[atom] for atom in range(len(self.atoms)) if mask >> atom & 1)
-        return tuple(sorted(operator for row in members for operator in row))
+        if mask not in self._members:
+            rows = (self.atoms.members[atom] for atom in range(len(self.atoms)) if mask >> atom & 1)
+            self._members[mask] = tuple(sorted(operator for row in rows for operator in row))
+        return self._members[mask]
 
     def _stage(self, mask: int, received: tuple[int, ...], returns: bool) -> StageCost:
         """Price one stage; it has a backward also when it only passes gradients on."""
@@ -148,18 +151,19 @@ def numbered(atoms: Atoms, groups: Sequence[int]) -> Partition | None:
 
     Among groups that are ready, the one with the lowest atom comes first.
     """
-    reads: dict[int, set[int]] = {group: set() for group in groups}
-    first: dict[int, int] = {}
-    for atom, group in enumerate(groups):
-        first.setdefault(group, atom)
-        reads[group].update(groups[p] for p in atoms.predecessors[atom])
+    names = dict.fromkeys(groups)
+    place = {group: 1 << i for i, group in enumerate(names)}  # groups in order of their lowest atom
+    reads = dict.fromkeys(names, 0)
+    for source, target in atoms.edges:
+        if groups[source] != groups[target]:
+            reads[groups[target]] |= place[groups[source]]
     number: dict[int, int] = {}
-    left = {group: row - {group} for group, row in reads.items()}
+    done, left = 0, list(names)
     while left:
-        ready = [group for group, row in left.items() if row <= number.keys()]
-        if not ready:
+        chosen = next((group for group in left if not reads[group] & ~done), None)
+        if chosen is None:
             return None
-        chosen = min(ready, key=first.__getitem__)
         number[chosen] = len(number)
-        del left[chosen]
-    return tuple(number[group] for group in groups)
+        done |= place[chosen]
+        left.remove(chosen)
+    return tuple([number[group] for group in groups])

@@ -1,10 +1,12 @@
-"""Fewer candidate cuts for large graphs: the best position in each window of work of one order.
+"""Fewer candidate cuts for large graphs: positions of one order that split its work finely, where few bytes cross.
 
-Cuts where few bytes cross, and where branches start or end, are nearly as good as all; costs stay fine, for
-they are sums over all operators. Leaves out cuts that no thinned position allows: the plan's scope says
+They are nearly as good as all positions, and costs stay fine, for they are sums over all operators. Segments
+that no tensor joins (the end of one branch and the start of the next) are joined last of all, for that
+would make one branch wait for another. Leaves out cuts at other positions: the scope of a plan says
 between how many atoms cuts were sought.
 """
 
+import heapq
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -55,17 +57,46 @@ def _crossing_bytes(atoms: Atoms, order: Sequence[int], bytes_of: Sequence[int])
 def _best_cuts(
     atoms: Atoms, order: Sequence[int], work_ns: Sequence[int], crossing: Sequence[int], most: int
 ) -> set[int]:
-    """Return the positions to keep: branch ends while they take less than half, then the best of each window."""
-    place = {atom: position for position, atom in enumerate(order)}
-    breaks = [p for p in range(1, len(order)) if order[p - 1] not in atoms.predecessors[order[p]]]
-    kept = set(breaks[: most // 2])
-    total = sum(work_ns) or 1
-    windows: dict[int, int] = {}
-    done = 0
-    for atom in order[:-1]:
-        done += work_ns[atom]
-        position = place[atom] + 1
-        window = done * (most - 1 - len(kept)) // (total + 1)
-        if window not in windows or crossing[position] < crossing[windows[window]]:
-            windows[window] = position
-    return kept | set(windows.values())
+    """Return the positions to keep, with 0 and the end.
+
+    Again and again two neighbours are joined: such as a tensor joins, that make a segment of the least order of
+    magnitude of work, and of these the ones between which most bytes cross.
+    """
+    line = _Segments(atoms, order, work_ns)
+    heap = [(line.cost(position), -crossing[position], position) for position in range(1, len(order))]
+    heapq.heapify(heap)
+    while len(line.kept) - 1 > most:
+        cost, _, position = heapq.heappop(heap)
+        if position not in line.kept or cost != line.cost(position):
+            continue  # a neighbour has gone since; its new cost is in the heap
+        for neighbour in line.join(position):
+            if 0 < neighbour < len(order):
+                heapq.heappush(heap, (line.cost(neighbour), -crossing[neighbour], neighbour))
+    return line.kept
+
+
+class _Segments:
+    """The segments of an order between the positions that are kept."""
+
+    def __init__(self, atoms: Atoms, order: Sequence[int], work_ns: Sequence[int]) -> None:
+        place = {atom: position for position, atom in enumerate(order)}
+        self._reads = [[place[p] for p in atoms.predecessors[atom]] for atom in order]
+        self._work_ns = [0]
+        for atom in order:
+            self._work_ns.append(self._work_ns[-1] + work_ns[atom])
+        self._before = list(range(-1, len(order)))
+        self._after = list(range(1, len(order) + 2))
+        self.kept = set(range(len(order) + 1))
+
+    def cost(self, position: int) -> tuple[bool, int]:
+        """Whether no tensor joins the two segments at a position, and the magnitude of their work."""
+        left, right = self._before[position], self._after[position]
+        apart = not any(left <= p < position for i in range(position, right) for p in self._reads[i])
+        return apart, (self._work_ns[right] - self._work_ns[left]).bit_length()
+
+    def join(self, position: int) -> tuple[int, int]:
+        """Drop a position; return its neighbours."""
+        self.kept.remove(position)
+        left, right = self._before[position], self._after[position]
+        self._after[left], self._before[right] = right, left
+        return left, right

@@ -6,6 +6,7 @@ are worth trying.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.prepare import Atoms
 from planner.pricing import Layout, Partition, Pricing
@@ -78,7 +79,7 @@ class Evaluator:
         self._structures: dict[tuple[object, ...], Structure] = {}
         self._known: dict[tuple[Partition, str, str], Candidate] = {}
 
-    @property
+    @cached_property
     def work_ns(self) -> tuple[int, ...]:
         """Forward and backward of each atom."""
         model = self.pricing.model
@@ -93,12 +94,29 @@ class Evaluator:
         key = (partition, name, shape)
         if key not in self._known:
             found = self.simulate(partition, name, shape)
-            limits = self.problem.memory_limits_bytes
-            over = [peak - limits[r] for r, peak in enumerate(found.times.peak_memory_bytes) if limits[r]]
-            excess = max(0, *over) if over else 0
+            excess = self._excess_bytes(found) if self.memory_can_bind else 0
             step_time_ns = found.times.step_time_ns
             self._known[key] = Candidate(partition, shape, name, self.microbatch_size, step_time_ns, excess)
         return self._known[key]
+
+    def _excess_bytes(self, found: "Simulated") -> int:
+        limits = self.problem.memory_limits_bytes
+        return max(0, *(p - limits[r] for r, p in enumerate(found.times.peak_memory_bytes) if limits[r]), 0)
+
+    @cached_property
+    def memory_can_bind(self) -> bool:
+        """Whether a rank could be over its limit with the whole model and all micro-batches in flight.
+
+        Messages are held at both ends: each tensor counts twice more for a micro-batch.
+        """
+        limits = [limit for limit in self.problem.memory_limits_bytes if limit]
+        if not limits:
+            return False
+        whole = self.pricing.graph((0,) * len(self.atoms)).costs.stages[0]
+        kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
+        model = self.pricing.model
+        flowing = 3 * sum(model.tensor_bytes(model.profile.graph.tensors[flow.tensor]) for flow in self.atoms.flows)
+        return whole.static_bytes + self.num_microbatches * (kept + flowing) > min(limits)
 
     def best_of(self, partition: Partition) -> Candidate:
         """Return the best of the problem's schedules for a partition."""

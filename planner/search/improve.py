@@ -18,7 +18,7 @@ def improve(evaluator: Evaluator, start: Candidate, num_evaluations: int, limits
     found = True
     while found and left > 0:
         found = False
-        for partition in moves(evaluator, best.partition):
+        for partition in moves(evaluator, best):
             if left <= 0 or limits.over:
                 return best
             left -= 1
@@ -29,9 +29,13 @@ def improve(evaluator: Evaluator, start: Candidate, num_evaluations: int, limits
     return best
 
 
-def moves(evaluator: Evaluator, partition: Partition) -> Iterator[Partition]:
-    """Yield the partitions one move away, those that unload the busiest stages first."""
-    atoms = evaluator.atoms
+def moves(evaluator: Evaluator, candidate: Candidate) -> Iterator[Partition]:
+    """Yield the partitions one move away, those that unload the busiest stages first.
+
+    A move that fills a stage beyond the candidate's step time is left out: no order could make up for it.
+    """
+    atoms, partition = evaluator.atoms, candidate.partition
+    most_ns = candidate.step_time_ns * max(evaluator.problem.speeds) / evaluator.num_microbatches
     num_stages = max(partition) + 1
     load = [0] * num_stages
     masks = [0] * num_stages
@@ -48,7 +52,13 @@ def moves(evaluator: Evaluator, partition: Partition) -> Iterator[Partition]:
                 if target == partition[atom] or (moved, target) in seen:
                     continue
                 seen.add((moved, target))
+                if candidate.fits and target < num_stages and load[target] + _work(evaluator, moved) > most_ns:
+                    continue
                 groups = [target if moved >> a & 1 else stage for a, stage in enumerate(partition)]
                 after = numbered(atoms, groups)
                 if after is not None:
                     yield after
+
+
+def _work(evaluator: Evaluator, mask: int) -> int:
+    return sum(work for atom, work in enumerate(evaluator.work_ns) if mask >> atom & 1)

@@ -44,17 +44,8 @@ class Setting:
 
     def cut_data(self, microbatch_size: int) -> CutData:
         """Return the cut problem of a micro-batch size."""
-        binding = self._memory_can_bind(self.evaluators[microbatch_size])
-        return cut_data(self.evaluators[microbatch_size], self.closed_forms_ns[microbatch_size], binding)
-
-    def _memory_can_bind(self, evaluator: Evaluator) -> bool:
-        """Whether one rank could not hold the whole model with all micro-batches in flight."""
-        limits = [limit for limit in self.problem.memory_limits_bytes if limit]
-        if not limits:
-            return False
-        whole = evaluator.pricing.graph((0,) * len(self.atoms)).costs.stages[0]
-        kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
-        return whole.static_bytes + evaluator.num_microbatches * kept > min(limits)
+        evaluator = self.evaluators[microbatch_size]
+        return cut_data(evaluator, self.closed_forms_ns[microbatch_size], evaluator.memory_can_bind)
 
     @cached_property
     def scope(self) -> str:
@@ -66,7 +57,7 @@ class Setting:
             f"stage, at most {problem.num_stages} stages, micro-batch size {sizes.replace(', ', ' or ')}, schedules "
             "that run F and whole B with one stage a rank"
         )
-        if any(self._memory_can_bind(evaluator) for evaluator in self.evaluators.values()):
+        if any(evaluator.memory_can_bind for evaluator in self.evaluators.values()):
             limit = max(problem.memory_limits_bytes)
             text += f", at least the micro-batches in flight of {problem.schedules[0]}, {limit} bytes a rank"
         return text
