@@ -93,21 +93,27 @@ def loop(name: str, graph: StageGraph, num_microbatches: int) -> tuple[LoopRank,
     Raises
     ------
     UsageError
-        When stage c p + r does not run on rank r of p, or stages differ in what one action takes.
+        When stage c p + r does not run on rank r of p for whole rounds of p stages, or stages are not alike.
     """
     positions = len(set(graph.ranks))
-    found = {}
     for stage, ranks in enumerate(graph.ranks):
         if ranks != graph.ranks[stage % positions]:
             raise UsageError(
                 f"{name} runs stage c p + r on rank r of p, and stage {stage} is on rank {list(ranks)} "
                 f"instead of {list(graph.ranks[stage % positions])}; place the stages in a loop"
             )
-        for rank in ranks:
-            found[rank] = stage % positions
-    if len(set(graph.multiples)) > 1 or not all(graph.backward) or len(found) < sum(map(len, set(graph.ranks))):
-        raise UsageError(f"{name} needs stages that all have a backward, take equally many micro-batches in one "
-                         "action and share no rank but in a loop; take graph-1f1b for such a stage graph")  # fmt: skip
+    if graph.num_stages % positions:
+        raise UsageError(
+            f"{name} runs equally many stages on every rank, and {graph.num_stages} stages do not divide into "
+            f"{positions}; add or join stages"
+        )
+    shared = sum(map(len, graph.ranks[:positions])) > graph.num_ranks
+    if shared or len(set(graph.multiples)) > 1 or not all(graph.backward):
+        raise UsageError(
+            f"{name} needs stages that all have a backward, take equally many micro-batches in one action and "
+            "share no rank but in a loop; take graph-1f1b for such a stage graph"
+        )
+    found = {rank: stage for stage in range(positions) for rank in graph.ranks[stage]}
     return tuple(
         LoopRank(
             tuple(range(found[rank], graph.num_stages, positions)),
