@@ -11,7 +11,7 @@ needs lower levels only, and is one vector operation. Times are integers, the re
 Leaves out what events mean and what they cost: durations and delays come as arrays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -144,18 +144,32 @@ class EventGraph:
         delays : array of int64, shape (heads,)
             The delay of the arrival at each head (`arrival_of`).
         """
-        return self.solve_many([(durations, delays)])[0]
+        workspace = self._workspace(1)
+        clock = self._weigh(durations, delays, workspace.weights[0])
+        return Solution(workspace.run().copy(), clock, self._head_of)
 
-    def solve_many(self, scenarios: Sequence[tuple[Ints, Ints]]) -> list["Solution"]:
-        """Return the earliest times under many pairs of durations and delays, in one pass over the levels."""
-        workspace = self._workspace(len(scenarios))
-        for (clock, delays), weights in zip(scenarios, workspace.weights, strict=True):
-            np.cumsum(clock, out=clock)
-            clock.take(self._leaves, 0, weights, "clip")
-            weights += delays
-            weights -= clock.take(self._event)
-        idle = workspace.run()
-        return [Solution(row, clock, self._head_of) for row, (clock, _) in zip(idle, scenarios, strict=True)]
+    def solve_at(self, scenarios: Iterable[tuple[Ints, Ints]], width: int, events: Ints) -> tuple[Ints, Ints]:
+        """Return starts and ends of some events under `width` pairs of durations and delays, in one pass.
+
+        Returns
+        -------
+        (array, array) of int64, shape (events, scenarios)
+        """
+        workspace = self._workspace(width)
+        start, end = np.empty((2, len(events), width), np.int64)
+        for index, (scenario, weights) in enumerate(zip(scenarios, workspace.weights, strict=True)):
+            clock = self._weigh(*scenario, weights)
+            start[:, index], end[:, index] = clock[events], clock[events + 1]
+        idle = workspace.run()[self._head_of[events]].reshape(len(events), width)
+        return start + idle, end + idle
+
+    def _weigh(self, durations: Ints, delays: Ints, weights: Ints) -> Ints:
+        """Set what each head adds to the idle time up to the event that it waits for; return the clock."""
+        np.cumsum(durations, out=durations)
+        durations.take(self._leaves, 0, weights, "clip")
+        weights += delays
+        weights -= durations.take(self._event)
+        return durations
 
     def _workspace(self, width: int) -> "_Workspace":
         if width not in self._workspaces:
@@ -170,7 +184,7 @@ class _Workspace:
     def __init__(self, inputs: NDArray[np.intp], bounds: list[int], width: int) -> None:
         tail = (width,) if width > 1 else ()
         self.weights = np.empty((width, bounds[-1]), np.int64)
-        """What each head adds to the idle time up to the event that it waits for; shape (scenarios, heads)."""
+        """To be set before `run`; shape (scenarios, heads)."""
         self._weights = np.empty((bounds[-1], *tail), np.int64)
         self._idle = np.zeros((bounds[-1] + 2, *tail), np.int64)
         self._idle[-1] = _NEVER
@@ -185,14 +199,14 @@ class _Workspace:
             ))  # fmt: skip
 
     def run(self) -> Ints:
-        """Return the idle time up to each head by level, shape (scenarios, heads)."""
+        """Return the idle time up to each head by level, shape (heads,) or (heads, scenarios), until the next run."""
         self._weights.reshape(len(self._weights), -1)[...] = self.weights.T
         take, add, maximum = self._idle.take, np.add, np.maximum
         for inputs, gathered, before, arrived, more, idle in self._steps:
             take(inputs, 0, gathered, "clip")
             add(arrived, more, arrived)
             maximum(before, arrived, out=idle)
-        return np.array(self._idle[:-2].reshape(len(self._weights), -1).T, order="C")
+        return self._idle[:-2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

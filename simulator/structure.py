@@ -5,7 +5,7 @@ several times as much as timing it, so searches and what-if questions keep it.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from costmodel.costs import Costs
 from costmodel.errors import InvalidInput, UsageError
 from simulator.amounts import check_fit, layout, on_rank, times_table
 from simulator.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
-from simulator.event_graph import Deadlock, EventGraph
+from simulator.event_graph import Deadlock, EventGraph, Solution
 from simulator.flows import flows
 from simulator.memory import Holds, activation_holds
 from simulator.order_arrays import REDUCE, Ints, order_arrays
@@ -142,14 +142,29 @@ class Structure:
         -------
         Times
         """
-        return Times(self, costs, self.graph.solve(*self._amounts(costs, speeds)))
+        solution = self._solve(costs, speeds)
+        return Times(self, costs, lambda: solution)
 
     def times_many(self, scenarios: Sequence[Costs], speeds: Sequence[float] = ()) -> tuple[Times, ...]:
-        """Time the schedule under several costs at once, which takes less time for each."""
+        """Time the schedule under several costs at once, which takes less time for each.
+
+        Step times and spans are there at once; what else is asked of a scenario is then computed for it alone.
+        """
         if not scenarios:
             return ()
-        solutions = self.graph.solve_many([self._amounts(costs, speeds) for costs in scenarios])
-        return tuple(Times(self, costs, found) for costs, found in zip(scenarios, solutions, strict=True))
+        marks = (*self.outer, *self.compute_ends)
+        amounts = (self._amounts(costs, speeds) for costs in scenarios)
+        start, end = self.graph.solve_at(amounts, len(scenarios), np.concatenate(marks))
+        first, last, own_first, own_last = np.split(np.arange(len(start)), np.cumsum([len(m) for m in marks])[:-1])
+        steps = (end[last].max(axis=0) - start[first].min(axis=0)).tolist()
+        spans = (end[own_last] - start[own_first]).max(axis=0, initial=0).tolist()
+        return tuple(
+            Times(self, costs, partial(self._solve, costs, tuple(speeds)), known)
+            for costs, known in zip(scenarios, zip(steps, spans, strict=True), strict=True)
+        )
+
+    def _solve(self, costs: Costs, speeds: Sequence[float]) -> Solution:
+        return self.graph.solve(*self._amounts(costs, speeds))
 
     def _amounts(self, costs: Costs, speeds: Sequence[float]) -> tuple[Ints, Ints]:
         """Durations of nothing and of all events, delays at all heads."""

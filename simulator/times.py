@@ -5,6 +5,7 @@ Arrays have one entry an action, rank by rank in the order of each rank (`action
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,15 +30,29 @@ class Times:
     ----------
     structure : Structure
     costs : Costs
+    solve : callable
+        Makes the times of all events.
+    known_ns : (int, int), optional
+        Step time and span, where they are known without.
     """
 
-    def __init__(self, structure: Structure, costs: Costs, solution: Solution) -> None:
-        self.structure, self.costs, self._solution = structure, costs, solution
+    def __init__(
+        self,
+        structure: Structure,
+        costs: Costs,
+        solve: Callable[[], Solution],
+        known_ns: tuple[int, int] | None = None,
+    ) -> None:
+        self.structure, self.costs, self._solve, self._known_ns = structure, costs, solve, known_ns
 
     @property
     def actions(self) -> list[Action]:
         """All actions, rank by rank."""
         return self.structure.arrays.actions
+
+    @cached_property
+    def _solution(self) -> Solution:
+        return self._solve()
 
     @cached_property
     def event_start(self) -> Ints:
@@ -86,12 +101,16 @@ class Times:
     @cached_property
     def step_time_ns(self) -> int:
         """First start to last end over all ranks."""
+        if self._known_ns:
+            return self._known_ns[0]
         firsts, lasts = self.structure.outer
         return int(self._solution.end(lasts).max() - self._solution.start(firsts).min())
 
     @cached_property
     def span_ns(self) -> int:
         """Largest, over ranks, of last end minus first start of the rank's own compute."""
+        if self._known_ns:
+            return self._known_ns[1]
         firsts, lasts = self.structure.compute_ends
         if not len(firsts):
             return 0
