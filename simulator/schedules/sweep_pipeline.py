@@ -30,7 +30,7 @@ class Pipeline:
     activation, kept : tuple of tuple of int
         Bytes taken by F, and the part of them that stays from I until W.
     room : tuple of int
-        Bytes that activations may take.
+        Bytes that activations may take; one message in flight over each edge and direction is set aside.
     sources, targets, gradient_targets : tuple of Links
         Edges in, edges out, and those of them over which a gradient comes back.
     level : tuple of int
@@ -96,42 +96,48 @@ def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, 
             "take a schedule with graph placement for other stage graphs"
         )
     stages = graph.order
-    place = {stage: index for index, stage in enumerate(stages)}
     num_actions = num_microbatches // graph.multiples[0]
     rows = [costs.stages[stage] for stage in stages]
-    sources, targets, gradient_targets = _links(costs, graph, place)
-    level: list[int] = []
-    for incoming in sources:
-        level.append(max((level[source] + 1 for source, _ in incoming), default=0))
-    activation = tuple(_values(cost.activation_bytes, num_actions) for cost in rows)
-    forward = tuple(_values(cost.forward_ns, num_actions) for cost in rows)
-    again = [_values(cost.recompute_ns, num_actions) for cost in rows]
-    backward_input = [_values(cost.backward_input_ns, num_actions) for cost in rows]
+    sources, targets, gradient_targets = _links(costs, graph)
+    forward = _table(rows, "forward_ns", num_actions)
+    input_alone, again = (_table(rows, name, num_actions) for name in ("backward_input_ns", "recompute_ns"))
     return Pipeline(
         stages,
         num_actions,
         forward,
-        tuple(tuple(map(sum, zip(*pair, strict=True))) for pair in zip(backward_input, again, strict=True)),
-        tuple(_values(cost.backward_weight_ns, num_actions) for cost in rows),
-        activation,
-        tuple(_values(cost.weight_activation_bytes, num_actions) for cost in rows),
-        _room(name, stages, rows, activation, limit_bytes),
+        tuple(tuple(map(sum, zip(*pair, strict=True))) for pair in zip(input_alone, again, strict=True)),
+        _table(rows, "backward_weight_ns", num_actions),
+        _table(rows, "activation_bytes", num_actions),
+        _table(rows, "weight_activation_bytes", num_actions),
+        _room(name, stages, rows, _buffers(costs, stages), limit_bytes),
         sources,
         targets,
         gradient_targets,
-        tuple(level),
+        _levels(sources),
         tuple(graph.backward[stage] for stage in stages),
         _back_to_back(forward, sources),
     )
 
 
-def _values(amount: Amount, num_actions: int) -> tuple[int, ...]:
-    return tuple(at(amount, index) for index in range(num_actions))
+def _largest(amount: Amount) -> int:
+    """Return the largest value of any action."""
+    return amount if isinstance(amount, int) else max(amount)
 
 
-def _links(
-    costs: Costs, graph: StageGraph, place: dict[int, int]
-) -> tuple[tuple[Links, ...], tuple[Links, ...], tuple[Links, ...]]:
+def _table(rows: list[StageCost], name: str, num_actions: int) -> tuple[tuple[int, ...], ...]:
+    """Return one amount of every stage, action by action."""
+    return tuple(tuple(at(getattr(cost, name), index) for index in range(num_actions)) for cost in rows)
+
+
+def _levels(sources: tuple[Links, ...]) -> tuple[int, ...]:
+    level: list[int] = []
+    for incoming in sources:
+        level.append(max((level[source] + 1 for source, _ in incoming), default=0))
+    return tuple(level)
+
+
+def _links(costs: Costs, graph: StageGraph) -> tuple[tuple[Links, ...], tuple[Links, ...], tuple[Links, ...]]:
+    place = {stage: index for index, stage in enumerate(graph.order)}
     sources: list[list[tuple[int, int]]] = [[] for _ in place]
     targets: list[list[tuple[int, int]]] = [[] for _ in place]
     gradients: list[list[tuple[int, int]]] = [[] for _ in place]
@@ -145,25 +151,26 @@ def _links(
     return frozen[0], frozen[1], frozen[2]
 
 
+def _buffers(costs: Costs, stages: tuple[int, ...]) -> list[int]:
+    """Return the bytes of one message over each edge of a stage, there and back."""
+    return [2 * sum(e.size_bytes for e in costs.edges if stage in (e.source, e.target)) for stage in stages]
+
+
 def _room(
-    name: str,
-    stages: tuple[int, ...],
-    rows: list[StageCost],
-    activation: tuple[tuple[int, ...], ...],
-    limit_bytes: int | None,
+    name: str, stages: tuple[int, ...], rows: list[StageCost], buffers: list[int], limit_bytes: int | None
 ) -> tuple[int, ...]:
+    most = [_largest(cost.activation_bytes) for cost in rows]
     if limit_bytes is None:
-        most = max(max(row) for row in activation)
-        return (2 * len(stages) * most,) * len(stages)
+        return (2 * len(stages) * max(most),) * len(stages)
     room = []
-    for stage, cost, row in zip(stages, rows, activation, strict=True):
-        missing = cost.static_bytes + max(row) - limit_bytes
+    for stage, cost, activation, buffer in zip(stages, rows, most, buffers, strict=True):
+        missing = cost.static_bytes + buffer + activation - limit_bytes
         if missing > 0:
             raise NoPlanFits(
-                f"{name}: stage {stage} needs {cost.static_bytes} bytes and {max(row)} for one activation, "
-                f"{missing} more than the limit of {limit_bytes}; raise the limit or cut smaller stages"
+                f"{name}: stage {stage} needs {cost.static_bytes} bytes, {buffer} for messages and {activation} for "
+                f"one activation, {missing} more than the limit of {limit_bytes}; raise the limit or cut smaller stages"
             )
-        room.append(limit_bytes - cost.static_bytes)
+        room.append(limit_bytes - cost.static_bytes - buffer)
     return tuple(room)
 
 
