@@ -35,7 +35,9 @@ def torch_needs() -> set[str]:
             if "extra ==" not in line:
                 word = "".join(c if c.isalnum() or c in "-_." else " " for c in line).split()[0]
                 waiting.append(word.lower())
-    return {name for name, owners in packages_distributions().items() if {o.lower() for o in owners} & found}
+    spelled = {name.replace("-", "_") for name in found}
+    owned = packages_distributions().items()
+    return {name for name, owners in owned if {o.lower().replace("-", "_") for o in owners} & spelled}
 
 
 BLOCKER = """

@@ -27,10 +27,11 @@ def run(args: argparse.Namespace) -> Answer:
     cluster = read_cluster(args.cluster) if args.cluster else None
     graph = None
     if args.model:
-        from costmodel.profiling.capture import capture
+        from costmodel.profiling.capture import capture, operator_graph
         from costmodel.profiling.models import load_model
 
-        graph = capture(load_model(args.model, plan.batch.microbatch_size)).operator_graph()
+        model = load_model(args.model, plan.batch.microbatch_size)
+        graph = operator_graph(capture(model), (plan.batch.microbatch_size,))
         if graph.fingerprint != plan.fingerprint:
             raise DoesNotMatch(
                 f"{args.plan} was made for the model {plan.model_name!r} (fingerprint {plan.fingerprint[:12]}), and "
