@@ -145,22 +145,30 @@ class Structure:
         solution = self._solve(costs, speeds)
         return Times(self, costs, lambda: solution)
 
-    def times_many(self, scenarios: Sequence[Costs], speeds: Sequence[float] = ()) -> tuple[Times, ...]:
-        """Time the schedule under several costs at once, which takes less time for each.
+    def times_many(self, scenarios: Sequence[Costs], speeds: Sequence[Sequence[float]] = ()) -> tuple[Times, ...]:
+        """Time the schedule under several costs (and stragglers) at once, which takes less time for each.
 
         Step times and spans are there at once; what else is asked of a scenario is then computed for it alone.
+
+        Parameters
+        ----------
+        scenarios : sequence of Costs
+        speeds : sequence of sequence of float
+            Speed factors of all ranks, for each scenario. Default 1.
         """
         if not scenarios:
             return ()
+        speeds = speeds or ((),) * len(scenarios)
+        pairs = tuple(zip(scenarios, speeds, strict=True))
         marks = (*self.outer, *self.compute_ends)
-        amounts = (self._amounts(costs, speeds) for costs in scenarios)
+        amounts = (self._amounts(*pair) for pair in pairs)
         start, end = self.graph.solve_at(amounts, len(scenarios), np.concatenate(marks))
         first, last, own_first, own_last = np.split(np.arange(len(start)), np.cumsum([len(m) for m in marks])[:-1])
         steps = (end[last].max(axis=0) - start[first].min(axis=0)).tolist()
         spans = (end[own_last] - start[own_first]).max(axis=0, initial=0).tolist()
         return tuple(
-            Times(self, costs, partial(self._solve, costs, tuple(speeds)), known)
-            for costs, known in zip(scenarios, zip(steps, spans, strict=True), strict=True)
+            Times(self, pair[0], partial(self._solve, *pair), known)
+            for pair, known in zip(pairs, zip(steps, spans, strict=True), strict=True)
         )
 
     def _solve(self, costs: Costs, speeds: Sequence[float]) -> Solution:

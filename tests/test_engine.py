@@ -277,6 +277,15 @@ def test_a_cached_structure_times_new_costs_one_by_one_and_all_at_once_alike() -
     assert structure.times_many([]) == ()
 
 
+def test_scenarios_may_each_have_their_straggler() -> None:
+    costs = alike(3)
+    structure = Structure(build_schedule("1f1b", costs, 4))
+    stragglers = [[0.5 if rank == slow else 1.0 for rank in range(3)] for slow in range(3)]
+    found = structure.times_many([costs] * 3, stragglers)
+    assert [times.step_time_ns for times in found] == [260, 280, 300]
+    assert [structure.times(costs, speeds).step_time_ns for speeds in stragglers] == [260, 280, 300]
+
+
 def test_span_is_the_longest_rank_and_step_the_whole() -> None:
     costs = alike(2)
     times = Structure(build_schedule("1f1b", costs, 4)).times(costs)
