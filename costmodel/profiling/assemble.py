@@ -19,24 +19,29 @@ class Round:
 
     whole_forward_ns: int
     whole_backward_ns: int
+    wall_ns: int
     accumulate_ns: int
     forward_ns: tuple[int, ...]
     backward_ns: tuple[int, ...]
 
     def to_list(self) -> list[Any]:
         """Return what a journal keeps."""
-        whole = [self.whole_forward_ns, self.whole_backward_ns, self.accumulate_ns]
+        whole = [self.whole_forward_ns, self.whole_backward_ns, self.wall_ns, self.accumulate_ns]
         return [*whole, list(self.forward_ns), list(self.backward_ns)]
 
     @classmethod
     def from_list(cls, row: Sequence[Any]) -> "Round":
         """Read it back."""
-        return cls(row[0], row[1], row[2], tuple(row[3]), tuple(row[4]))
+        return cls(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]))
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """Times by operator, and of the whole; `unscaled` says what the sums were, one entry a size."""
+    """Times by operator, and of the whole.
+
+    `unscaled` says, one entry a size, what the operators summed to, the whole step they were scaled to,
+    that step by the wall clock and the share of the step that the operators account for.
+    """
 
     times: tuple[OperatorTimes, ...]
     step_ns: tuple[int, ...]
@@ -54,8 +59,8 @@ class _Size:
     spread: list[float]
     accumulate_ns: float
     step_ns: int
+    wall_ns: float
     sum_ns: float
-    coverage: float
 
 
 def assemble(
@@ -94,7 +99,8 @@ def assemble(
         {
             "sum_ns": [round(size.sum_ns) for size in sizes],
             "step_ns": [size.step_ns for size in sizes],
-            "coverage": [round(size.coverage, 4) for size in sizes],
+            "wall_ns": [round(size.wall_ns) for size in sizes],
+            "coverage": [round(min(1.0, size.sum_ns / size.step_ns), 4) for size in sizes],
         },
     )
 
@@ -114,15 +120,9 @@ def _medians(rounds: Sequence[Round]) -> _Size:
         [_spread(column) for column in zip(*both, strict=True)],
         accumulate * scale_backward,
         round(whole_forward + whole_backward),
+        median(r.wall_ns for r in rounds),
         sum(forward) + sum(backward) + accumulate,
-        min(1.0, median(map(_attributed, rounds))),
     )
-
-
-def _attributed(row: Round) -> float:
-    """Return the share of the whole step that the step in context beside it accounts for."""
-    attributed = sum(row.forward_ns) + sum(row.backward_ns) + row.accumulate_ns
-    return attributed / max(1, row.whole_forward_ns + row.whole_backward_ns)
 
 
 def _spread(values: Sequence[int]) -> float:

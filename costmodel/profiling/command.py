@@ -9,6 +9,9 @@ from pathlib import Path
 from costmodel.errors import UsageError
 from costmodel.profile import write_profile
 
+BUSY = 1.15
+"""Wall over own time of a step from which the user is told that the machine was not quiet."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``penstock profile``."""
@@ -47,6 +50,13 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     journal.unlink(missing_ok=True)
     unscaled = found.extra["unscaled"]
     assert isinstance(unscaled, dict)  # noqa: S101 - made by the profiler
+    busy = max(wall / step for wall, step in zip(unscaled["wall_ns"], unscaled["step_ns"], strict=True))
+    if busy > BUSY:
+        print(
+            f"penstock profile: other work took time here: a step lasted {busy:.1f} times its own CPU time; "
+            "the profile holds its own time",
+            file=sys.stderr,
+        )
     return {
         "output": args.output,
         "operators": len(found.graph.operators),

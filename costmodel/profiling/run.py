@@ -137,13 +137,13 @@ class _Session:
         self.captured = captured
         self.journal = journal
         self.device = torch.device(options.device)
-        self.clock = clock_for(self.device)
+        self.clock = clock_for(self.device, options.threads)
         self.progress = Progress(say, sum(sizes) * (options.repeats + WARM_UP_STEPS))
 
     def profile(self) -> Profile:
         """Measure whatever is missing and return the profile."""
         item = self.journal.item
-        marks = MarkCost(*item("marks", lambda: list(astuple(measure_mark_cost(self.clock, self.device)))))
+        marks = MarkCost(*item("marks", self._marks))
         rounds = [self._rounds(size, marks) for size in self.sizes]
         self.progress.say("splitting backwards into input and weight gradients")
         shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
@@ -163,6 +163,9 @@ class _Session:
             _provenance(self.options),
             {"unscaled": found.unscaled},
         )
+
+    def _marks(self) -> list[float]:
+        return list(astuple(measure_mark_cost(self.clock, self.device)))
 
     def _rounds(self, size: int, marks: MarkCost) -> list[Round]:
         """Time whole steps and steps in context in turn, so that both see the same machine."""
@@ -231,6 +234,7 @@ def _round(operators: tuple[str, ...], whole: WholeTimes, context: ContextTimes,
     return Round(
         whole.forward_ns,
         whole.backward_ns,
+        whole.wall_ns,
         backward(ACCUMULATE),
         tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in operators),
         tuple(map(backward, operators)),

@@ -6,6 +6,7 @@ is measured on a chain of empty operators and taken off. Leaves out the split of
 and weight gradient (`ratio`).
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,10 +38,14 @@ class ContextTimes:
 
 @dataclass(frozen=True, slots=True)
 class WholeTimes:
-    """One step of the whole program without instruments, loss and gradient accumulation included."""
+    """One step of the whole program without instruments, loss and gradient accumulation included.
+
+    `wall_ns` is forward and backward by the wall clock, whatever clock the others are by.
+    """
 
     forward_ns: int
     backward_ns: int
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +60,15 @@ def time_whole(whole: Part, piece: TrainingModel, clock: Clock) -> WholeTimes:
     """Time one forward and backward of the part that holds all operators; gradients are added up."""
     values = whole.capture.bind(piece)
     clock.wait()
+    wall = time.perf_counter_ns()
     start = clock.mark()
     loss = whole(values, piece.targets)[LOSS]
     middle = clock.mark()
     loss.backward()  # type: ignore[no-untyped-call]
     end = clock.mark()
     clock.wait()
-    return WholeTimes(clock.span_ns(start, middle), clock.span_ns(middle, end))
+    wall = time.perf_counter_ns() - wall
+    return WholeTimes(clock.span_ns(start, middle), clock.span_ns(middle, end), wall)
 
 
 def time_in_context(walk: Walk, piece: TrainingModel, clock: Clock) -> ContextTimes:
