@@ -19,6 +19,8 @@ BOX_WIDTH, BOX_HEIGHT = 0.62, 0.74
 LAYER_INCHES = 1.0
 LINE_POINTS = 11
 SWEEPS = 8
+FEWEST_LAYERS = 4
+"""A graph of fewer layers leaves room on the right, so that pictures of several compare in depth."""
 
 Node = tuple[int, int]
 """(stage, -1), or (number of an edge, layer) for the place where a long edge passes a layer."""
@@ -67,7 +69,7 @@ def stage_graph_picture(
     for stage in range(graph.num_stages):
         _box(ax, place[stage, -1], graph, stage, captions[stage] if captions else "")
     tallest = max(map(len, layers.rows))
-    ax.set_xlim(-0.55, len(layers.rows) - 0.45)
+    ax.set_xlim(-0.55, max(FEWEST_LAYERS, len(layers.rows)) - 0.45)
     ax.set_ylim(-tallest / 2, tallest / 2)
     ax.set_axis_off()
     if title:

@@ -27,6 +27,8 @@ from simulator.timeline import Span, Timeline
 LARGEST_DARKENING = 0.25
 LABELS_AT_MOST = 4000
 ROW_INCHES = 0.36
+AXIS_SHARE = 0.78
+"""Part of a figure's width that its axis takes beside a legend, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool 
         End of the time axis, to compare several pictures; 0 for the end of this timeline.
     """
     compute = 0.62 if communication else 0.84
+    _frame(ax, timeline.num_ranks, max(end_ns, _end(timeline)))
     for rank in range(timeline.num_ranks):
         _bars(ax, _of(timeline, rank, ("compute",)), _Row(rank - 0.42, compute), _chunks(timeline, rank))
         if communication:
@@ -64,7 +67,6 @@ def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool 
                 _bars(ax, _of(timeline, rank, (stream,)), _Row(rank - 0.42 + compute + 0.11 * lane, 0.1), {})
         collectives = _Row(rank - 0.42 + compute - 0.14, 0.14)
         _bars(ax, _of(timeline, rank, ("collective",)), collectives, {})
-    _frame(ax, timeline.num_ranks, max(end_ns, _end(timeline)))
     summary = f"step {milliseconds(timeline.step_time_ns)}, bubble {timeline.bubble_ratio:.1%}"
     ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
     shown = ("compute", "collective", *(("send", "receive") if communication else ()))
@@ -74,7 +76,7 @@ def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool 
 
 def predicted_and_measured(ax: Axes, predicted: Timeline, measured: Timeline, *, title: str = "") -> Axes:
     """Draw two timelines of one plan on one axis: of each rank the predicted bars above the measured ones."""
-    rows = max(predicted.num_ranks, measured.num_ranks)
+    _frame(ax, max(predicted.num_ranks, measured.num_ranks), max(_end(predicted), _end(measured)))
     for lower, timeline in enumerate((predicted, measured)):
         for rank in range(timeline.num_ranks):
             row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
@@ -82,7 +84,6 @@ def predicted_and_measured(ax: Axes, predicted: Timeline, measured: Timeline, *,
             ax.text(
                 0, row.bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center", fontsize=FONT_SIZE - 2
             )
-    _frame(ax, rows, max(_end(predicted), _end(measured)))
     ax.tick_params(axis="y", pad=46)
     error = predicted.step_time_ns / measured.step_time_ns - 1 if measured.step_time_ns else 0.0
     both = f"predicted {milliseconds(predicted.step_time_ns)}, measured {milliseconds(measured.step_time_ns)}"
@@ -129,10 +130,9 @@ def _bars(ax: Axes, spans: Sequence[Span], row: _Row, chunks: dict[int, float]) 
 def _labels(ax: Axes, spans: Sequence[Span], row: _Row) -> None:
     """Write the micro-batch into each bar that is wide enough for it."""
     figure = ax.get_figure(root=True)
-    end_ms = max((span.end_ns for span in spans), default=1) / 1e6
     if figure is None:
         return
-    points_a_ms = 72 * figure.get_figwidth() * 0.78 / end_ms
+    points_a_ms = 72 * figure.get_figwidth() * AXIS_SHARE / ax.get_xlim()[1]
     size = FONT_SIZE - (1 if row.height > 0.5 else 2)
     for span in spans:
         text = str(span.action.microbatch) if span.action.microbatch >= 0 else ""

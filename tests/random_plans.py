@@ -5,6 +5,7 @@ from random import Random
 
 from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
 from costmodel.costs import Costs
+from costmodel.strategy import StageConfig
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from simulator.actions import Action, Kind
 from simulator.engine import Structure
@@ -36,7 +37,7 @@ def plan_of(schedule: Schedule, costs: Costs, speeds: tuple[float, ...] = ()) ->
         batch=Batch(schedule.num_microbatches, 1, schedule.num_microbatches),
         schedule=schedule.name,
         stages=tuple(
-            PlanStage((f"op{s}",), costs.ranks[s], cost, microbatch_multiple=costs.multiples[s])
+            PlanStage((f"op{s}",), costs.ranks[s], cost, StageConfig(data=len(costs.ranks[s])), costs.multiples[s])
             for s, cost in enumerate(costs.stages)
         ),
         edges=tuple(

@@ -7,6 +7,7 @@ import pytest
 
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.graph import OperatorGraph, Parameter, Tensor
+from costmodel.strategy import StageConfig
 from planner.checker import KINDS, check_plan
 from planner.plan import Plan
 from tests.small_plan import CLUSTER, COST, GRAPH, PLAN, with_edge, with_order, with_stage
@@ -160,7 +161,10 @@ FIGURES = [
     ("a peak too few", predicted(peak_memory_bytes=(25, 25, 25)), "memory", "3 figures"),
     ("an objective that is not the step time", searched(objective=125), "search", "125; the predicted"),
     ("an optimum above its bound", searched(status="optimal"), "search", "above the bound"),
-    ("a best time below the bound", searched(best_step_time_ns=99), "search", "the bound is 100"),
+    ("a best time below the bound", searched(best_step_time_ns=99), "search", "99; it lies between the bound 100"),
+    ("a best time above the objective", searched(best_step_time_ns=125), "search", "and the objective 124"),
+    ("a plan that is 2 % slower than the best", searched(best_step_time_ns=121), "search", "at most 1% above it"),
+    ("degrees that are not the ranks", with_stage(PLAN, 1, config=StageConfig(data=2)), "rank", "the ranks [1]"),
     ("an action that costs more", with_stage(PLAN, 3, cost=replace(COST, forward_ns=11)), "time", "126 ns"),
     ("costs of too many actions", with_stage(PLAN, 3, cost=replace(COST, forward_ns=(10, 10, 10))), "cost", "3 values"),
     ("an uneven multiple", with_stage(PLAN, 3, microbatch_multiple=3), "batch", "3 micro-batches at a time"),
@@ -294,7 +298,7 @@ def test_a_replicated_stage_sums_its_gradients() -> None:
     def replicated(*closing: str) -> Plan:
         return replace(
             PLAN,
-            stages=(*PLAN.stages[:3], replace(PLAN.stages[3], ranks=(3, 4))),
+            stages=(*PLAN.stages[:3], replace(PLAN.stages[3], ranks=(3, 4), config=StageConfig(data=2))),
             cluster=replace(CLUSTER, hosts=(Host("cpu", 5),)),
             orders=(*PLAN.orders[:3], left + closing, moved + closing),
             prediction=replace(PLAN.prediction, peak_memory_bytes=(25,) * 5, peak_memory_upper_bytes=(25,) * 5),

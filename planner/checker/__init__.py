@@ -21,7 +21,7 @@ from planner.checker.figures import (
 from planner.checker.memory import Ledger
 from planner.checker.messages import data_problems, message_problems, other_ends, pairing_problems
 from planner.checker.orders import compute_steps, count_problems, sequence_problems
-from planner.checker.partition import flow_problems, operator_problems
+from planner.checker.partition import configuration_problems, flow_problems, operator_problems
 from planner.checker.problem import KINDS, Problem
 from planner.checker.rendezvous import deadlock_problems
 from planner.checker.steps import Layout, Step, read_steps
@@ -51,7 +51,7 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
     """
     operators = list(operator_problems(plan, graph))
     known = None if operators else graph
-    basics = list(batch_problems(plan))
+    basics = [*batch_problems(plan), *configuration_problems(plan)]
     orders, unread = read_steps(plan)
     found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics, *unread]
     if not basics:

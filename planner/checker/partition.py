@@ -33,6 +33,18 @@ def operator_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[Probl
         yield Problem("operator", "model", f"{plan.num_operators} operators are announced, the {where} {known}")
 
 
+def configuration_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield stages whose degrees of parallelism are not those of their ranks."""
+    for index, stage in enumerate(plan.stages):
+        degree = stage.config.data * stage.config.tensor * stage.config.context
+        if degree != len(stage.ranks):
+            yield Problem(
+                "rank",
+                f"stage {index}",
+                f"data x tensor x context is {degree}; the stage has the ranks {list(stage.ranks)}",
+            )
+
+
 def flow_problems(plan: Plan, graph: OperatorGraph) -> Iterator[Problem]:
     """Yield what is wrong between stages; every operator must stand in exactly one."""
     stage_of = {name: index for index, stage in enumerate(plan.stages) for name in stage.operators}
