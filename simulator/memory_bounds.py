@@ -10,6 +10,11 @@ When forward i + c starts, i backwards have ended, for else c + 1 forwards would
 those i forwards started at f_i or later, so f_{i+c} >= f_i + rho, hence f_n >= head + floor((n-1)/c) rho, and
 its own backward ends rho later: step >= head + (floor((n-1)/c) + 1) rho + tail.
 
+Weights kept out. Where I and W are apart and c activations leave no room for what stays from I until W, each
+trip but the last takes min(F, W) longer. When forward i + c starts, either i + 1 backwards have ended, and
+then f_{i+c} >= f_{i+1} + rho >= f_i + F + rho; or i have, c activations are kept, and so no weights: the W of those
+i are over, that of the last-started one no earlier than f_i + rho + W.
+
 First backward. Before the first I or B of a rank begins, at t, nothing of its stages is freed: the forwards
 that ran by then fit the limit together, and take at most Phi (a knapsack, filled in fractions). All other
 forwards, and every backward, run at t or later, and t is at least the earliest start of any of the rank's
@@ -83,8 +88,20 @@ class MemoryLimit:
         trip = min(self._trips[job] for job in forwards)
         tail = min(step.tails[job] for job in step.jobs
                    if job.kind in _RETURNS and job.stage == stage and step.rank(job) == rank)  # fmt: skip
-        total = head + ((num - 1) // num_kept + 1) * trip + tail
+        num_turns = (num - 1) // num_kept
+        total = head + num_turns * (trip + self._weights_kept_out(rank, forwards, num_kept)) + trip + tail
         return total, rank, stage, f"round trips of stage {stage} with {num_kept} forwards kept on rank {rank}"
+
+    def _weights_kept_out(self, rank: int, forwards: Sequence[Action], num_kept: int) -> int:
+        """Return min(F, W) of a stage on a rank where W must run before the next forward, else 0."""
+        step = self.step
+        if not step.split:
+            return 0
+        kept = min(step.amount(step.costs.stages[job.stage].weight_activation_bytes, job) for job in forwards)
+        if num_kept * min(map(self._bytes, forwards)) + kept <= self._free_bytes(rank):
+            return 0
+        weights = (step.durations[replace(job, kind=Kind.W)] for job in forwards)
+        return min(*weights, *(step.durations[job] for job in forwards))
 
     def _first_backward(self, rank: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
         step = self.step

@@ -47,14 +47,22 @@ def random_costs(rng: Random, num_microbatches: int, *, one_stage_a_rank: bool =
             return tuple(rng.randint(low, high) for _ in range(num_microbatches // multiples[stage]))
         return rng.randint(low, high)
 
+    sizes = Random(f"{edges} {ranks}")  # of its own, so that sizes can change without changing all other cases
+    activations = [
+        sizes.choice((4, sizes.randint(0, 9), tuple(sizes.randint(0, 9) for _ in range(num_microbatches // k))))
+        if lists
+        else sizes.randint(0, 9)
+        for k in multiples
+    ]
     stages = tuple(
         StageCost(
             amount(s, 1, 9),
             amount(s, 0, 9),
             amount(s, 0, 9),
             recompute_ns=rng.choice((0, 0, rng.randint(0, 4))),
-            activation_bytes=4,
-            weight_activation_bytes=2,
+            activation_bytes=activations[s],
+            weight_activation_bytes=half(activations[s]),
+            static_bytes=sizes.choice((0, 3)),
             reduce_ns=rng.choice((0, 5)),
             optimizer_ns=rng.choice((0, 3)),
             backward=backward[s],
@@ -62,6 +70,10 @@ def random_costs(rng: Random, num_microbatches: int, *, one_stage_a_rank: bool =
         for s in range(num_stages)
     )
     return Costs(stages, tuple(edges), tuple(ranks), multiples)
+
+
+def half(amount: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    return amount // 2 if isinstance(amount, int) else tuple(value // 2 for value in amount)
 
 
 def gradient_flows(graph: StageGraph, source: int, target: int) -> bool:

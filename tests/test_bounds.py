@@ -110,6 +110,15 @@ def test_two_forwards_that_fit_the_limit_pay_a_round_trip_for_every_two() -> Non
     assert lower_bound_ns(costs, 6, "fused", 10).ns == 6 * trip
 
 
+def test_weights_that_the_limit_keeps_out_lengthen_each_turn() -> None:
+    """One activation of 10 fits; what stays until W (5) fits beside it at 15, so W need not run in between."""
+    first = StageCost(1, 1, 1, activation_bytes=10, weight_activation_bytes=5)
+    costs = Costs((first, StageCost(1, 1, 1, activation_bytes=0, weight_activation_bytes=0)), (EdgeCost(0, 1),))
+    trip = 4
+    assert lower_bound_ns(costs, 3, "split", 15).ns == 2 * trip + trip + 1
+    assert lower_bound_ns(costs, 3, "split", 14).ns == 2 * (trip + 1) + trip + 1
+
+
 def test_forwards_that_the_limit_keeps_out_run_after_the_first_backward() -> None:
     """At most one of eight forwards runs before the first backward of stage 0 starts at 10 + 100 + 100."""
     costs = Costs((StageCost(10, 300, 0, activation_bytes=10), StageCost(100, 100, 0)), (EdgeCost(0, 1),))
@@ -258,6 +267,23 @@ def test_the_bound_is_the_best_of_all_orders_of_a_tiny_chain() -> None:
                 continue
             best = step if best is None else min(best, step)
         assert best == lower_bound_ns(costs, 2, "fused" if kinds == "FB" else "split").ns
+
+
+def test_no_order_of_a_tiny_chain_within_a_limit_beats_the_bound() -> None:
+    """One activation a rank at most: every order that fits takes the bound or longer, the best one exactly it."""
+    costs = chain(((3, 2, 1), (2, 3, 1)), 1)
+    graph = stage_graph(costs)
+    texts = [[f"{s}{kind}{k}" for kind in "FIW" for k in range(2)] for s in range(2)]
+    best = None
+    for rows in product(*(filter(legal, permutations(row)) for row in texts)):
+        schedule = Schedule("tiny", graph, 2, tuple(tuple(map(parse_action, row)) for row in rows))
+        try:
+            timeline = timed(schedule, costs)
+        except AssertionError:
+            continue
+        if peak_bytes(schedule, costs, timeline) <= 2:
+            best = timeline.step_time_ns if best is None else min(best, timeline.step_time_ns)
+    assert best == lower_bound_ns(costs, 2, "split", 2).ns
 
 
 def legal(row: tuple[str, ...]) -> bool:
