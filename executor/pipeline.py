@@ -35,8 +35,8 @@ class Pipeline:
     Parameters
     ----------
     plan : Plan
-    model : TrainingModel
-        With the same parameters on every rank.
+    model : TrainingModel or Capture
+        With the same parameters on every rank; the capture of one spares capturing it again.
     device : torch.device, optional
         Default: the kind that the plan names.
     timeout_s : float, optional
@@ -55,7 +55,7 @@ class Pipeline:
     def __init__(
         self,
         plan: Plan,
-        model: TrainingModel,
+        model: TrainingModel | Capture,
         *,
         device: torch.device | None = None,
         timeout_s: float | None = None,
@@ -66,8 +66,7 @@ class Pipeline:
         self.rank, self.num_ranks = check_world(plan)
         self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
         check_device(plan, self.rank, self.device)
-        model.module.to(self.device)
-        captured: Capture = capture(model, plan.batch.microbatch_size)
+        captured = model if isinstance(model, Capture) else _capture(model, self.device, plan.batch.microbatch_size)
         check_model(plan, captured)
         self.worker = Worker(plan, captured, self.rank, self.device, optimizer, emulate)
         self._own_group = start_processes(self.device, self.num_ranks)
@@ -153,9 +152,16 @@ class Pipeline:
     def __enter__(self) -> "Pipeline":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
             self.close()
+        else:  # the other ranks cannot go on without this one
+            self.watch.close(getattr(error, "exit_code", 1))
+
+
+def _capture(model: TrainingModel, device: torch.device, microbatch_size: int) -> Capture:
+    model.module.to(device)
+    return capture(model, microbatch_size)
 
 
 def default_timeout_s(plan: Plan) -> float:

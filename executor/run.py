@@ -43,13 +43,8 @@ def run_plan(arguments: argparse.Namespace) -> Answer:
     pipeline = Pipeline(plan, load(), timeout_s=arguments.timeout, emulate=arguments.emulate)
     pipeline.watch.catch_signals()
     pipeline.watch.answers_json = arguments.json and pipeline.rank == 0
-    try:
-        answer = _run(pipeline, arguments, load)
-    except BaseException as error:
-        pipeline.watch.close(getattr(error, "exit_code", 1))
-        raise
-    pipeline.close()
-    return answer
+    with pipeline:
+        return _run(pipeline, arguments, load)
 
 
 def _run(pipeline: Pipeline, arguments: argparse.Namespace, load: Callable[[], TrainingModel]) -> Answer:

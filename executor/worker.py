@@ -150,7 +150,8 @@ class Worker:
         self._weighted = self.loss.weighted
         if self._weighted:
             gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-            torch._foreach_div_(gradients, self.loss.weight)
+            if gradients:
+                torch._foreach_div_(gradients, self.loss.weight)
 
     def measured(self) -> list[RawSpan]:
         """Return the last step's spans: actions, waits for messages and for sums of gradients."""

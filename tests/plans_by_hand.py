@@ -1,5 +1,6 @@
 """Plans for tests without a search: operators dealt to stages, one price for every action, a schedule by name."""
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
@@ -20,7 +21,7 @@ Edges = dict[tuple[int, int], dict[str, None]]
 def in_equal_runs(operators: Sequence[str], num_stages: int) -> list[list[str]]:
     """Cut a list of operators into runs of about equal length."""
     bounds = [round(i * len(operators) / num_stages) for i in range(num_stages + 1)]
-    return [list(operators[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [list(operators[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
 def tensors_between(graph: OperatorGraph, stage_of: dict[str, int], relay: bool) -> Edges:

@@ -1,0 +1,69 @@
+"""Plans run on real processes and give the gradients of one process."""
+
+import pytest
+
+from tests import executor_jobs as jobs
+from tests.rank_pool import RankPool
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    pool = RankPool(3)
+    yield pool
+    pool.close()
+
+
+def assert_exact(answers, limit=0.0):
+    for answer in answers:
+        assert answer["gradient"] <= limit, answer
+        assert answer["loss"] <= 1e-6, answer
+
+
+@pytest.mark.parametrize("model", ["small_mmt", "small_gpt", "two_branch", "gated", "sequence_first"])
+def test_a_graph_of_three_stages_gives_exactly_the_gradients_of_one_process(ranks, model):
+    assert_exact(ranks.run(jobs.errors, model=model))
+
+
+def test_a_tower_shared_by_two_inputs_may_be_split_over_stages(ranks):
+    # Exact but for rounding: its two gradients are added in another order than in one backward.
+    assert_exact(ranks.run(jobs.errors, model="small_uno"), limit=1e-6)
+
+
+@pytest.mark.parametrize("model", ["small_mmt", "two_branch", "gated"])
+def test_a_chain_passes_on_what_later_stages_read(ranks, model):
+    assert_exact(ranks.run(jobs.errors, model=model, relay=True))
+
+
+def test_a_parameter_tied_over_first_and_last_stage_gets_both_gradients(ranks):
+    assert_exact(ranks.run(jobs.errors, model="tied_gpt"), limit=1e-6)
+
+
+def test_a_stage_without_gradients_has_forwards_only(ranks):
+    assert_exact(ranks.run(jobs.errors, model="frozen"))
+
+
+def test_a_weighted_loss_is_total_sum_over_total_weight(ranks):
+    assert_exact(ranks.run(jobs.errors, model="masked"), limit=1e-6)
+
+
+def test_several_stages_a_rank_hand_over_without_messages(ranks):
+    placed = [(0,), (1,), (2,), (0,), (1,), (2,), (2,)]
+    assert_exact(ranks.run(jobs.errors, model="two_branch", num_stages=7, ranks=placed), limit=1e-6)
+
+
+@pytest.mark.parametrize("placed", [[(0, 1), (2,)], [(0,), (1, 2)], [(0, 1, 2), (1,)], [(0, 1), (1, 2)]])
+def test_replicas_sum_their_gradients(ranks, placed):
+    assert_exact(ranks.run(jobs.errors, model="two_branch", num_stages=2, ranks=placed), limit=1e-6)
+
+
+def test_replicas_of_a_stage_with_a_tied_parameter_sum_over_all_owners(ranks):
+    assert_exact(ranks.run(jobs.errors, model="tied_gpt", ranks=[(0, 1), (2,), (1, 2)]), limit=1e-6)
+
+
+@pytest.mark.parametrize("multiples", [(1, 2, 4), (4, 2, 1), (2, 4, 2)])
+def test_stages_may_take_several_microbatches_in_one_action(ranks, multiples):
+    assert_exact(ranks.run(jobs.errors, model="two_branch", multiples=multiples), limit=1e-6)
+
+
+def test_a_second_step_starts_from_fresh_gradients(ranks):
+    assert_exact(ranks.run(jobs.errors, model="two_branch", num_steps=2))
