@@ -26,7 +26,7 @@ def _sharing(data: CutData) -> int:
     work = sum(data.forward) + sum(data.backward)
     bound = Fraction(m * work, num)
     if num > 1 and len(data.sinks) == 1 and data.sinks[0] in data.gradient_waists:
-        bound = Fraction((m * work + 2 * data.latency) * m, num * m - 1)
+        bound = Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1)
     return min(ceil(bound), m * work)
 
 
@@ -42,8 +42,7 @@ def _longest(data: CutData, work: tuple[int, ...], *, gradient: bool) -> list[in
     sources: list[set[int]] = [set() for _ in work]
     for crossing in data.crossings:
         if crossing.gradient or not gradient:
-            for consumer in crossing.consumers:
-                sources[consumer].add(crossing.producer)
+            sources[crossing.consumer].add(crossing.producer)
     longest = [0] * len(work)
     for atom, row in enumerate(sources):
         longest[atom] = max((longest[s] + work[s] for s in row), default=0)

@@ -20,7 +20,7 @@ class Constraints:
         self.stages_are_filled_from_the_last()
         self.a_stage_takes_the_time_of_its_atoms()
         self.a_tensor_crosses_from_its_producer_to_its_readers()
-        self.a_transfer_takes_its_latency_and_its_bytes()
+        self.a_transfer_takes_as_long_as_its_largest_tensor()
         self.a_stage_starts_after_those_that_feed_it()
         self.a_gradient_goes_back_through_all_stages_upstream()
         self.all_stages_before_a_waist_come_before_its_stage()
@@ -54,23 +54,22 @@ class Constraints:
             self.model.add(self.at.backward[s] == self._sum(self.data.backward, s))
 
     def a_tensor_crosses_from_its_producer_to_its_readers(self) -> None:
-        """Send a tensor once to each stage that reads it."""
-        for t, crossing in enumerate(self.data.crossings):
+        """Let something flow between two stages when a producer is in one and a reader in the other."""
+        for crossing in self.data.crossings:
             for i, j in self.at.pairs:
-                crosses = self.at.crosses[t, i, j]
-                for reader in crossing.consumers:
-                    here, there = self.at.inside[crossing.producer][i], self.at.inside[reader][j]
-                    self.model.add_bool_or(here.negated(), there.negated(), crosses)
-                self.model.add_implication(crosses, self.at.feeds[i, j])
+                here, there = self.at.inside[crossing.producer][i], self.at.inside[crossing.consumer][j]
+                self.model.add_bool_or(here.negated(), there.negated(), self.at.crosses[crossing.level, i, j])
                 if crossing.gradient:
-                    self.model.add_implication(crosses, self.at.returns[i, j])
+                    self.model.add_bool_or(here.negated(), there.negated(), self.at.returns[i, j])
 
-    def a_transfer_takes_its_latency_and_its_bytes(self) -> None:
-        """All tensors of an edge travel together."""
+    def a_transfer_takes_as_long_as_its_largest_tensor(self) -> None:
+        """Take the time of the highest level that flows; all tensors of an edge travel together."""
+        levels = self.data.levels
         for i, j in self.at.pairs:
-            parts = [c.transfer * self.at.crosses[t, i, j] for t, c in enumerate(self.data.crossings) if c.transfer]
-            latency = self.data.latency * self.at.feeds[i, j]
-            self.model.add(self.at.transfer[i, j] >= latency + cp_model.LinearExpr.sum(parts))
+            for k in range(1, len(levels)):
+                self.model.add_implication(self.at.crosses[k, i, j], self.at.crosses[k - 1, i, j])
+            rises = [(levels[k] - (levels[k - 1] if k else 0)) * self.at.crosses[k, i, j] for k in range(len(levels))]
+            self.model.add(self.at.transfer[i, j] == cp_model.LinearExpr.sum(rises))
 
     def a_stage_starts_after_those_that_feed_it(self) -> None:
         """Make the head of a stage the longest forward path before it."""
@@ -103,7 +102,7 @@ class Constraints:
         always = stage == len(self.stages) - 1 and waists[-1] in self.data.sinks and len(self.data.sinks) == 1
         literal = None if always else self._any_inside(waists, stage)
         for j in range(stage):
-            row = self.model.add(paths[stage] >= paths[j] + works[j] + self.data.latency * self.at.used[j])
+            row = self.model.add(paths[stage] >= paths[j] + works[j] + self.data.levels[0] * self.at.used[j])
             if literal is not None:
                 row.only_enforce_if(literal)
 

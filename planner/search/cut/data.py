@@ -13,18 +13,20 @@ from typing import Any
 from costmodel.cost_model import OPTIMIZER_STATES
 from planner.search.evaluate import Evaluator
 
-LARGEST_NS = 1 << 24
-"""Work of one micro-batch in units at most: the solver's arithmetic stays small, the loss below 0.001 %."""
-LARGEST_BYTES = 1 << 24
+LARGEST_NS = 1 << 18
+"""Work of one micro-batch in units at most: coarse sums are much quicker to search, 100 atoms lose 0.02 %."""
+LARGEST_BYTES = 1 << 20
+MOST_LEVELS = 6
+"""Transfer times that are told apart; each tensor counts with the largest level that it reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A tensor between atoms; `transfer` is its part of a transfer's time beyond the latency."""
+    """What flows from one atom to another: the level of its transfer time, and whether a gradient comes back."""
 
     producer: int
-    consumers: tuple[int, ...]
-    transfer: int
+    consumer: int
+    level: int
     gradient: bool
 
 
@@ -59,8 +61,8 @@ class CutData:
         Atoms that every other atom leads to or comes from; and those to which, besides, all that comes before
         them leads by tensors that carry a gradient.
     crossings : tuple of Crossing
-    latency : int
-        Least latency of a transfer between ranks.
+    levels : tuple of int
+        Transfer times, rising; the first is the least between ranks.
     held : tuple of Held
     limit : int
         Largest memory limit of a rank; 0 when it cannot bind.
@@ -82,7 +84,7 @@ class CutData:
     waists: tuple[int, ...]
     gradient_waists: tuple[int, ...]
     crossings: tuple[Crossing, ...]
-    latency: int
+    levels: tuple[int, ...]
     held: tuple[Held, ...]
     limit: int
     in_flight: str
@@ -101,9 +103,7 @@ class CutData:
     def from_json(cls, text: str) -> "CutData":
         """Read it back."""
         body = json.loads(text)
-        crossings = tuple(
-            Crossing(c["producer"], tuple(c["consumers"]), c["transfer"], c["gradient"]) for c in body.pop("crossings")
-        )
+        crossings = tuple(Crossing(**crossing) for crossing in body.pop("crossings"))
         held = tuple(Held(h["size"], tuple(h["atoms"]), h["in_flight"], h["producer"]) for h in body.pop("held"))
         precedence = tuple((u, v) for u, v in body.pop("precedence"))
         rest: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}
@@ -128,8 +128,7 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
     fastest = max(problem.speeds)
     unit_ns = max(1, sum(evaluator.work_ns) // LARGEST_NS)
     scale = unit_ns * fastest
-    latency_ns, bandwidth = _best_link(evaluator)
-    tensors = model.profile.graph.tensors
+    levels, crossings = _crossings(evaluator)
     closing, accumulate = _shares(evaluator)
     forward = [sum(model.forward_ns[o] for o in row) for row in atoms.members]
     backward = [
@@ -147,16 +146,8 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
         sinks=tuple(a for a, row in enumerate(atoms.successors) if not row),
         waists=atoms.waists,
         gradient_waists=atoms.gradient_waists,
-        crossings=tuple(
-            Crossing(
-                flow.producer,
-                flow.consumers,
-                int(model.tensor_bytes(tensors[flow.tensor]) / bandwidth / unit_ns) if bandwidth else 0,
-                tensors[flow.tensor].gradient,
-            )
-            for flow in atoms.flows
-        ),
-        latency=latency_ns // unit_ns,
+        crossings=crossings,
+        levels=tuple(level // unit_ns for level in levels),
         held=_held(evaluator) if binding else (),
         limit=-(-max(problem.memory_limits_bytes) // _unit_bytes(evaluator)) if binding else 0,
         in_flight=IN_FLIGHT.get(problem.schedules[0], "one"),
@@ -168,14 +159,42 @@ def _down(values: Sequence[int], scale: float) -> tuple[int, ...]:
     return tuple(int(value / scale) if scale != 1 else value for value in values)
 
 
-def _best_link(evaluator: Evaluator) -> tuple[int, float]:
-    """Least latency and largest bandwidth (bytes a ns) between two of the ranks: no transfer is faster."""
+def _crossings(evaluator: Evaluator) -> tuple[list[int], tuple[Crossing, ...]]:
+    """Return the levels in ns, and each pair of atoms joined by tensors with the largest level that these reach."""
+    atoms, model = evaluator.atoms, evaluator.pricing.model
+    tensors = model.profile.graph.tensors
+    least = {f.tensor: least_transfer_ns(evaluator, model.tensor_bytes(tensors[f.tensor])) for f in atoms.flows}
+    levels = _levels(sorted(set(least.values())))
+    pairs: dict[tuple[int, int], tuple[int, bool]] = {}
+    for flow in atoms.flows:
+        reached = sum(level <= least[flow.tensor] for level in levels) - 1
+        for consumer in flow.consumers:
+            level, gradient = pairs.get((flow.producer, consumer), (0, False))
+            pairs[flow.producer, consumer] = max(level, reached), gradient or tensors[flow.tensor].gradient
+    everywhere = all(gradient for _, gradient in pairs.values())
+    kept = [
+        Crossing(u, v, level, gradient)
+        for (u, v), (level, gradient) in pairs.items()
+        # Where a longer way leads, a direct one of the least level adds nothing to any path.
+        if level or not everywhere or v in atoms.reduction[u]
+    ]
+    return levels, tuple(kept)
+
+
+def _levels(times: list[int]) -> list[int]:
+    """Choose a few of the distinct times, the least among them."""
+    step = -(-len(times) // MOST_LEVELS)
+    return times[::step] if times else [0]
+
+
+def least_transfer_ns(evaluator: Evaluator, size_bytes: int) -> int:
+    """Least time between two of the ranks of a message that holds at least so many bytes."""
     cluster, ranks = evaluator.problem.machines, range(evaluator.problem.num_devices)
     if cluster.links and "p2p" in cluster.links.classes:
-        ranges = cluster.links.classes["p2p"].ranges
-        return min(r.latency_ns for r in ranges), max(r.bandwidth_gbs for r in ranges)
-    groups = [cluster.link_between(i, j) for i in ranks for j in ranks if i < j]
-    return min((g.latency_ns for g in groups), default=0), max((g.bandwidth_gbs for g in groups), default=0.0)
+        link = cluster.links.classes["p2p"]
+        starts = [r.min_bytes for r in link.ranges if r.min_bytes > size_bytes]
+        return min(link.time_ns(size) for size in (size_bytes, *starts))
+    return min((cluster.p2p_ns(i, j, size_bytes) for i in ranks for j in ranks if i < j), default=0)
 
 
 def _shares(evaluator: Evaluator) -> tuple[list[int], list[int]]:

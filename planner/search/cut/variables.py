@@ -26,9 +26,9 @@ class Variables:
     used : list of literals
         Whether each stage has an atom.
     crosses : dict
-        ``crosses[t, i, j]``: tensor t flows from stage i to stage j.
+        ``crosses[k, i, j]``: something whose transfer takes level k or more flows from stage i to stage j.
     feeds, returns : dict
-        ``feeds[i, j]``: something flows from stage i to stage j; ``returns[i, j]``: a gradient flows back.
+        ``feeds[i, j]``: anything flows from stage i to stage j; ``returns[i, j]``: a gradient flows back.
     transfer : dict
         ``transfer[i, j]``: time from the end of stage i to the start of stage j.
     forward, backward : list of integer variables
@@ -44,13 +44,13 @@ class Variables:
         self.inside = [[model.new_bool_var(f"inside_{v}_{s}") for s in stages] for v in atoms]
         self.used = [model.new_bool_var(f"used_{s}") for s in stages]
         self.crosses = {
-            (t, i, j): model.new_bool_var(f"crosses_{t}_{i}_{j}")
-            for t in range(len(data.crossings))
+            (k, i, j): model.new_bool_var(f"crosses_{k}_{i}_{j}")
+            for k in range(len(data.levels))
             for i, j in self.pairs
         }
-        self.feeds = {(i, j): model.new_bool_var(f"feeds_{i}_{j}") for i, j in self.pairs}
+        self.feeds = {(i, j): self.crosses[0, i, j] for i, j in self.pairs}
         self.returns = {(i, j): model.new_bool_var(f"returns_{i}_{j}") for i, j in self.pairs}
-        most = sum(c.transfer for c in data.crossings) + data.latency
+        most = data.levels[-1]
         self.transfer = {(i, j): model.new_int_var(0, most, f"transfer_{i}_{j}") for i, j in self.pairs}
         work = sum(data.forward) + sum(data.backward) + sum(data.closing)
         longest = work + (data.num_stages - 1) * most

@@ -1,0 +1,151 @@
+"""The planner's bounds are below every simulated step time: brute force over all partitions of tiny graphs."""
+
+import io
+import json
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+import pytest
+
+from costmodel.profile import Profile, Whole
+from planner.prepare import prepare
+from planner.pricing import numbered
+from planner.problem import Problem
+from planner.search.closed_form import closed_form_ns
+from planner.search.cut.data import CutData, cut_data
+from planner.search.cut.solver import Findings, serve
+from planner.search.evaluate import Candidate, Evaluator
+from simulator.bounds import lower_bound_ns
+from tests.random_profiles import profile_of, random_profile
+
+FUSED = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b", "gpipe")
+
+
+def all_partitions(evaluator: Evaluator) -> set[tuple[int, ...]]:
+    """Every partition into at most the allowed number of stages whose stage graph has no cycle."""
+    atoms, most = evaluator.atoms, evaluator.problem.num_stages
+    found = (numbered(atoms, groups) for groups in product(range(most), repeat=len(atoms)))
+    return {partition for partition in found if partition is not None}
+
+
+def brute_force(evaluator: Evaluator) -> Candidate:
+    candidates = [evaluator.evaluate(p, name) for p in sorted(all_partitions(evaluator)) for name in FUSED]
+    return min(candidates, key=lambda c: c.rank)
+
+
+def solve(data: CutData, estimate_part: float = 0.0) -> list[dict[str, object]]:
+    """Solve to the end in this process; return the findings."""
+    stream = io.StringIO()
+    request = {"data": data.to_json(), "hint": (), "seconds": 60, "deterministic": 20, "seed": 0,
+               "estimate_part": estimate_part}  # fmt: skip
+    serve(request, Findings(stream))
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def proved_ns(data: CutData) -> int:
+    found = solve(data)
+    assert found[-1]["status"] == "OPTIMAL"
+    return max(int(str(f["units"])) for f in found if f["kind"] == "bound") * data.unit_ns
+
+
+def tiny(seed: int) -> Profile:
+    rng = Random(seed)
+    size = rng.randint(3, 6)
+    whole = Whole((100, 200, 400), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000)))
+    frozen = frozenset(rng.sample(range(size - 1), 1)) if rng.random() < 0.3 else frozenset()
+    tied = [(0, size - 1)] if rng.random() < 0.3 else []
+    profile = random_profile(
+        rng, size, whole=whole, tied=tied, latency_ns=rng.choice((0, 300, 2000)), tensor_bytes=rng.choice((10, 900))
+    )
+    if not frozen:
+        return profile
+    operators, times = list(profile.graph.operators), list(profile.times)
+    for i in frozen:  # a frozen source only: what follows a trained operator trains
+        if not profile.graph.predecessors[i]:
+            operators[i] = replace(operators[i], trainable=False)
+            times[i] = replace(times[i], backward_input_ns=(0, 0, 0), backward_weight_ns=(0, 0, 0))
+    tensors = tuple(
+        replace(t, gradient=operators[profile.graph.index[t.producer]].trainable) for t in profile.graph.tensors
+    )
+    return replace(
+        profile, graph=replace(profile.graph, operators=tuple(operators), tensors=tensors), times=tuple(times)
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_bounds_are_below_the_best_of_all_partitions_and_orders(seed: int) -> None:
+    rng = Random(1000 + seed)
+    problem = Problem(
+        tiny(seed), None, num_devices=rng.choice((2, 3)), global_batch=rng.choice((2, 4, 8)), microbatch_size=1,
+        optimizer=rng.choice(("none", "adam")),
+    )  # fmt: skip
+    evaluator = Evaluator(problem, prepare(problem.profile.graph), 1)
+    best = brute_force(evaluator)
+    data = cut_data(evaluator, 0, binding=False)
+    assert data.unit_ns == 1
+    closed, proved = closed_form_ns(data), proved_ns(data)
+    assert 0 < closed <= best.step_time_ns
+    assert 0 < proved <= best.step_time_ns
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_proved_bound_is_no_stronger_than_that_of_the_best_partition_alone(seed: int) -> None:
+    """The cut model's objective of a partition never exceeds the simulator's bound for that partition."""
+    problem = Problem(tiny(50 + seed), None, num_devices=3, global_batch=4, microbatch_size=1)
+    evaluator = Evaluator(problem, prepare(problem.profile.graph), 1)
+    least = min(
+        lower_bound_ns(evaluator.pricing.graph(p).costs, 4, "fused").ns for p in sorted(all_partitions(evaluator))
+    )
+    assert proved_ns(cut_data(evaluator, 0, binding=False)) <= least
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "1f1b", "gpipe"])
+def test_bounds_under_a_memory_limit_are_below_every_plan_that_fits(seed: int, schedule: str) -> None:
+    profile = random_profile(Random(seed), 5)
+    free = Problem(profile, None, num_devices=3, global_batch=4, microbatch_size=1, schedule=schedule)
+    evaluator = Evaluator(free, prepare(profile.graph), 1)
+    partitions = sorted(all_partitions(evaluator))
+    peaks = sorted({max(evaluator.simulate(p, schedule, "graph").times.peak_memory_bytes) for p in partitions})
+    for limit in (peaks[0], peaks[len(peaks) // 2]):
+        problem = replace(free, memory_limit_bytes=limit)
+        limited = Evaluator(problem, evaluator.atoms, 1)
+        best = min((limited.evaluate(p, schedule) for p in partitions), key=lambda c: c.rank)
+        assert best.fits
+        assert proved_ns(cut_data(limited, 0, binding=True)) <= best.step_time_ns
+
+
+def test_the_cut_model_finds_the_optimum_of_its_own_bound() -> None:
+    """Four equal branches of one operator on four devices, no latency: nothing waits but the head's stage."""
+    profile = profile_of([900, 900, 900, 900, 100], [(i, 4) for i in range(4)], latency_ns=0, tensor_bytes=0)
+    problem = Problem(profile, None, num_devices=4, global_batch=8, microbatch_size=1)
+    evaluator = Evaluator(problem, prepare(profile.graph), 1)
+    data = cut_data(evaluator, 0, binding=False)
+    by_hand = min(
+        lower_bound_ns(evaluator.pricing.graph(p).costs, 8, "fused").ns for p in sorted(all_partitions(evaluator))
+    )
+    assert proved_ns(data) <= by_hand
+    # One branch shares a stage with the head: 8 (2700 + 300), after 900 forward and before 1800 backward of another.
+    assert proved_ns(data) == 8 * 3000 + 900 + 1800
+
+
+def test_one_stage_takes_all_the_work_in_turn() -> None:
+    profile = profile_of([500, 700], [(0, 1)])
+    problem = Problem(profile, None, num_devices=1, global_batch=4, microbatch_size=1)
+    evaluator = Evaluator(problem, prepare(profile.graph), 1)
+    data = cut_data(evaluator, 0, binding=False)
+    assert closed_form_ns(data) == proved_ns(data) == 4 * 3 * 1200
+    assert brute_force(evaluator).step_time_ns == 4 * 3 * 1200
+
+
+def test_the_sharing_bound_by_hand() -> None:
+    """Two operators of 300 ns in all each, two devices, four micro-batches, latency 50: (4 x 600 + 100) 4 / 7."""
+    profile = profile_of([100, 100], [(0, 1)], tensor_bytes=0, latency_ns=50)
+    profile = replace(
+        profile, graph=replace(profile.graph, tensors=(replace(profile.graph.tensors[0], size_bytes=(1, 1, 1)),))
+    )
+    problem = Problem(profile, None, num_devices=2, global_batch=4, microbatch_size=1)
+    data = cut_data(Evaluator(problem, prepare(profile.graph), 1), 0, binding=False)
+    assert data.levels == (51,)
+    assert closed_form_ns(data) == max(-(-(4 * 600 + 102) * 4 // 7), 100 + 4 * 300 + 200)
