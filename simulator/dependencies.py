@@ -30,8 +30,9 @@ def needs(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
     there is one) and B or I of every successor that sends a gradient; W its I. With sequence slices, F
     also needs the slice before, a backward the slice after. Actions that the schedule lacks are left out.
     """
-    present = {action for order in schedule.orders for action in order if action.kind in COMPUTE}
-    return {action: tuple(n for n in _needed(schedule.graph, action, present) if n in present) for action in present}
+    actions = [action for order in schedule.orders for action in order if action.kind in COMPUTE]
+    present = set(actions)
+    return {action: tuple(n for n in _needed(schedule.graph, action, present) if n in present) for action in actions}
 
 
 def required(graph: StageGraph, action: Action, present: set[Action]) -> tuple[Action, ...]:

@@ -8,6 +8,7 @@ never waits on itself, even where a send waits for its receive and every reducti
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -82,27 +83,27 @@ def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
     first, never before what they need). At each one's end its messages are appended to the sender's and to
     the receiver's list (`simulator.dependencies.transfers` says which: one a range of micro-batches that a
     producer's and a consumer's action share, named by its first). A REDUCE is appended on all ranks of its
-    stage at the moment the last of them gets there, OPT at the end.
+    stage at the moment the last of them gets there (and has done those before it), OPT at the end. The times of
+    the lowered schedule are those of the compute orders.
 
     Raises
     ------
     InvalidInput
-        When the timeline lacks an action of the schedule, or an order waits on itself.
+        When the timeline lacks an action of the schedule, or an order (or its reductions) waits on itself.
     """
     lists: list[list[Action]] = [[] for _ in schedule.orders]
-    members = _members(schedule)
-    arrived: dict[int, set[int]] = {}
+    reductions = _Reductions(schedule)
     for rank, action in _walk(schedule, timeline):
         if action.kind is Kind.REDUCE:
-            arrived.setdefault(action.stage, set()).add(rank)
-            if len(arrived[action.stage]) == len(members[action.stage]):
-                for member in members[action.stage]:
-                    lists[member].append(action)
+            for reduction in reductions.reached(rank, action):
+                for member in reductions.members[reduction]:
+                    lists[member].append(reduction)
             continue
         lists[rank].append(action)
         for transfer in transfers(schedule.graph, action):
             lists[transfer.sender].append(transfer.send)
             lists[transfer.receiver].append(transfer.receive)
+    reductions.check_all_done()
     for rank, order in enumerate(schedule.orders):
         lists[rank] += [action for action in order if action.kind is Kind.OPT]
     return replace(schedule, orders=tuple(map(tuple, lists)))
@@ -114,14 +115,43 @@ def computed(schedule: Schedule) -> Schedule:
     return replace(schedule, orders=tuple(orders))
 
 
-def _members(schedule: Schedule) -> dict[int, list[int]]:
-    """Ranks that take part in each stage's reduction."""
-    members: dict[int, list[int]] = {}
-    for rank, order in enumerate(schedule.orders):
-        for action in order:
-            if action.kind is Kind.REDUCE:
-                members.setdefault(action.stage, []).append(rank)
-    return members
+class _Reductions:
+    """REDUCEs of all ranks: each happens when all its members have reached it, in the sequence of every member."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.sequences = [[a for a in order if a.kind is Kind.REDUCE] for order in schedule.orders]
+        self.members: dict[Action, list[int]] = {}
+        for rank, sequence in enumerate(self.sequences):
+            for action in sequence:
+                self.members.setdefault(action, []).append(rank)
+        self._reached: Counter[Action] = Counter()
+        self._next = [0] * len(self.sequences)
+
+    def reached(self, rank: int, action: Action) -> list[Action]:
+        """Note that a rank has come to an action, and return what happens now."""
+        self._reached[action] += 1
+        happens: list[Action] = []
+        look = [action]
+        while look:
+            action = look.pop()
+            ready = self._reached[action] == len(self.members[action])
+            if ready and all(self._head(member) == action for member in self.members[action]):
+                happens.append(action)
+                for member in self.members[action]:
+                    self._next[member] += 1
+                heads = {head for member in self.members[action] if (head := self._head(member))}
+                look += sorted(heads, key=lambda head: -head.stage)
+        return happens
+
+    def _head(self, rank: int) -> Action | None:
+        sequence, at = self.sequences[rank], self._next[rank]
+        return sequence[at] if at < len(sequence) else None
+
+    def check_all_done(self) -> None:
+        """Refuse sequences that wait on each other."""
+        heads = sorted({str(head) for rank in range(len(self.sequences)) if (head := self._head(rank))})
+        if heads:
+            raise InvalidInput(f"ranks issue {', '.join(heads)} in different sequences; close_step gives them one")
 
 
 def _walk(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[int, Action]]:

@@ -8,6 +8,7 @@ import pytest
 from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput
 from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action
+from simulator.engine import simulate
 from simulator.lowering import close_step, computed, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.timeline import Timeline
@@ -247,6 +248,25 @@ def test_lowering_keeps_each_ranks_order_of_compute() -> None:
         for before, after in zip(closed.orders, computed(lowered).orders, strict=True):
             assert [a for a in before if a.kind is not Kind.REDUCE] == [a for a in after if a.kind is not Kind.REDUCE]
             assert sorted(map(str, before)) == sorted(map(str, after))
+
+
+def test_lowering_changes_no_time_of_any_action() -> None:
+    for seed in range(200):
+        rng = Random(seed)
+        num_microbatches = rng.choice((2, 3, 4))
+        costs = random_costs(rng, num_microbatches)
+        schedule = random_schedule(rng, costs, num_microbatches)
+        closed = close_step(schedule, [rng.random() < 0.5 for _ in costs.stages], optimizer=rng.random() < 0.5)
+        before = simulate(closed, costs)
+        after = simulate(lower(closed, before), costs)
+        assert sorted(map(repr, before.spans)) == sorted(map(repr, after.spans))
+
+
+def test_reductions_in_different_sequences_are_refused() -> None:
+    costs = Costs((StageCost(1, 1, 1),) * 2, (), ranks=((0, 1), (0, 1)))
+    schedule = schedule_of(costs, 2, "0F0 0B0 0REDUCE 1F0 1B0 1REDUCE", "1F1 1B1 1REDUCE 0F1 0B1 0REDUCE")
+    with pytest.raises(InvalidInput, match="ranks issue 0REDUCE, 1REDUCE in different sequences"):
+        lower(schedule, timed(computed_only(schedule), costs))
 
 
 def test_lowering_the_same_schedule_twice_gives_the_same_lists() -> None:
