@@ -4,9 +4,9 @@ One entry an action, rank by rank in the order of each rank. Unit tables answer 
 micro-batch (and sequence slice) of a stage. Leaves out what depends on what: see `dependencies`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter
 
 import numpy as np
@@ -35,7 +35,8 @@ class OrderArrays:
     schedule : Schedule
     actions : list of Action
     rank, code, stage, microbatch, slice_index, group : arrays of int64
-        `code` indexes `KINDS`; `group` is the micro-batch divided by the stage's multiple.
+        `code` indexes `KINDS`; `group` is the micro-batch divided by the stage's multiple. Of transfers only
+        `rank` and `code` are read here (`transfers.matched` reads the rest).
     """
 
     schedule: Schedule
@@ -79,16 +80,23 @@ def order_arrays(schedule: Schedule, *, optimizer_last: bool = False) -> OrderAr
         raise InvalidInput(
             f"the engine has no time for {kind} actions; it takes {', '.join(KINDS)}, so leave {kind} out of the orders"
         ) from None
-    stage, microbatch, slice_index = (
-        np.array(list(map(attrgetter(name), actions)), np.int64) for name in ("stage", "microbatch", "slice_index")
-    )
+    code = np.array(codes, np.int64)
+    own = code < SEND_F
+    stage, microbatch, slice_index = (_read(actions, name, own) for name in ("stage", "microbatch", "slice_index"))
     rank = np.repeat(np.arange(len(schedule.orders)), [len(order) for order in schedule.orders])
-    arrays = OrderArrays(schedule, actions, rank, np.array(codes, np.int64), stage, microbatch, slice_index, microbatch)
+    arrays = OrderArrays(schedule, actions, rank, code, stage, microbatch, slice_index, microbatch)
     _check_indices(arrays)
     if max(schedule.graph.multiples) == 1:
         return arrays
     group = np.maximum(microbatch // np.array(schedule.graph.multiples)[stage], -1)
     return replace(arrays, group=group)
+
+
+def _read(actions: Sequence[Action], name: str, chosen: Bools) -> Ints:
+    """Return a field of the chosen actions, 0 for the others."""
+    found = np.zeros(len(actions), np.int64)
+    found[chosen] = list(map(attrgetter(name), actions if chosen.all() else compress(actions, chosen.tolist())))
+    return found
 
 
 def unit_table(arrays: OrderArrays, codes: tuple[int, ...]) -> Ints:
@@ -131,8 +139,8 @@ def _check_indices(arrays: OrderArrays) -> None:
     wrong |= (arrays.microbatch >= schedule.num_microbatches) | ((arrays.microbatch < 0) & ~wide)
     wrong |= arrays.slice_index >= (schedule.num_slices if schedule.num_slices > 1 else 0)
     if not wrong.any() and max(schedule.graph.multiples) > 1:
-        transfer = arrays.code >= SEND_F
-        wrong |= (arrays.microbatch % multiples[arrays.stage] != 0) & ~wide & ~transfer
+        wrong |= (arrays.microbatch % multiples[arrays.stage] != 0) & ~wide
+    wrong &= arrays.code < SEND_F
     if wrong.any():
         raise InvalidInput(
             f"{arrays.actions[int(np.argmax(wrong))]}: stages go up to {schedule.graph.num_stages - 1}, micro-batches "

@@ -15,6 +15,9 @@
 Leaves out contention between different links, and time that depends on what else travels.
 """
 
+from itertools import chain, compress
+from operator import attrgetter
+
 import numpy as np
 
 from costmodel.errors import InvalidInput
@@ -92,14 +95,17 @@ def matched(wiring: Wiring) -> tuple[Ints, Ints] | None:
         When a transfer carries no message that is needed.
     """
     arrays, messages = wiring.arrays, wiring.messages
-    actions = np.flatnonzero(arrays.code >= SEND_F)
+    transfers = arrays.code >= SEND_F
+    actions = np.flatnonzero(transfers)
     if not len(actions):
         return None
-    code, peer = arrays.code[actions], np.array([arrays.actions[i].peer for i in actions.tolist()], np.int64)
+    names = attrgetter("stage", "peer", "microbatch", "slice_index")
+    fields = chain.from_iterable(map(names, compress(arrays.actions, transfers.tolist())))
+    own, peer, microbatch, piece = np.fromiter(fields, np.int64, 4 * len(actions)).reshape(-1, 4).T
+    code = arrays.code[actions]
     sends, back = np.isin(code, (SEND_F, SEND_B)), np.isin(code, (SEND_B, RECV_B))
-    own = arrays.stage[actions]
     ends = np.where(sends, own, peer), np.where(sends, peer, own)
-    wanted = _keys(arrays, back, *ends, arrays.microbatch[actions], arrays.slice_index[actions])
+    wanted = _keys(arrays, back, *ends, microbatch, piece)
     stages = arrays.stage[messages.source], arrays.stage[messages.target]
     keys = _keys(arrays, messages.backward, *stages, messages.microbatch, messages.piece)
     order = np.argsort(keys)
