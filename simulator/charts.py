@@ -4,10 +4,12 @@ Nothing here computes what it draws. `new_figure` makes axes without pyplot, `sa
 same content gives the same bytes. Each kind of picture has its own module.
 """
 
+from collections.abc import Mapping, Sequence
+
 from matplotlib.figure import Figure
 
 from simulator.charts_graph import stage_graph_height, stage_graph_picture
-from simulator.charts_measures import ComparedRow, bubbles, comparison, memory
+from simulator.charts_measures import ComparedRow, bubbles, bubbles_height, comparison, memory
 from simulator.charts_style import new_figure, save_figure
 from simulator.charts_timeline import gantt, gantt_height, predicted_and_measured
 from simulator.timeline import Timeline
@@ -15,6 +17,7 @@ from simulator.timeline import Timeline
 __all__ = [
     "ComparedRow",
     "bubbles",
+    "bubbles_height",
     "comparison",
     "gantt",
     "gantt_height",
@@ -31,13 +34,35 @@ MEMORY_INCHES = 2.2
 
 
 def timeline_figure(
-    timeline: Timeline, title: str = "", limit_bytes: int | None = None, *, communication: bool = False
+    timeline: Timeline,
+    title: str = "",
+    limit_bytes: int | None = None,
+    *,
+    communication: bool = False,
+    share_bytes: int = 0,
+    causes: Sequence[Mapping[str, int]] = (),
 ) -> Figure:
-    """Return a figure of a timeline: its Gantt picture, and below it memory over time where that is known."""
+    """Return a figure of a timeline: Gantt picture, memory over time where known, idle time by cause where given.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    title : str
+    limit_bytes : int, optional
+        Memory that a rank may hold.
+    communication : bool
+        Whether transfers get thin rows of their own.
+    share_bytes : int
+        Bytes that stand for one activation share, when memory is counted in those; else 0.
+    causes : sequence of mapping of str to int
+        For each rank the idle ns of each cause.
+    """
     with_memory = any(timeline.memory)
     heights = [gantt_height(timeline.num_ranks), *([MEMORY_INCHES] if with_memory else [])]
-    figure, axes = new_figure(heights)
+    figure, axes = new_figure([*heights, *([bubbles_height(len(causes))] if causes else [])])
     gantt(axes[0], timeline, title=title, communication=communication)
     if with_memory:
-        memory(axes[1], timeline, limit_bytes=limit_bytes or 0)
+        memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes)
+    if causes:
+        bubbles(axes[-1], {f"rank {rank}": row for rank, row in enumerate(causes)})
     return figure

@@ -25,6 +25,7 @@ from simulator.timeline import Timeline
 
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 MOST_CURVES = 6
+BAR_INCHES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,16 @@ class ComparedRow:
     measured_ns: int = 0
 
 
-def memory(ax: Axes, timeline: Timeline, *, limit_bytes: int = 0, title: str = "memory") -> Axes:
-    """Draw each rank's memory over time, and the limit as a line across (0: none)."""
+def memory(ax: Axes, timeline: Timeline, *, limit_bytes: int = 0, share_bytes: int = 0, title: str = "memory") -> Axes:
+    """Draw each rank's memory over time.
+
+    `limit_bytes` is drawn as a line across (0: none); with `share_bytes` the unit is activation shares of
+    that many bytes.
+    """
     peak = max((*timeline.peak_memory_bytes, limit_bytes), default=1)
     unit, size = next((name, size) for name, size in UNITS if peak >= size or size == 1)
+    if share_bytes:
+        unit, size = "activation shares", share_bytes
     end = max((span.end_ns for span in timeline.spans), default=1)
     for rank, curve in _curves(timeline).items():
         points = timeline.memory[rank]
@@ -90,6 +97,11 @@ def _curves(timeline: Timeline) -> dict[int, dict[str, Any]]:
     return curves
 
 
+def bubbles_height(num_rows: int) -> float:
+    """Return a good height in inches for idle time of so many rows."""
+    return 1.0 + BAR_INCHES * max(num_rows, 3)
+
+
 def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "idle time by cause") -> Axes:
     """Draw idle time as one stacked bar a row.
 
@@ -124,7 +136,7 @@ def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "
         ax.annotate(
             f"{total:.4g}", (total, position), (3, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE
         )
-    ax.set_xlabel("idle time, summed over ranks (ms)", fontsize=FONT_SIZE)
+    ax.set_xlabel("idle time (ms)", fontsize=FONT_SIZE)
     ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
     legend_beside(ax, handles)
     return ax

@@ -124,6 +124,20 @@ def test_memory_steps_and_limit_are_drawn_in_a_unit_that_fits(timeline: Timeline
     assert legend_of(ax) == ["rank 0", "rank 1"]
 
 
+def test_memory_is_drawn_in_activation_shares_where_it_is_counted_so() -> None:
+    ax = memory(one_axis(), Timeline(1, (), (((0, 0), (1, 6)),)), limit_bytes=8, share_bytes=2)
+    assert ax.get_ylabel() == "activation shares"
+    assert texts(ax) == ["limit 4 activation shares"]
+    assert ax.get_title(loc="left") == "memory: peak 3 activation shares"
+
+
+def test_a_figure_of_a_timeline_has_a_panel_for_each_thing_known(timeline: Timeline) -> None:
+    titles = [ax.get_title(loc="left") for ax in timeline_figure(timeline, causes=({"warm-up": 5}, {})).axes]
+    assert titles[0].startswith("step ")
+    assert titles[1:] == ["memory: peak 1 MiB", "idle time by cause"]
+    assert len(timeline_figure(replace(timeline, memory=())).axes) == 1
+
+
 def test_of_many_ranks_the_highest_and_lowest_stand_out() -> None:
     rows = tuple(((0, 5), (10, 5 + rank)) for rank in range(9))
     ax = memory(one_axis(), Timeline(9, (), rows))

@@ -19,6 +19,7 @@ from planner.commands.flags import amount, fraction, nanoseconds, positive, seco
 if TYPE_CHECKING:
     from costmodel.costs import Costs
     from simulator.bounds import Bound
+    from simulator.bubbles import BubbleCauses
     from simulator.schedule import Schedule
     from simulator.timeline import Timeline
 
@@ -92,7 +93,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     extra: dict[str, object] = {}
     if share_bytes:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
-    return _answer(args, schedule, costs, timeline, limit, extra)
+    return _answer(args, schedule, costs, timeline, limit, extra, share_bytes)
 
 
 def _costs(args: argparse.Namespace) -> tuple["Costs", int]:
@@ -144,10 +145,10 @@ def _answer(
     timeline: "Timeline",
     limit: int | None,
     extra: Mapping[str, object],
+    share_bytes: int = 0,
 ) -> Answer:
-    from simulator.bubbles import bubble_causes
-
     from simulator.bounds import family_of, lower_bound_ns
+    from simulator.bubbles import bubble_causes
 
     causes = bubble_causes(schedule, costs, timeline)
     bound = lower_bound_ns(costs, schedule.num_microbatches, family_of(schedule), limit)
@@ -168,7 +169,8 @@ def _answer(
         "optimizer_mode": args.optimizer_mode,
         **extra,
     }
-    _write_pictures(args, schedule, timeline, limit)
+    _write_trace(args, timeline)
+    _write_chart(args, schedule, timeline, limit, causes, share_bytes)
     return Answer(body, _text(body, timeline, bound))
 
 
@@ -189,12 +191,25 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     ]
 
 
-def _write_pictures(args: argparse.Namespace, schedule: "Schedule", timeline: "Timeline", limit: int | None) -> None:
+def _write_trace(args: argparse.Namespace, timeline: "Timeline") -> None:
     if args.trace:
         from simulator.trace import write_trace
 
         write_trace(args.trace, timeline)
+
+
+def _write_chart(
+    args: argparse.Namespace,
+    schedule: "Schedule",
+    timeline: "Timeline",
+    limit: int | None,
+    causes: "BubbleCauses",
+    share_bytes: int,
+) -> None:
     if args.chart:
         from simulator.charts import save_figure, timeline_figure
 
-        save_figure(timeline_figure(timeline, title=schedule.name, limit_bytes=limit), args.chart)
+        figure = timeline_figure(
+            timeline, title=schedule.name, limit_bytes=limit, share_bytes=share_bytes, causes=causes.per_rank
+        )
+        save_figure(figure, args.chart)
