@@ -110,11 +110,12 @@ def _costs(args: argparse.Namespace) -> tuple["Costs", int]:
         return read_costs(args.costs), 0
     if not args.ranks:
         raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
-    value: Mapping[str, int] = {name: getattr(args, name) for name in UNIFORM}
     chunks = args.chunks or 1
     kept = 0.5 if args.w_memory_fraction is None else args.w_memory_fraction
-    times = [1000 if value[name] is None else value[name] for name in UNIFORM[1:4]]
-    return uniform_costs(args.ranks, chunks, *times, args.p2p_ns or 0, kept), share_bytes(chunks, kept)
+    given_ns = (args.forward_ns, args.backward_input_ns, args.backward_weight_ns)
+    forward_ns, input_ns, weight_ns = (1000 if value is None else value for value in given_ns)
+    costs = uniform_costs(args.ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept)
+    return costs, share_bytes(chunks, kept)
 
 
 def _closed(schedule: "Schedule", costs: "Costs") -> "Schedule":
