@@ -1,14 +1,16 @@
 """Any split of a model into parts computes the loss and gradients of the whole model, exactly."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.profiling.batches import TrainingModel, split_batch
-from costmodel.profiling.capture import capture
+from costmodel.profiling.capture import capture, operator_graph
 from costmodel.profiling.models import load_model
 from costmodel.profiling.parts import extract
 
@@ -112,6 +114,86 @@ class Views(nn.Module):
         return (g + column.unsqueeze(-1)).reshape(x.shape[0], 8)
 
 
+class StraightThrough(torch.autograd.Function):
+    """Rounds, and passes on the gradient of values below one in size."""
+
+    @staticmethod
+    def forward(ctx, x, steps):
+        ctx.save_for_backward(x)
+        return torch.round(x * steps) / steps
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (x.abs() < 1), None
+
+
+class Quantised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(StraightThrough.apply(self.first(x), 4.0))
+
+
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.first(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = self.second(h)
+        return self.third(h.float())
+
+
+class Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bags, self.head = nn.EmbeddingBag(20, 8, mode="sum"), nn.Linear(8, 4)
+
+    def forward(self, indices, offsets):
+        return self.head(self.bags(indices, offsets))
+
+
+class SequenceFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+
+class FixedBatch(nn.Module):
+    """Turns the batch size into a plain number, which export cannot keep open."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(self.first(x).reshape(int(x.shape[0]), 8))
+
+
+class Routed(nn.Module):
+    """Top-2 of three experts, each weighted: a mixture without data-dependent shapes."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(8, 3), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            out = out + expert(x) * (weights * (chosen == index)).sum(-1, keepdim=True)
+        return out
+
+
 def squared(output, targets=None):
     output = output["out"] if isinstance(output, dict) else output
     return (output.float() ** 2).mean() if targets is None else F.mse_loss(output, targets)
@@ -122,6 +204,17 @@ def model_of(module, *args, loss=squared, targets=None, **kwargs):
     return TrainingModel(
         type(module).__name__, module.train(), args, kwargs, targets, targets is not None, loss, {}, first.shape[0]
     )
+
+
+def bags_model():
+    def indices(value, k, n):
+        return value.reshape(4, 3)[k * 4 // n : (k + 1) * 4 // n].reshape(-1)
+
+    def offsets(value, k, n):
+        return torch.arange(0, 12 // n, 3)
+
+    model = model_of(Bags(), torch.arange(12), torch.arange(0, 12, 3))
+    return replace(model, split={0: indices, 1: offsets}, batch=4)
 
 
 def own_models():
@@ -136,6 +229,11 @@ def own_models():
         ),
         "frozen-trunk": model_of(FrozenTrunk(), torch.randn(4, 8)),
         "views": model_of(Views(), torch.randn(4, 8)),
+        "custom-function": model_of(Quantised(), torch.randn(4, 8)),
+        "autocast": model_of(Autocast(), torch.randn(4, 8)),
+        "bags": bags_model(),
+        "sequence-first": replace(model_of(SequenceFirst(), torch.randn(5, 4, 16)), split={0: 1}, batch=4),
+        "mixture": model_of(Routed(), torch.randn(4, 8)),
     }
 
 
@@ -224,6 +322,37 @@ def test_parts_of_an_awkward_model_give_exactly_the_whole_models_loss_and_gradie
     assert check_exact(own_models()[name]).static_batch is None
 
 
+def test_a_model_that_fixes_its_batch_is_captured_at_the_size_that_is_asked_for():
+    model = model_of(FixedBatch(), torch.randn(4, 8))
+    captured = capture(model, 2)
+    assert captured.static_batch == 2
+    assert operator_graph(captured, (2, 4)).tensors[0].size_bytes == (64, 128)
+    with pytest.raises(DoesNotMatch, match="fixes its batch"):
+        captured.bind(model)
+
+
+def test_a_size_at_which_the_model_cannot_run_is_named():
+    class Normed(nn.Sequential):
+        pass
+
+    captured = capture(model_of(Normed(nn.Linear(8, 8), nn.BatchNorm1d(8)), torch.randn(4, 8)))
+    with pytest.raises(InvalidInput, match="cannot run with a micro-batch of 1"):
+        operator_graph(captured, (1,))
+
+
+def test_a_custom_autograd_function_is_one_operator():
+    captured = capture(own_models()["custom-function"])
+    assert [group.kind for group in captured.groups.values()] == ["linear", "StraightThrough", "linear"]
+
+
+def test_a_part_refuses_operators_and_tensors_of_another_model():
+    captured = capture(own_models()["tied"])
+    with pytest.raises(DoesNotMatch, match="no operator 'conv'"):
+        extract(captured, ["conv"])
+    with pytest.raises(DoesNotMatch, match="'embedding' is not computed by these operators"):
+        extract(captured, ["loss"], ["embedding"])
+
+
 def test_an_in_place_operator_is_one_operator_with_its_producer():
     captured = capture(own_models()["in-place"])
     names = [[node.name for node in group.nodes] for group in captured.groups.values()]
@@ -256,8 +385,6 @@ def test_masks_and_sizes_are_replicated_and_never_sent():
 
 
 def test_frozen_operators_are_not_trainable():
-    from costmodel.profiling.capture import operator_graph
-
     graph = operator_graph(capture(own_models()["frozen-trunk"]), (2,))
     assert {o.name: o.trainable for o in graph.operators if o.kind == "linear"} == {
         "linear": False,

@@ -17,6 +17,7 @@ from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.profiling.batches import TrainingModel, take
 from costmodel.profiling.export import Program, export_program, fetch
+from costmodel.profiling.models import explain
 from costmodel.profiling.passes import (
     drop_checks,
     group_nodes,
@@ -131,9 +132,21 @@ class Capture:
         return other
 
     def describe(self, microbatch_size: int) -> Mapping[str, tuple[TensorInfo, ...]]:
-        """Return every node's tensors (by node name) at a micro-batch size, without computing them."""
+        """Return every node's tensors (by node name) at a micro-batch size, without computing them.
+
+        Raises
+        ------
+        InvalidInput
+            When the model cannot run at that size (BatchNorm over a single value, say).
+        """
         leaves = tuple(self.bind(take(self.model, microbatch_size)).values())
-        return describe_values(self.program.module, leaves)
+        try:
+            return describe_values(self.program.module, leaves)
+        except Exception as error:
+            raise InvalidInput(
+                f"{self.model.name}: the model cannot run with a micro-batch of {microbatch_size}: {explain(error)}; "
+                "choose other micro-batch sizes"
+            ) from None
 
     def tensors(self, microbatch_size: int) -> Mapping[str, TensorInfo]:
         """Return shape, dtype and gradient flag of every tensor that flows, at a micro-batch size."""

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from costmodel.errors import InvalidInput
 from costmodel.profiling.attention import agrees, mask_free_attention, without_cache
 from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
+from costmodel.profiling.custom_functions import opaque_custom_functions
 from costmodel.profiling.models import explain
 
 CAPTURE_SAMPLES = 2
@@ -86,7 +87,7 @@ def _export(model: TrainingModel, dynamic: bool) -> fx.GraphModule:
         assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
         return module
 
-    with _quiet(), without_cache(model):
+    with _quiet(), without_cache(model), opaque_custom_functions():
         with mask_free_attention(model) as changes:
             module = export()
         return module if not changes or agrees(model, module) else export()

@@ -15,6 +15,7 @@ from torch import fx
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from costmodel.profiling.custom_functions import OpaqueFunction
 from costmodel.profiling.shapes import TensorInfo
 
 Infos = Mapping[str, tuple[TensorInfo, ...]]
@@ -188,6 +189,8 @@ def kind_of(nodes: Sequence[fx.Node]) -> str:
 
 
 def _kind(node: fx.Node) -> str:
+    if isinstance(node.target, OpaqueFunction):
+        return node.target.function.__name__
     schema = getattr(node.target, "_schema", None)
     name = schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", str(node.target))
     return str(name).strip("_")

@@ -1,0 +1,58 @@
+"""Custom autograd functions as opaque operators of the capture.
+
+torch.export traces into their forward and drops their own backward: a straight-through estimator would
+silently get other gradients. While a model is exported each call therefore becomes one node that
+calls the function itself. Leaves out torch's own functions, and functions that no fake tensor can run
+(hand-written kernels): those torch.export refuses.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from torch.utils import _pytree as pytree
+
+
+class OpaqueFunction(HigherOrderOperator):
+    """An autograd function as a node's target; called outside of tracing it is that function."""
+
+    def __init__(self, function: type[torch.autograd.Function], name: str) -> None:
+        super().__init__(name)  # type: ignore[no-untyped-call]
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; while a graph is traced, note the call as one node."""
+        mode = get_proxy_mode()
+        if mode is None:
+            return self.function.apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        with disable_proxy_modes_tracing():
+            value = _APPLY.__func__(self.function, *args, **kwargs)
+        tracer: Any = mode.tracer
+        sources, named = pytree.tree_map(tracer.unwrap_proxy, (args, kwargs))
+        proxy = tracer.create_proxy("call_function", self, sources, named, name=self.function.__name__)
+        return track_tensor_tree(value, proxy, constant=None, tracer=tracer)
+
+
+_APPLY = vars(torch.autograd.Function)["apply"]
+_known: dict[type[torch.autograd.Function], OpaqueFunction] = {}
+
+
+@contextmanager
+def opaque_custom_functions() -> Iterator[None]:
+    """Within the block every custom autograd function that is traced becomes one node."""
+
+    def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        if get_proxy_mode() is None or function.__module__.partition(".")[0] == "torch":
+            return _APPLY.__func__(function, *args, **kwargs)
+        if function not in _known:
+            _known[function] = OpaqueFunction(function, f"{function.__name__}_{len(_known)}")
+        return _known[function](*args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = _APPLY  # type: ignore[method-assign]
