@@ -11,10 +11,12 @@ from pathlib import Path
 
 from costmodel.errors import InvalidInput
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
-from costmodel.links import LINKS_KEYS, LinkClass, Links, SizeRange, read_links
+from costmodel.links import LINKS_KEYS, SLOWEST_GBS, LinkClass, Links, SizeRange, read_links
 
 CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
 GIB = 2**30
+SLOWEST = 1e-6
+"""Speed factor of a rank: at least this, at most its inverse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,10 @@ class Cluster:
             raise InvalidInput("no devices; give at least one [[host]]")
         self._check_groups()
         for rank, speed in self.speeds:
-            if not 0 <= rank < self.num_devices or speed <= 0:
+            if not 0 <= rank < self.num_devices or not SLOWEST <= speed <= 1 / SLOWEST:
                 raise InvalidInput(
-                    f"rank {rank} with speed {speed:g}: ranks are 0 to {self.num_devices - 1}, speeds above 0"
+                    f"rank {rank} with speed {speed:g}: ranks are 0 to {self.num_devices - 1}, speeds {SLOWEST:g} to "
+                    f"{1 / SLOWEST:g}"
                 )
 
     @cached_property
@@ -146,10 +149,10 @@ class Cluster:
         if not self.groups and self.num_devices > 1:
             raise InvalidInput("no [[link]]; several devices need one whose group holds them all (group = 0)")
         for group in self.groups:
-            if group.bandwidth_gbs <= 0 or group.latency_ns < 0 or group.shared_gbs < 0:
+            if group.bandwidth_gbs < SLOWEST_GBS or group.latency_ns < 0 or group.shared_gbs < 0:
                 raise InvalidInput(
-                    f"link {group.name!r}: bandwidth_gbs {group.bandwidth_gbs:g} must be above 0 (10^9 bytes a second, "
-                    "one direction), latency_us and shared_gbs not below 0"
+                    f"link {group.name!r}: bandwidth_gbs {group.bandwidth_gbs:g} must be at least {SLOWEST_GBS:g} "
+                    "(10^9 bytes a second, one direction), latency_us and shared_gbs not below 0"
                 )
             if group.group and self.num_devices % group.group:
                 raise InvalidInput(

@@ -14,6 +14,9 @@ from costmodel.files import Node, document, read_json, write_json
 LINKS_FORMAT, LINKS_VERSION = "penstock-links", 1
 CLASSES = ("p2p", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
+SLOWEST_GBS = 1e-9
+"""One byte a second: no link is slower, and times stay numbers that can be rounded."""
+
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
@@ -24,8 +27,10 @@ class SizeRange:
     bandwidth_gbs: float
 
     def __post_init__(self) -> None:
-        if self.bandwidth_gbs <= 0:
-            raise InvalidInput(f"bandwidth_gbs is {self.bandwidth_gbs:g}; it must be above 0 (10^9 bytes a second)")
+        if self.bandwidth_gbs < SLOWEST_GBS:
+            raise InvalidInput(
+                f"bandwidth_gbs is {self.bandwidth_gbs:g}; it must be at least {SLOWEST_GBS:g} (10^9 bytes a second)"
+            )
         if min(self.min_bytes, self.latency_ns) < 0:
             raise InvalidInput("min_bytes and latency_ns must not be negative")
 

@@ -31,7 +31,7 @@ MEANING = (
     r"must be a rising list|must start at 0 and rise",
     r"spans on one stream follow each other|overlaps",
     r"there is no such file|cannot be read",
-    r"speeds above 0|the cluster has",
+    r"ranks are 0 to|the cluster has",
     r"lists of one length",
 )
 """What only a reader sees: how parts of a file fit together. A schema sees shapes."""
