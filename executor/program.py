@@ -123,12 +123,23 @@ class Program:
         outs = [self._end(wire, Direction.FORWARD, stage, first) for wire in stage.outgoing]
         return partial(self._collect, ins), partial(self._compute, stage.forward, first, outs)
 
+    def recompute(self, action: Action) -> Bound:
+        """R: the forward again."""
+        stage = self.stages[action.stage]
+        return None, lambda _: stage.recompute(action.microbatch)
+
+    def weight_backward(self, action: Action) -> Bound:
+        """W: what the I of the same group has left."""
+        stage = self.stages[action.stage]
+        return None, lambda _: stage.weight_backward(action.microbatch)
+
     def backward(self, action: Action) -> Bound:
-        """B: gradients of the outputs in, gradients of what was received out."""
+        """B or I: gradients of the outputs in, gradients of what was received out."""
         stage, first = self.stages[action.stage], action.microbatch
+        work = stage.backward if action.kind is Kind.B else stage.input_backward
         ins = [self._end(wire, Direction.BACKWARD, stage, first) for wire in stage.outgoing]
         outs = [self._end(wire, Direction.BACKWARD, stage, first) for wire in stage.incoming]
-        return partial(self._collect, ins), partial(self._compute, stage.backward, first, outs)
+        return partial(self._collect, ins), partial(self._compute, work, first, outs)
 
     def send(self, action: Action) -> Bound:
         """SEND: a message of the mailbox goes to the rank that will use it."""
@@ -226,6 +237,9 @@ class _End:
 _TABLE: Mapping[Kind, tuple[str, Callable[[Program, Action], Bound]]] = {
     Kind.F: ("compute", Program.forward),
     Kind.B: ("compute", Program.backward),
+    Kind.I: ("compute", Program.backward),
+    Kind.W: ("compute", Program.weight_backward),
+    Kind.R: ("compute", Program.recompute),
     Kind.SEND_F: ("send", Program.send),
     Kind.SEND_B: ("send", Program.send),
     Kind.RECV_F: ("receive", Program.receive),

@@ -2,7 +2,8 @@
 
 Received tensors become leaves of the stage's own autograd graph; a tensor that is passed on (relayed) is
 such a leaf too, so its downstream gradient adds to the local one by itself. Outputs are kept only as the
-edges at which the backward starts, so that memory follows the plan. Leaves out messages and order.
+edges at which the backward starts, so that memory follows the plan. A stage that recomputes draws the same
+random numbers again, but updates buffers (BatchNorm's averages) twice. Leaves out messages and order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.graph import LOSS
 from costmodel.profiling.parts import LOSS_WEIGHT, Part
+from executor.split import Deferred, Queue
 from executor.wiring import Wire
 
 Gradients = dict[str, torch.Tensor]
@@ -24,6 +26,8 @@ class Running:
     """What a stage keeps of one micro-batch group from its forward until its backward."""
 
     leaves: dict[str, torch.Tensor]
+    random_state: torch.Tensor | None = None
+    recorded: bool = True
     roots: dict[str, GradientEdge] = field(default_factory=dict)
     loss: torch.Tensor | None = None
     loss_gradient: torch.Tensor | None = None
@@ -46,6 +50,10 @@ class Stage:
         Whether it has backwards.
     inputs : callable
         First micro-batch -> (raw inputs by name, targets).
+    recomputes : bool
+        Whether a forward keeps nothing but what was received, and runs again before its backward.
+    queue : Queue or None
+        Where a split part leaves its weight halves.
     losses : list of (loss, weight or None)
         Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
     """
@@ -58,39 +66,55 @@ class Stage:
     num_microbatches: int
     trains: bool
     inputs: Callable[[int], tuple[Mapping[str, Any], Any]]
+    recomputes: bool = False
+    queue: Queue | None = None
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
+    weight_halves: dict[int, list[Deferred]] = field(default_factory=dict)
 
     def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the part for the group that starts at micro-batch `first`.
 
         `received` holds the tensors of each incoming wire; returned are those of each outgoing one.
         """
-        with torch.set_grad_enabled(self.trains):
-            leaves = self._leaves(received)
-            raw, targets = self.inputs(first)
-            result = self.part({**leaves, **raw}, targets)
-        running = Running(leaves)
+        running = Running(self._leaves(received), recorded=self.trains and not self.recomputes)
+        if self.recomputes:
+            running.random_state = torch.get_rng_state()
+        result = self._run(first, running)
         if self.part.has_loss:
-            self._note_loss(running, result)
+            loss, weight = result[LOSS], result.get(LOSS_WEIGHT)
+            self.losses.append((loss.detach(), None if weight is None else weight.detach()))
         if self.trains:
-            for wire in self.outgoing:
-                for position in wire.gradients:
-                    name = wire.names[position]
-                    tensor = result[name] if name in result else leaves[name]
-                    if name not in running.roots and tensor.requires_grad:
-                        running.roots[name] = get_gradient_edge(tensor)
             self.running[first] = running
         return [
-            [(result[name] if name in result else leaves[name]).detach() for name in wire.names]
+            [(result[name] if name in result else running.leaves[name]).detach() for name in wire.names]
             for wire in self.outgoing
         ]
+
+    def recompute(self, first: int) -> None:
+        """Run a group's forward again, now for its backward, with the random numbers of the first time."""
+        running = self.running[first]
+        if running.recorded or running.random_state is None:
+            return
+        running.recorded = True
+        later = torch.get_rng_state()
+        torch.set_rng_state(running.random_state)
+        self._run(first, running)
+        torch.set_rng_state(later)
 
     def backward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the whole backward of a group; parameters accumulate in ``.grad``.
 
         `received` holds the gradients of each outgoing wire; returned are those of each incoming one.
         """
+        gradients = self.input_backward(first, received)
+        if self.queue is not None:
+            self.weight_backward(first)
+        return gradients
+
+    def input_backward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+        """Run the backward of a group; a split part leaves its weight halves for `weight_backward`."""
+        self.recompute(first)
         running = self.running.pop(first)
         edges: list[Any] = []
         gradients: list[torch.Tensor | None] = []
@@ -103,10 +127,34 @@ class Stage:
             gradients.append(running.loss_gradient)
         if edges:
             torch.autograd.backward(edges, gradients)
+        if self.queue is not None:
+            self.weight_halves[first] = self.queue.drain()
         return [
             [_gradient_of(running.leaves[wire.names[position]]) for position in wire.gradients]
             for wire in self.incoming
         ]
+
+    def weight_backward(self, first: int) -> None:
+        """Run the weight halves that a group's `input_backward` has left."""
+        for half in self.weight_halves.pop(first):
+            half.run()
+
+    def _run(self, first: int, running: Running) -> dict[str, torch.Tensor]:
+        """Compute the part; while recorded, note where its backward starts."""
+        raw, targets = self.inputs(first)
+        with torch.set_grad_enabled(running.recorded):
+            result = self.part({**running.leaves, **raw}, targets)
+        if not running.recorded:
+            return result
+        if self.part.has_loss:
+            self._note_loss(running, result)
+        for wire in self.outgoing:
+            for position in wire.gradients:
+                name = wire.names[position]
+                tensor = result[name] if name in result else running.leaves[name]
+                if name not in running.roots and tensor.requires_grad:
+                    running.roots[name] = get_gradient_edge(tensor)
+        return result
 
     def _leaves(self, received: Sequence[Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
         leaves: dict[str, torch.Tensor] = {}
@@ -122,7 +170,6 @@ class Stage:
         # The total weight is known only at the end of the step, so a weighted sum is divided by it then.
         share = self.multiple / self.num_microbatches if weight is None else 1.0
         running.loss_gradient = torch.full_like(loss, share)
-        self.losses.append((loss.detach(), None if weight is None else weight.detach()))
 
     def _summed(self, received: Sequence[Sequence[torch.Tensor]]) -> Gradients:
         """Sum the gradients of each sent tensor over its consumers, in order of stage."""

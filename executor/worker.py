@@ -20,6 +20,7 @@ from executor.feed import Feed
 from executor.optimizer import MakeOptimizer, planned_optimizer, stage_optimizers
 from executor.program import Instruction, Program
 from executor.reduction import Reduction
+from executor.split import Queue, split_part
 from executor.stage import Stage
 from executor.transport import Transport
 from executor.watch import Watch
@@ -67,6 +68,7 @@ class Worker:
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
+        self._recomputed = frozenset(action for action in self.order if action.kind is Kind.R)
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
@@ -182,7 +184,9 @@ class Worker:
 
     def _stage(self, index: int) -> Stage:
         planned = self.plan.stages[index]
-        part = self._part(index)
+        kinds = {action.kind for action in self.order if action.stage == index}
+        queue = Queue() if Kind.I in kinds else None
+        part = self._part(index) if queue is None else split_part(self._part(index), queue)
         read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
@@ -193,6 +197,8 @@ class Worker:
             self.plan.batch.num_microbatches,
             self.wiring.graph.backward[index],
             read,
+            recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
+            queue=queue,
         )
 
     def _part(self, index: int) -> Part:
@@ -227,7 +233,12 @@ class Worker:
             return stage.cost.reduce_ns
         parts: Any = {
             Kind.F: ("forward_ns",),
+            Kind.R: ("recompute_ns",),
+            Kind.I: ("recompute_ns", "backward_input_ns"),
+            Kind.W: ("backward_weight_ns",),
             Kind.B: ("recompute_ns", "backward_input_ns", "backward_weight_ns"),
         }.get(action.kind, ())
+        if Action(Kind.R, action.stage, action.microbatch) in self._recomputed and action.kind is not Kind.R:
+            parts = [name for name in parts if name != "recompute_ns"]
         index = action.microbatch // stage.microbatch_multiple
         return sum(at(getattr(stage.cost, name), index) for name in parts)

@@ -11,7 +11,7 @@ from costmodel.strategy import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from planner.plan import Plan
-from tests.plans_by_hand import in_equal_runs, plan_by_hand
+from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 
 
 @cache
@@ -23,7 +23,9 @@ def make_plan(model: str, num_stages: int = 3, configs: Sequence[dict[str, Any]]
     source = captured(model)
     groups = options.pop("groups", None) or in_equal_runs(source.operators, num_stages)
     made = [StageConfig(**config) for config in configs] if configs else None
-    return plan_by_hand(source, groups, configs=made, **options)
+    schedule = options.pop("schedule", "graph-1f1b")
+    made_by = {"split": split_backwards, "recompute": with_recompute}.get(schedule, schedule)
+    return plan_by_hand(source, groups, configs=made, schedule=made_by, **options)
 
 
 def whole_batch(model: str, plan: Plan) -> TrainingModel:

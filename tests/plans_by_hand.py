@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
 from costmodel.costs import Costs, EdgeCost, StageCost
@@ -10,6 +11,7 @@ from costmodel.profiling.capture import Capture, operator_graph
 from costmodel.strategy import StageConfig
 from executor.reduction import reduced_stages
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
+from simulator.actions import Action, Kind
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule
@@ -34,6 +36,42 @@ def tensors_between(graph: OperatorGraph, stage_of: dict[str, int], relay: bool)
         for ends in hops or [(source, target) for target in sorted(targets)]:
             edges.setdefault(ends, {})[tensor.name] = None
     return edges
+
+
+def split_backwards(costs: Costs, num_microbatches: int, lag: int = 1) -> Schedule:
+    """graph-1f1b with each B as I, and W `lag` backwards later."""
+    fused = build_schedule("graph-1f1b", costs, num_microbatches)
+    return replace(fused, name="by-hand", orders=tuple(_split(order, lag) for order in fused.orders))
+
+
+def _split(order: Sequence[Action], lag: int) -> tuple[Action, ...]:
+    done: list[Action] = []
+    late: list[Action] = []
+    for action in order:
+        if action.kind is not Kind.B:
+            done.append(action)
+            continue
+        done.append(replace(action, kind=Kind.I))
+        late.append(replace(action, kind=Kind.W))
+        if len(late) > lag:
+            done.append(late.pop(0))
+    return (*done, *late)
+
+
+def with_recompute(costs: Costs, num_microbatches: int) -> Schedule:
+    """graph-1f1b with R before each B of every other stage."""
+    fused = build_schedule("graph-1f1b", costs, num_microbatches)
+    orders = tuple(
+        tuple(
+            step
+            for action in order
+            for step in (
+                (replace(action, kind=Kind.R), action) if action.kind is Kind.B and action.stage % 2 == 0 else (action,)
+            )
+        )
+        for order in fused.orders
+    )
+    return replace(fused, name="by-hand", orders=orders)
 
 
 def plan_by_hand(

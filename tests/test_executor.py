@@ -67,3 +67,36 @@ def test_stages_may_take_several_microbatches_in_one_action(ranks, multiples):
 
 def test_a_second_step_starts_from_fresh_gradients(ranks):
     assert_exact(ranks.run(jobs.errors, model="two_branch", num_steps=2))
+
+
+@pytest.mark.parametrize("model", ["small_mmt", "small_gpt", "two_branch", "masked", "frozen"])
+def test_split_backward_gives_exactly_the_same_gradients(ranks, model):
+    # "masked" divides by its total weight at the end, which rounds.
+    assert_exact(ranks.run(jobs.errors, model=model, schedule="split"), limit=1e-6 if model == "masked" else 0.0)
+
+
+def test_split_backward_with_replicas_and_ties(ranks):
+    answers = ranks.run(jobs.errors, model="tied_gpt", schedule="split", ranks=[(0, 1), (2,), (1, 2)])
+    assert_exact(answers, limit=1e-6)
+
+
+@pytest.mark.parametrize("model", ["small_gpt", "two_branch"])
+def test_recomputed_stages_give_exactly_the_same_gradients(ranks, model):
+    assert_exact(ranks.run(jobs.errors, model=model, schedule="recompute"))
+
+
+def test_a_stage_configured_to_recompute_needs_no_action_for_it(ranks):
+    configs = [{"recompute": "full"}, {}, {"recompute": "full"}]
+    assert_exact(ranks.run(jobs.errors, model="two_branch", configs=configs))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2", "zb-auto", "graph-eager-1f1b"])
+def test_schedules_of_the_catalogue_run_exactly(ranks, schedule):
+    assert_exact(ranks.run(jobs.errors, model="small_gpt", schedule=schedule, num_microbatches=6))
+
+
+@pytest.mark.parametrize("schedule", ["interleaved-1f1b", "looped-bfs"])
+def test_looped_placements_run_exactly(ranks, schedule):
+    placed = [(0,), (1,), (2,), (0,), (1,), (2,)]
+    options = {"num_stages": 6, "ranks": placed, "schedule": schedule, "num_microbatches": 6, "relay": True}
+    assert_exact(ranks.run(jobs.errors, model="small_gpt", **options), limit=1e-6)
