@@ -51,9 +51,11 @@ def test_a_line_cut_off_by_a_kill_is_measured_again(tmp_path):
         assert keys(path) == list("abcde")
 
 
-def test_without_resume_a_journal_begins_anew(tmp_path):
+def test_without_insisting_a_journal_is_resumed_when_it_agrees_and_begun_anew_when_not(tmp_path):
     path = tmp_path / "j"
-    fill(path, False)
+    fill(path, False, limit=2)
+    assert fill(path, False) == list("cde")
+    assert Journal(path, {**HEADING, "repeats": 5}, False).items == {}
     assert fill(path, False) == list("abcde")
 
 

@@ -24,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32", help="of parameters and inputs (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=9, help="timed steps a size (default %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="continue the journal beside the output file")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="insist on continuing the journal beside the output file; by default it is continued if it agrees",
+    )
     parser.add_argument("--no-links", action="store_true", help="measure no links between two local ranks")
     parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
 

@@ -25,7 +25,8 @@ class Journal:
     heading : mapping
         What is measured and how.
     resume : bool
-        Whether to take over what the file holds; else it starts anew.
+        Insist on taking over what the file holds. Otherwise that happens when its heading agrees, and
+        a journal of anything else begins anew.
 
     Raises
     ------
@@ -39,12 +40,20 @@ class Journal:
         heading = json.loads(json.dumps(heading))  # as it will be read back
         if path is None:
             return
-        if resume and path.exists():
-            self._take_over(path, heading)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = _whole_lines(path)
+        differing = [name for name in heading if lines and lines[0].get(name) != heading[name]]
+        if differing and resume:
+            name = differing[0]
+            raise UsageError(
+                f"{path} was begun with {name} {lines[0].get(name)!r}, now it is {heading[name]!r}; "
+                "run with the same options, or without --resume to begin anew"
+            )
+        if differing or not lines:
             path.write_text("")
             self._append(heading)
+        else:
+            self.items.update((key, value) for key, value in lines[1:])
 
     def item(self, key: str, measure: Callable[[], T]) -> T:
         """Return the item that is there, or measure it and write it down.
@@ -70,20 +79,13 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
-    def _take_over(self, path: Path, heading: Mapping[str, Any]) -> None:
-        """Read all whole lines, and cut off the one that a kill left half written."""
-        text = path.read_text()
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            os.truncate(path, len(whole.encode()))
-        lines = [json.loads(line) for line in whole.splitlines()]
-        if not lines:
-            self._append(heading)
-            return
-        for name, value in heading.items():
-            if lines[0].get(name) != value:
-                raise UsageError(
-                    f"{path} was begun with {name} {lines[0].get(name)!r}, now it is {value!r}; "
-                    "run with the same options, or without --resume to begin anew"
-                )
-        self.items.update((key, value) for key, value in lines[1:])
+
+def _whole_lines(path: Path) -> list[Any]:
+    """Read all whole lines, and cut off the one that a kill left half written."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        os.truncate(path, len(whole.encode()))
+    return [json.loads(line) for line in whole.splitlines()]

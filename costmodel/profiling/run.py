@@ -102,7 +102,7 @@ def profile(
     journal_path : Path, optional
         Where measured items are kept; the caller removes it once the profile is written.
     resume : bool
-        Take over what that journal holds.
+        Insist on taking over what that journal holds; by default that happens when it agrees.
     say : callable
         Gets one line of text at each step, with the time left.
 
