@@ -37,6 +37,18 @@ def _engines_agree(num_cases: int) -> list[str]:
     return disagreements(num_cases)
 
 
+def _closed_forms(num_cases: int) -> list[str]:
+    from tests.schedule_promises import closed_form_failures
+
+    return closed_form_failures(num_cases)
+
+
+def _schedules_of_peers(num_rows: int) -> list[str]:
+    from tests.schedule_promises import REFERENCES, SYNTHESES, reference_failures
+
+    return reference_failures(num_rows, {**REFERENCES, **SYNTHESES})
+
+
 PROMISES = [
     Promise(
         "engines-agree",
@@ -44,6 +56,20 @@ PROMISES = [
         1_500,
         50_000,
         _engines_agree,
+    ),
+    Promise(
+        "closed-forms",
+        "Closed forms of bubble and peak memory are exact under their conditions, for p <= 16 and m <= 64",
+        300,
+        20_000,
+        _closed_forms,
+    ),
+    Promise(
+        "schedules-of-peers",
+        "Schedules take no longer and no more memory than the published schedules of peers",
+        120,
+        1_500,
+        _schedules_of_peers,
     ),
 ]
 """All promises; a new one is a row here."""

@@ -30,9 +30,9 @@ KIND = ScheduleKind(
     orders=orders,
     bubble=ClosedForm(
         "(p - 1) T + 2 c ((p - 1) m / p + p - 2)",
-        "c = 0, or p divides m and 2 c <= T",
+        "c = 0, or p divides m",
         _bubble,
-        lambda u: u.p2p == 0 or (u.microbatches % u.ranks == 0 and 2 * u.p2p <= u.work),
+        lambda u: u.p2p == 0 or u.microbatches % u.ranks == 0,
     ),
     peak=ClosedForm("min(m, p - r)", "always", lambda u, rank: min(u.microbatches, u.ranks - rank), always),
 )

@@ -1,4 +1,4 @@
-"""`zb-h2`: split backwards and twice the memory, the span free of bubbles."""
+"""`zb-h2`: split backwards and twice the memory, the span free of bubbles at equal times."""
 
 from simulator.schedules.closed_forms import weights_are_short
 from simulator.schedules.handcrafted import handcrafted
@@ -19,7 +19,7 @@ KIND = ScheduleKind(
     name="zb-h2",
     placement="line",
     split=True,
-    description="2 (p - r) - 1 micro-batches in flight, so that no rank waits between its first and last action",
+    description="2 (p - r) - 1 micro-batches in flight; at F = I = W no rank waits between its first and last action",
     source="Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), section 2",
     orders=orders,
     bubble=ClosedForm(
