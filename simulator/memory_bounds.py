@@ -15,18 +15,21 @@ trip but the last takes min(F, W) longer. When forward i + c starts, either i + 
 then f_{i+c} >= f_{i+1} + rho >= f_i + F + rho; or i have, c activations are kept, and so no weights: the W of those
 i are over, that of the last-started one no earlier than f_i + rho + W.
 
-First backward. Before the first I or B of a rank begins, at t, nothing of its stages is freed: the forwards
-that ran by then fit the limit together, and take at most Phi (a knapsack, filled in fractions). All other
-forwards, and every backward, run at t or later, and t is at least the earliest start of any of the rank's
-backwards: step >= t + (sum of F - Phi) + sum of backwards + tail.
+First backward and last forward. Before the first I or B of a rank begins, at t, nothing of its stages is freed: the
+forwards that ran by then fit the limit together, and take at most Phi (a knapsack). All other forwards, and
+every backward, run at t or later, and t is at least the earliest start of any of the rank's backwards. If not all
+forwards fit, the last one, x, begins behind t. From then until x's own I or B begins, rho - I later at least, the
+rank has x itself and what is left of the others: I and W where the activation is kept, W where only its part is.
+These fit the limit beside x, and take at most Psi (a knapsack again); the rest of that time nothing of them
+runs. So step >= t + (sum of F - Phi) + sum of backwards + max(0, rho - I - F - Psi) + tail.
 
 Leaves out forwards of stages without backward (they free what they take), those whose orders hold an R (they
-keep their inputs only) and memory that is shared unevenly
-between stages over time.
+keep their inputs only), and how several stages of a rank share its memory over time.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
 
 from costmodel.errors import NoPlanFits
@@ -60,7 +63,7 @@ class MemoryLimit:
     def bounds(self) -> Iterator[tuple[int, int, int, str]]:
         """Yield (ns, rank, stage, argument) of every bound."""
         for rank, forwards in self._forwards.items():
-            yield self._first_backward(rank, forwards)
+            yield self._first_and_last(rank, forwards)
             for stage in sorted({job.stage for job in forwards}):
                 yield self._round_trips(rank, stage, [job for job in forwards if job.stage == stage])
 
@@ -103,35 +106,42 @@ class MemoryLimit:
         weights = (step.durations[replace(job, kind=Kind.W)] for job in forwards)
         return min(*weights, *(step.durations[job] for job in forwards))
 
-    def _first_backward(self, rank: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
+    def _first_and_last(self, rank: int, forwards: Sequence[Action]) -> tuple[int, int, int, str]:
         step = self.step
-        stages = {job.stage for job in forwards}
-        closing = (*_RETURNS, Kind.W)
-        after = [j for j in step.jobs if j.kind in closing and j.stage in stages and step.rank(j) == rank]
-        forward_ns = sum(step.copies(j) * step.durations[j] for j in forwards)
-        backward_ns = sum(step.copies(j) * step.durations[j] for j in after)
-        begin = min(step.earliest[j] for j in after if j.kind in _RETURNS)
-        tail = min(step.tails[j] for j in (*forwards, *after))
-        rest = max(0, forward_ns - self._most_before(rank, forwards))
-        where = max(stages, key=lambda s: sum(step.durations[j] for j in after if j.stage == s))
-        return begin + rest + backward_ns + tail, rank, where, f"first backward of rank {rank} under the limit"
+        backs = [back for job in forwards for back in self._backward(job)]
+        total_ns = sum(step.copies(job) * step.durations[job] for job in (*forwards, *backs))
+        fitting = [(self._bytes(job), step.durations[job], step.copies(job)) for job in forwards]
+        before_ns = most_within(self._free_bytes(rank), fitting)
+        begin = min(step.earliest[job] for job in backs if job.kind in _RETURNS)
+        tail = min(step.tails[job] for job in (*forwards, *backs))
+        turn_ns = 0
+        if sum(size * num for size, _, num in fitting) > self._free_bytes(rank):
+            turn_ns = min(self._idle_behind(rank, job, forwards) for job in forwards)
+        where = max(
+            sorted({job.stage for job in forwards}), key=lambda s: sum(step.durations[j] for j in backs if j.stage == s)
+        )
+        total = begin + total_ns - before_ns + turn_ns + tail
+        return total, rank, where, f"first backward and last forward of rank {rank} under the limit"
 
-    def _most_before(self, rank: int, forwards: Sequence[Action]) -> int:
-        """Phi: most time of forwards that fit the limit together."""
-        free, most = self._free_bytes(rank), 0
-        sizes: dict[tuple[int, int], int] = {}
+    def _backward(self, forward: Action) -> Iterator[Action]:
+        """Yield the B, or the I and W, of a forward."""
+        for kind in (Kind.I, Kind.W) if self.step.split else (Kind.B,):
+            yield replace(forward, kind=kind)
+
+    def _idle_behind(self, rank: int, last: Action, forwards: Sequence[Action]) -> int:
+        """Least idle time between the start of a rank's last forward, were it this one, and that of its I or B."""
+        step = self.step
+        left: list[tuple[int, int, int]] = []
         for job in forwards:
-            key = (self._bytes(job), self.step.durations[job])
-            sizes[key] = sizes.get(key, 0) + self.step.copies(job)
-        if len(sizes) == 1:
-            ((size, time_ns), num), = sizes.items()  # fmt: skip
-            return time_ns * (min(num, free // size) if size else num)
-        for (size, time_ns), num in sorted(sizes.items(), key=lambda i: -i[0][1] / i[0][0] if i[0][0] else -1e300):
-            if size * num > free:
-                return most - (-free * time_ns // size)
-            free -= size * num
-            most += time_ns * num
-        return most
+            num = step.copies(job) - (job == last)
+            backs = [step.durations[back] for back in self._backward(job)]
+            left.append((self._bytes(job), sum(backs), num))
+            if step.split:
+                kept = step.amount(step.costs.stages[job.stage].weight_activation_bytes, job)
+                left.append((kept, backs[1], num))
+        own = next(self._backward(last))
+        window = self._trips[last] - step.durations[last] - step.durations[own]
+        return max(0, window - most_within(self._free_bytes(rank) - self._bytes(last), left))
 
     @cached_property
     def _trips(self) -> dict[Action, int]:
@@ -150,3 +160,38 @@ class MemoryLimit:
 
 def _forward(back: Action) -> Action:
     return replace(back, kind=Kind.F)
+
+
+def most_within(capacity: int, items: Sequence[tuple[int, int, int]]) -> int:
+    """Return at least the largest value of items that fit a capacity together.
+
+    Parameters
+    ----------
+    capacity : int
+    items : sequence of (size, value, number of them)
+
+    Returns
+    -------
+    int
+        Exact for up to two kinds of items; for more with the last one taken in a fraction, rounded up.
+    """
+    kinds: dict[tuple[int, int], int] = {}
+    for size, value, num in items:
+        if value:
+            kinds[size, value] = kinds.get((size, value), 0) + num
+    free = sum(value * num for (size, value), num in kinds.items() if not size)
+    sized = sorted(((s, v, n) for (s, v), n in kinds.items() if s), key=lambda i: Fraction(i[1], i[0]), reverse=True)
+    if len(sized) <= 2:
+        return free + _exactly(capacity, *sized)
+    most = 0
+    for size, value, num in sized:
+        if size * num > capacity:
+            return free + most - (-capacity * value // size)
+        capacity -= size * num
+        most += value * num
+    return free + most
+
+
+def _exactly(capacity: int, first: tuple[int, int, int] = (1, 0, 0), second: tuple[int, int, int] = (1, 0, 0)) -> int:
+    counts = range(min(first[2], capacity // first[0]) + 1)
+    return max(i * first[1] + min(second[2], (capacity - i * first[0]) // second[0]) * second[1] for i in counts)

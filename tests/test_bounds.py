@@ -14,6 +14,7 @@ from simulator.actions import Kind, parse_action
 from simulator.bounds import bound_of, family_of, lower_bound_ns, one_machine_ns
 from simulator.engine import simulate
 from simulator.lowering import close_step
+from simulator.memory_bounds import most_within
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.timeline import Timeline
 from tests.random_stage_graphs import random_costs, random_schedule, timed
@@ -126,7 +127,18 @@ def test_forwards_that_the_limit_keeps_out_run_after_the_first_backward() -> Non
     assert bound.ns == 2 * (10 + 200 + 300)
     three = lower_bound_ns(costs, 3, "fused", 29)
     assert three.ns == 210 + 10 + 900
-    assert three.argument == "first backward of rank 0 under the limit"
+    assert three.argument == "first backward and last forward of rank 0 under the limit"
+
+
+def test_behind_its_last_forward_a_rank_has_only_what_the_limit_let_it_keep() -> None:
+    """Four ranks, F, I, W = 10, 12, 8, latency 1, four activations: the proved optimum of 8 micro-batches, 294.
+
+    Before its first I, at 82, rank 0 runs 4 F: 42 idle. Behind its last F it waits 72 for its own I and has 3 x 20.
+    """
+    costs = chain(((10, 12, 8),) * 4, 1)
+    assert lower_bound_ns(costs, 8, "split").ns == 10 * 3 + 3 + 240
+    assert lower_bound_ns(costs, 8, "split", 8).ns == 42 + 12 + 240
+    assert lower_bound_ns(costs, 16, "split", 8).ns == 42 + 12 + 480
 
 
 def test_a_limit_below_one_forward_says_by_how_much() -> None:
@@ -167,6 +179,21 @@ def test_a_family_with_one_stage_a_rank_is_refused_for_several() -> None:
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'fast' is no family"):
         lower_bound_ns(chain(((1, 1, 1),)), 1, "fast")
+
+
+@given(
+    st.integers(0, 12),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=4),
+)
+def test_what_fits_a_limit_is_never_understated(capacity: int, items: list[tuple[int, int, int]]) -> None:
+    best = 0
+    for counts in product(*(range(num + 1) for *_, num in items)):
+        if sum(size * n for (size, *_), n in zip(items, counts, strict=True)) <= capacity:
+            best = max(best, sum(value * n for (_, value, _), n in zip(items, counts, strict=True)))
+    found = most_within(capacity, items)
+    assert found >= best
+    if len({(size, value) for size, value, _ in items if size and value}) <= 2:
+        assert found == best
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6))
