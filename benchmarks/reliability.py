@@ -68,7 +68,7 @@ PROMISES = [
         "schedules-of-peers",
         "Schedules take no longer and no more memory than the published schedules of peers",
         120,
-        1_500,
+        1_470,
         _schedules_of_peers,
     ),
 ]
