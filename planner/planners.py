@@ -88,17 +88,17 @@ PLANNERS: dict[str, Callable[[Problem, Report | None], Plan]] = {
 
 
 def _baseline(setting: Setting, found: Incumbent) -> Plan:
-    best = found.best
-    evaluator = setting.evaluators[best.microbatch_size]
-    _check_fits(evaluator, best)
+    choice, best = found.choice(), found.best
+    evaluator = setting.evaluators[choice.microbatch_size]
+    _check_fits(evaluator, choice)
     result = SearchResult(
         status="baseline",
-        objective=best.step_time_ns,
+        objective=choice.step_time_ns,
         lower_bound_ns=min(setting.closed_forms_ns.values()),
         scope=setting.scope,
         best_step_time_ns=best.step_time_ns,
     )
-    return assemble(evaluator, best, result, f"the fastest that the planner {setting.problem.planner} found")
+    return assemble(evaluator, choice, result, _reason(choice, best))
 
 
 def _reason(choice: Candidate, best: Candidate) -> str:

@@ -4,6 +4,9 @@
   sink starts after each other stage has done one micro-batch and ends before each has done its last backward:
   with x its time and y the largest other one, m y <= T and m x + y + 2 c <= T, and x + (n - 1) y is at least
   the work W, so T >= (m W + 2 c) m / (n m - 1). One stage takes m W.
+- Line: a waist is an atom that all others lead to or come from (on a chain all are). Stages that hold one come
+  one after the other, so with the time of those before it, b, each has b + m t <= T; a stage without one lies
+  between two waists and is no larger than what lies there.
 - An atom is not divided: its stage does it m times, after its longest forward path and before its longest
   backward path, of which every part stands in its own stage or upstream.
 
@@ -18,7 +21,7 @@ from planner.search.cut.data import CutData
 
 def closed_form_ns(data: CutData) -> int:
     """Return the larger of the bounds, in ns."""
-    return max(_sharing(data), _indivisible(data)) * data.unit_ns
+    return max(_sharing(data), _indivisible(data), _line(data)) * data.unit_ns
 
 
 def _sharing(data: CutData) -> int:
@@ -28,6 +31,39 @@ def _sharing(data: CutData) -> int:
     if num > 1 and len(data.sinks) == 1 and data.sinks[0] in data.gradient_waists:
         bound = Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1)
     return min(ceil(bound), m * work)
+
+
+def _line(data: CutData) -> int:
+    """Return the least T for which the stages can hold all the work, by bisection."""
+    if not data.gradient_waists:
+        return 0
+    works = [f + b for f, b in zip(data.forward, data.backward, strict=True)]
+    between: dict[int, int] = {}
+    waists = set(data.gradient_waists)
+    for atom, work in enumerate(works):
+        if atom not in waists:
+            layer = sum(waist < atom for waist in data.gradient_waists)  # atoms are listed in a topological order
+            between[layer] = between.get(layer, 0) + work
+    largest = max(between.values(), default=0)
+    low, high = 0, data.num_microbatches * sum(works)
+    while low < high:
+        middle = (low + high) // 2
+        if _room(data, middle, largest) >= sum(works):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _room(data: CutData, step: int, largest: int) -> int:
+    """Return the most work that stages can hold: some in a line, each other one as much as lies between waists."""
+    before, held, most = 0, 0, data.num_stages * largest
+    for count in range(1, data.num_stages + 1):
+        time = max(0, -(-(step - before) // data.num_microbatches))
+        held += time
+        before += time + 2 * data.levels[0]
+        most = max(most, held + (data.num_stages - count) * largest)
+    return most
 
 
 def _indivisible(data: CutData) -> int:

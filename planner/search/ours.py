@@ -7,7 +7,7 @@ least of theirs. Ctrl-C, a lost solver or a deadline end the search with what it
 
 from dataclasses import dataclass
 
-from planner.problem import Problem, Report
+from planner.problem import AUTO, Problem, Report
 from planner.search.cut.child import Request, findings
 from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
 from planner.search.heuristic import as_graph, polish, search
@@ -15,8 +15,8 @@ from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
 
-ESTIMATE_PART = 0.25
-"""Part of the solver's limits for the objective that finds, the rest is for the one that proves."""
+ESTIMATE_PART = 0.3
+"""Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
 DETERMINISTIC_PER_S = 0.2
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
 PATIENCE = 10
@@ -114,7 +114,10 @@ class Search:
         work = self.problem.deterministic_limit
         if work is None:
             work = self.problem.time_limit_s * DETERMINISTIC_PER_S
-        request = Request(data, hint, self.limits.left_s, work * share, ESTIMATE_PART, self.problem.seed)
+        few = self.problem.schedule != AUTO or data.limit > 0
+        request = Request(
+            data, hint, self.limits.left_s, work * share, ESTIMATE_PART if few else 0.0, self.problem.seed
+        )
         tried: list[Candidate] = []
         ended = False
         for finding in findings(request, self.limits):
@@ -124,7 +127,7 @@ class Search:
             elif finding["kind"] == "partition":
                 tried += self._try(evaluator, tuple(finding["partition"]))
             else:
-                ended = finding["objective"] == "bound"
+                ended = True
         if not ended and not self.limits.hit:
             self.limited_by = "solver lost"
         if tried and min(tried, key=lambda c: c.rank).rank <= self.incumbent.best.rank:
@@ -147,13 +150,13 @@ class Search:
     def _outcome(self) -> Outcome:
         best = self.incumbent.best
         rivals = {}
-        chains = [c for c in self.chains.found.values() if c.fits]
-        if chains:
-            rivals["chain"] = min(c.step_time_ns for c in chains)
+        rival = self.chains.choice() if self.chains.found else None
+        if rival and rival.fits:
+            rivals["chain"] = rival.step_time_ns
         single = [c.step_time_ns for c in self.incumbent.found.values() if c.fits and c.num_stages == 1]
         if single:
             rivals["single"] = min(single)
-        choice = self.incumbent.choice(min(rivals.values(), default=None))
+        choice = self.incumbent.choice(rivals.get("chain"))
         return Outcome(self.setting, choice, best, self.incumbent.lower_bound_ns, rivals, self.limited_by)
 
 

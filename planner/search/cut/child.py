@@ -47,7 +47,7 @@ class Request:
 def findings(request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
     """Yield the findings of the process (`planner.search.cut.solver`) as they come.
 
-    The process never outlives the iterator. An ``end`` finding for the objective ``bound`` is the last; when it is
+    The process never outlives the iterator. Each objective ends with an ``end`` finding; when that of the bound is
     missing, the process was lost or stopped.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}

@@ -1,8 +1,9 @@
 """The process that solves a cut problem: one JSON request on stdin, one JSON line a finding on stdout.
 
-First the estimate is minimised, for partitions to simulate, then the bound, for the proof. It runs apart
-from the planner, so that whatever happens here costs no more than this search: a crash of the solver, a
-deadline, an interrupt. Everything is seeded and limited in deterministic time.
+First the bound is minimised, for the proof and for partitions to simulate, then, where few micro-batches
+may be in flight, the estimate, for more of these. It runs apart from the planner, so that whatever happens
+here costs no more than this search: a crash of the solver, a deadline, an interrupt. Everything is seeded
+and limited in deterministic time.
 """
 
 import json
@@ -120,7 +121,7 @@ def serve(request: dict[str, Any], found: Findings) -> None:
     """Solve one request: both objectives in turn, each with its part of the limits."""
     data = CutData.from_json(request["data"])
     hint = tuple(request["hint"])
-    for objective, part in (("estimate", request["estimate_part"]), ("bound", 1 - request["estimate_part"])):
+    for objective, part in (("bound", 1 - request["estimate_part"]), ("estimate", request["estimate_part"])):
         if part > 0:
             cut = CutModel(data, objective)
             if hint:
