@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from costmodel.errors import UsageError
+from costmodel.errors import DoesNotMatch
 from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
 from executor.matching import check_device, check_model, check_world
@@ -174,13 +174,13 @@ def choose_device(kind: str) -> torch.device:
 
     Raises
     ------
-    UsageError
+    DoesNotMatch
         When there is none of that kind.
     """
     if kind != "cuda":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UsageError("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
+        raise DoesNotMatch("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

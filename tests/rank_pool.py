@@ -16,15 +16,28 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _work(rank: int, num_ranks: int, port: int, jobs: Connection) -> None:
-    os.environ |= {
+def process_context() -> Any:
+    """Processes that inherit torch and the captures of the test models instead of making them anew."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.executor_captures"])
+    return context
+
+
+def environment(rank: int, num_ranks: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank."""
+    return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
     }
+
+
+def _work(rank: int, num_ranks: int, port: int, jobs: Connection) -> None:
+    os.environ |= environment(rank, num_ranks, port)
     import torch
 
     torch.set_num_threads(1)
@@ -50,8 +63,7 @@ class RankPool:
         self.processes: list[Any] = []
 
     def start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.executor_captures"])  # captured once, inherited by all ranks
+        context = process_context()
         port = free_port()
         for rank in range(self.num_ranks):
             ours, theirs = context.Pipe()

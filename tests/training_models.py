@@ -139,3 +139,10 @@ def sequence_first(batch: int = 4) -> Any:
         "loss": lambda out: out.square().mean(),
         "split": {0: 1, 1: None},
     }
+
+
+def unseeded(batch: int = 4) -> Any:
+    """Other parameters on every call, whatever seed is set."""
+    torch.seed()
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3))
+    return model, (torch.randn(batch, WIDTH),), lambda out: out.square().mean()

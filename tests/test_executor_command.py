@@ -1,0 +1,173 @@
+"""The command under torchrun: exit codes, answers, and what happens when a rank dies or stops."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+from executor.__main__ import main
+from planner.plan import write_plan
+from simulator.actions import Kind
+from simulator.timeline import read_timeline
+from tests.executor_jobs import captured, make_plan
+from tests.rank_pool import environment, free_port, process_context
+
+MODEL = "tests.training_models:two_branch"
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    write_plan(path, make_plan("two_branch", num_stages=3, optimizer="adam"))
+    return path
+
+
+def _command(arguments, environ, out, err):
+    os.environ |= environ
+    for path, number in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", 1)
+    code = main(arguments)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+class Ranks:
+    """Ranks of the command, each started as torchrun would start it."""
+
+    def __init__(self, folder, num_ranks, *arguments):
+        port = free_port()
+        self.files = [(folder / f"out{rank}", folder / f"err{rank}") for rank in range(num_ranks)]
+        self.processes = []
+        for rank, (out, err) in enumerate(self.files):
+            out.unlink(missing_ok=True)
+            err.unlink(missing_ok=True)
+            given = ([str(a) for a in arguments], environment(rank, num_ranks, port), str(out), str(err))
+            process = process_context().Process(target=_command, args=given, daemon=True)
+            process.start()
+            self.processes.append(process)
+
+    def wait_for(self, text, timeout_s=90):
+        """Wait until rank 0 says something on stderr."""
+        end = time.monotonic() + timeout_s
+        while not self.files[0][1].exists() or text not in self.files[0][1].read_text():
+            assert time.monotonic() < end
+            assert self.processes[0].is_alive()
+            time.sleep(0.02)
+
+    def finish(self, timeout_s=90):
+        """Return (exit code, stdout, stderr) of each rank."""
+        found = []
+        for process, (out, err) in zip(self.processes, self.files, strict=True):
+            process.join(timeout_s)
+            assert process.exitcode is not None, "a rank is still there"
+            found.append((process.exitcode, out.read_text(), err.read_text()))
+        return found
+
+
+def penstock_exit(stderr):
+    return [int(n) for n in re.findall(r"PENSTOCK_EXIT=(\d+)", stderr)]
+
+
+def test_a_checked_run_answers_in_json_and_every_rank_says_its_exit(plan_file, tmp_path):
+    timeline = tmp_path / "timeline.json"
+    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 3, "--check", "--json", "--timeline", timeline)
+    found = ranks.finish()
+    assert [code for code, _, _ in found] == [0, 0, 0], found
+    assert [penstock_exit(err) for _, _, err in found] == [[0], [0], [0]]
+    answer = json.loads(found[0][1])
+    assert answer["max_gradient_error"] == 0.0
+    assert answer["loss_error"] <= 1e-6
+    assert answer["steps"] == 3
+    assert answer["step_time_ns"] > 0
+    assert [out for _, out, _ in found[1:]] == ["", ""]
+    measured = read_timeline(timeline)
+    kinds = [span.action.kind for span in measured.spans]
+    assert kinds.count(Kind.F) == kinds.count(Kind.B) == 3 * 4
+    assert kinds.count(Kind.OPT) == 3
+    assert measured.step_time_ns <= 2 * answer["step_time_ns"] + 10**9
+
+
+def test_another_number_of_ranks_is_refused_before_any_communication(plan_file, tmp_path):
+    ((code, out, err),) = Ranks(tmp_path, 1, plan_file, "--model", MODEL, "--json").finish()
+    assert code == 6
+    assert penstock_exit(err) == [6]
+    assert json.loads(out)["exit"] == 6
+    assert "the plan is for 3 ranks, 1 is running" in err
+    assert "Traceback" not in err
+
+
+def test_another_model_is_refused_before_any_communication(plan_file, tmp_path):
+    found = Ranks(tmp_path, 3, plan_file, "--model", "tests.training_models:gated").finish()
+    assert [code for code, _, _ in found] == [6, 6, 6]
+    assert "fingerprint" in found[0][2]
+    assert "Traceback" not in found[0][2]
+
+
+def test_a_plan_for_gpus_is_refused_on_a_cpu(plan_file, tmp_path):
+    text = plan_file.read_text().replace('"type": "cpu"', '"type": "cuda"')
+    other = tmp_path / "gpu.json"
+    other.write_text(text)
+    found = Ranks(tmp_path, 3, other, "--model", MODEL).finish()
+    assert [code for code, _, _ in found] == [6, 6, 6], found[0][2]
+
+
+def test_a_missing_plan_and_a_wrong_flag_have_their_exit_codes(tmp_path):
+    ((code, _, err),) = Ranks(tmp_path, 1, tmp_path / "none.json", "--model", MODEL).finish()
+    assert (code, penstock_exit(err)) == (3, [3])
+    ((code, _, err),) = Ranks(tmp_path, 1, "--steps", "many").finish()
+    assert (code, penstock_exit(err)) == (2, [2])
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_killed_rank_takes_the_others_down_within_five_seconds_by_name(plan_file, victim, tmp_path):
+    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 1000000)
+    ranks.wait_for("step 2:")
+    ranks.processes[victim].kill()
+    start = time.monotonic()
+    found = ranks.finish(timeout_s=10)
+    assert time.monotonic() - start < 5
+    for rank, (code, _, err) in enumerate(found):
+        if rank != victim:
+            assert code == 8, err
+            assert penstock_exit(err) == [8]
+            assert f"lost rank {victim}" in err
+            assert re.search(r"this rank was (between steps|at \d\w+.* \(stage \d(, micro-batch \d)?\))", err), err
+            assert re.search(r"the last complete step is \d+", err), err
+
+
+def test_a_stopped_rank_is_lost_when_the_timeout_is_over(plan_file, tmp_path):
+    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 1000000, "--timeout", 2)
+    ranks.wait_for("step 2:")
+    os.kill(ranks.processes[1].pid, signal.SIGSTOP)
+    start = time.monotonic()
+    for rank in (0, 2):
+        ranks.processes[rank].join(30)
+    assert time.monotonic() - start < 2 + 2 + 1  # the last second is this test's own
+    ranks.processes[1].kill()
+    found = ranks.finish()
+    assert [found[rank][0] for rank in (0, 2)] == [8, 8]
+    assert "lost rank 1" in found[0][2]
+    assert "lost rank 1" in found[2][2]
+
+
+def test_an_interrupted_rank_says_130(plan_file, tmp_path):
+    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 1000000)
+    ranks.wait_for("step 2:")
+    for process in ranks.processes:
+        os.kill(process.pid, signal.SIGINT)
+    assert {code for code, _, _ in ranks.finish(timeout_s=10)} <= {130, 8}
+
+
+def test_the_check_fails_with_7_when_a_gradient_is_wrong(tmp_path):
+    # The model's function makes other parameters on every call, so the reference is another model.
+    path = tmp_path / "plan.json"
+    write_plan(path, make_plan("unseeded", num_stages=2))
+    assert captured("unseeded")
+    found = Ranks(tmp_path, 2, path, "--model", "tests.training_models:unseeded", "--check", "--json").finish()
+    assert [code for code, _, _ in found] == [7, 7], found
+    assert json.loads(found[0][1])["max_gradient_error"] > 1e-5
