@@ -27,6 +27,15 @@ CAPTURE_SAMPLES = 2
 """Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
 
 
+_HINTS = (
+    ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
+    ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
+    ("fake tensor", "a kernel of your own needs torch.library.register_fake"),
+    ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
+)
+"""What to change, by words of export's message; the first that fits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A flat program and what puts the model's inputs and outputs together again.
@@ -56,10 +65,8 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None) -> 
     try:
         return _flat(_export(fixed, dynamic=False), model, fixed.batch)
     except Exception as error:
-        raise InvalidInput(
-            f"{model.name}: torch.export cannot capture the model: {explain(error)}; "
-            "Python that branches on tensor values must become torch.where or torch.cond"
-        ) from None
+        hint = next(hint for words, hint in _HINTS if words in str(error))
+        raise InvalidInput(f"{model.name}: torch.export cannot capture the model: {explain(error)}; {hint}") from None
 
 
 class _ByLeaves(nn.Module):

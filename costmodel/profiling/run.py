@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from costmodel.errors import UsageError
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node
 from costmodel.graph import OperatorGraph
 from costmodel.links import LINKS_KEYS, Links
@@ -144,7 +144,7 @@ class _Session:
         """Measure whatever is missing and return the profile."""
         item = self.journal.item
         marks = MarkCost(*item("marks", self._marks))
-        rounds = [self._rounds(size, marks) for size in self.sizes]
+        rounds = self._all_rounds(marks)
         self.progress.say("splitting backwards into input and weight gradients")
         shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
         optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
@@ -163,6 +163,23 @@ class _Session:
             _provenance(self.options),
             {"unscaled": found.unscaled},
         )
+
+    def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:
+        """Measure every size; one that does not fit the device, and all above it, are left out."""
+        found: list[list[Round]] = []
+        for size in self.sizes:
+            try:
+                found.append(self._rounds(size, marks))
+            except torch.OutOfMemoryError:
+                self.progress.say(f"micro-batch size {size} does not fit the device's memory; leaving it out")
+                break
+        if not found:
+            raise InvalidInput(
+                f"{self.options.model}: a micro-batch of {self.sizes[0]} does not fit the device's memory; "
+                "give smaller --microbatch-sizes"
+            )
+        self.sizes = self.sizes[: len(found)]
+        return found
 
     def _marks(self) -> list[float]:
         return list(astuple(measure_mark_cost(self.clock, self.device)))
