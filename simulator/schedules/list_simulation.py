@@ -10,9 +10,13 @@ import heapq
 
 from costmodel.costs import Costs, StageCost, at
 from simulator.actions import Action, Kind
+from simulator.dependencies import carries_gradient, overlapping
 from simulator.schedule import StageGraph
 from simulator.schedules.kind import Orders
 from simulator.schedules.one_stage import forwards, one_forward_one_backward
+
+Step = tuple[Kind, int, int]
+"""Kind, stage and (first) micro-batch of an action."""
 
 
 def list_orders(costs: Costs, graph: StageGraph, num_microbatches: int, in_flight: tuple[int, ...]) -> Orders:
@@ -38,12 +42,23 @@ def fixed_order(graph: StageGraph, rank: int, num_microbatches: int, in_flight: 
 
 
 class _ListSimulation:
-    """State of the simulation: when actions ended, and how far each stage of each rank has come."""
+    """State of the simulation: what each action still waits for, and how far each stage of each rank has come."""
 
     def __init__(self, costs: Costs, graph: StageGraph, num_microbatches: int, in_flight: tuple[int, ...]) -> None:
-        self.costs, self.graph, self.num_microbatches, self.in_flight = costs, graph, num_microbatches, in_flight
+        self.costs, self.graph, self.in_flight = costs, graph, in_flight
         self.p2p_ns = {ends: e.p2p_ns for e in costs.edges for ends in ((e.source, e.target), (e.target, e.source))}
-        self.end_ns: dict[tuple[Kind, int, int], int] = {}
+        back = [e for e in graph.edges if carries_gradient(graph, e)]
+        places = range(graph.num_stages)
+        self.inputs = {
+            Kind.F: graph.predecessors,
+            Kind.B: tuple(tuple(e.target for e in back if e.source == stage) for stage in places),
+        }
+        self.outputs = {
+            Kind.F: graph.successors,
+            Kind.B: tuple(tuple(e.source for e in back if e.target == stage) for stage in places),
+        }
+        self.num_missing: dict[Step, int] = {}
+        self.ready_ns: dict[Step, int] = {}
         self.free_ns = [0] * graph.num_ranks
         self.stages = [graph.stages_of(rank) for rank in range(graph.num_ranks)]
         self.todo = {
@@ -66,72 +81,72 @@ class _ListSimulation:
             # Ends are known when actions start, so the order of ranks within one instant does not matter.
             action = self._pick(rank, now) if now >= self.free_ns[rank] else None
             if action is not None:
-                for wake in sorted(self._start(action, rank, now)):
+                for wake in self._start(action, rank, now):
                     heapq.heappush(wakes, wake)
         return tuple(map(tuple, self.orders))
 
     def _pick(self, rank: int, now: int) -> Action | None:
         if rank in self.fixed:
-            row = self.fixed[rank]
-            index = len(self.orders[rank])
-            return row[index] if index < len(row) and self._ready(row[index], now) else None
-        backwards = [a for s in self.stages[rank] if (a := self._next(Kind.B, rank, s)) and self._ready(a, now)]
+            row, index = self.fixed[rank], len(self.orders[rank])
+            if index == len(row):
+                return None
+            return row[index] if self._ready((row[index].kind, row[index].stage, row[index].microbatch), now) else None
+        stages = self.stages[rank]
+        backwards = [(k, -stage) for stage in stages if (k := self._next(Kind.B, rank, stage, now)) is not None]
         if backwards:
-            return min(backwards, key=lambda a: (a.microbatch, -a.stage))
-        for stage in reversed(self.stages[rank]):
+            microbatch, stage = min(backwards)
+            return Action(Kind.B, -stage, microbatch)
+        for stage in reversed(stages):
             flying = self.done[Kind.F, rank, stage] - self.done[Kind.B, rank, stage]
             if not self.graph.backward[stage] or flying < self.in_flight[stage]:
-                action = self._next(Kind.F, rank, stage)
-                if action and self._ready(action, now):
-                    return action
+                ahead = self._next(Kind.F, rank, stage, now)
+                if ahead is not None:
+                    return Action(Kind.F, stage, ahead)
         return None
 
-    def _next(self, kind: Kind, rank: int, stage: int) -> Action | None:
-        index = self.done[kind, rank, stage]
-        most = self.todo[rank, stage]
-        if index == len(most) or (kind is Kind.B and not self.graph.backward[stage]):
+    def _next(self, kind: Kind, rank: int, stage: int, now: int) -> int | None:
+        """Return the micro-batch of a stage's next action of a kind, if it can start now."""
+        index, todo = self.done[kind, rank, stage], self.todo[rank, stage]
+        if index == len(todo) or (kind is Kind.B and not self.graph.backward[stage]):
             return None
-        return Action(kind, stage, most[index])
+        return todo[index] if self._ready((kind, stage, todo[index]), now) else None
 
-    def _ready(self, action: Action, now: int) -> bool:
-        kind, stage, first = action.kind, action.stage, action.microbatch
-        if kind is Kind.B and not self.end_ns.get((Kind.F, stage, first), now + 1) <= now:
-            return False
-        for other in self._sources(kind, stage):
-            for group in self._groups(other, stage, first):
-                end_ns = self.end_ns.get((kind, other, group))
-                if end_ns is None or end_ns + self._delay_ns(other, group, stage, first) > now:
-                    return False
-        return True
+    def _ready(self, step: Step, now: int) -> bool:
+        return self._missing(step) == 0 and self.ready_ns.get(step, 0) <= now
 
-    def _sources(self, kind: Kind, stage: int) -> tuple[int, ...]:
-        if kind is Kind.F:
-            return self.graph.predecessors[stage]
-        return tuple(x for x in self.graph.gradient_successors[stage] if self.graph.backward[x])
-
-    def _groups(self, other: int, stage: int, first: int) -> range:
-        size = self.graph.multiples[other]
-        return range(first // size * size, first + self.graph.multiples[stage], size)
-
-    def _delay_ns(self, source: int, source_microbatch: int, stage: int, microbatch: int) -> int:
-        if self.graph.rank_of(source, source_microbatch) == self.graph.rank_of(stage, microbatch):
-            return 0
-        return self.p2p_ns[source, stage]
+    def _missing(self, step: Step) -> int:
+        """Return how many inputs are still to come; a backward also waits for its own forward."""
+        if step not in self.num_missing:
+            kind, stage, first = step
+            stop = first + self.graph.multiples[stage]
+            inputs = sum(len(overlapping(self.graph, other, first, stop)) for other in self.inputs[kind][stage])
+            self.num_missing[step] = inputs + (kind is Kind.B)
+        return self.num_missing[step]
 
     def _start(self, action: Action, rank: int, now: int) -> list[tuple[int, int]]:
+        """Run an action; return when which ranks have something new to do."""
         kind, stage, first = action.kind, action.stage, action.microbatch
         end_ns = now + _duration_ns(self.costs.stages[stage], kind, first // self.graph.multiples[stage])
-        self.end_ns[kind, stage, first] = self.free_ns[rank] = end_ns
+        self.free_ns[rank] = end_ns
         self.done[kind, rank, stage] += 1
         self.orders[rank].append(action)
-        wakes = {(end_ns, rank)}
-        targets = self.graph.successors[stage] if kind is Kind.F else self.graph.predecessors[stage]
-        for target in targets:
-            for group in self._groups(target, stage, first):
-                if group < self.num_microbatches:
-                    woken = self.graph.rank_of(target, group)
-                    wakes.add((end_ns + self._delay_ns(stage, first, target, group), woken))
-        return list(wakes)
+        if kind is Kind.F:
+            self._arrive((Kind.B, stage, first), end_ns)
+        wakes = [(end_ns, rank)]
+        stop = first + self.graph.multiples[stage]
+        for target in self.outputs[kind][stage]:
+            for group in overlapping(self.graph, target, first, stop):
+                reader = self.graph.rank_of(target, group)
+                delay_ns = self.p2p_ns[stage, target] if reader != rank else 0
+                if self._arrive((kind, target, group), end_ns + delay_ns):
+                    wakes.append((self.ready_ns[kind, target, group], reader))
+        return wakes
+
+    def _arrive(self, step: Step, at_ns: int) -> bool:
+        """Count an input of an action; return whether it was the last one."""
+        self.num_missing[step] = self._missing(step) - 1
+        self.ready_ns[step] = max(self.ready_ns.get(step, 0), at_ns)
+        return self.num_missing[step] == 0
 
 
 def _duration_ns(cost: StageCost, kind: Kind, index: int) -> int:
