@@ -50,7 +50,7 @@ class PlanStage:
 class PlanEdge:
     """The tensors that stage `source` sends to stage `target` for each micro-batch.
 
-    A tensor that `source` itself received is relayed; `size_bytes` is that of one micro-batch.
+    A tensor that `source` itself received is relayed; `size_bytes` is what one action of `source` sends.
     """
 
     source: int
