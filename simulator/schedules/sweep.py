@@ -103,8 +103,9 @@ class _Sweep:
                 while self._can_forward(place):
                     self._forward(place)
                 continue
-            ends = self.input_end
-            ready = max((ends[x][index] + delay for x, delay in self.line.gradient_targets[place]), default=0)
+            ready = 0
+            for target, delay in self.line.gradient_targets[place]:
+                ready = max(ready, self.input_end[target][index] + delay)
             if index and self._can_forward(place) and self._wants_forward(place, ready):
                 self._forward(place)
             self._input_gradient(place, index, max(ready, self.forward_end[place][index]))
@@ -147,7 +148,10 @@ class _Sweep:
 
     def _arrival(self, place: int, index: int) -> int:
         """When the inputs of a forward are there."""
-        return max((self.forward_end[x][index] + delay for x, delay in self.line.sources[place]), default=0)
+        latest = 0
+        for source, delay in self.line.sources[place]:
+            latest = max(latest, self.forward_end[source][index] + delay)
+        return latest
 
     def _forward(self, place: int) -> None:
         line, index = self.line, len(self.forward_end[place])
