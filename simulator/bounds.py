@@ -170,7 +170,7 @@ def _rank_bounds(step: Relaxation) -> Iterator[tuple[int, int, int, str]]:
         stages[job.stage] = stages.get(job.stage, 0) + time_ns
     for rank, alike in works.items():
         stages = by_stage[rank]
-        for stage in stages:
+        for stage in (s for s in stages if step.update_ns(s, rank)):
             begin = _update_start(step, rank, stage)
             alike[begin, 0] = alike.get((begin, 0), 0) + step.update_ns(stage, rank)
         ns = one_machine_ns((head, time_ns, tail) for (head, tail), time_ns in alike.items())

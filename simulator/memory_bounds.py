@@ -116,7 +116,9 @@ class MemoryLimit:
         tail = min(step.tails[job] for job in (*forwards, *backs))
         turn_ns = 0
         if sum(size * num for size, _, num in fitting) > self._free_bytes(rank):
-            turn_ns = min(self._idle_behind(rank, job, forwards) for job in forwards)
+            left = [item for job in forwards for item in self._left(job)]
+            stages = sorted({job.stage for job in forwards})
+            turn_ns = min(self._idle_behind(rank, [j for j in forwards if j.stage == s], left) for s in stages)
         where = max(
             sorted({job.stage for job in forwards}), key=lambda s: sum(step.durations[j] for j in backs if j.stage == s)
         )
@@ -128,20 +130,19 @@ class MemoryLimit:
         for kind in (Kind.I, Kind.W) if self.step.split else (Kind.B,):
             yield replace(forward, kind=kind)
 
-    def _idle_behind(self, rank: int, last: Action, forwards: Sequence[Action]) -> int:
-        """Least idle time between the start of a rank's last forward, were it this one, and that of its I or B."""
-        step = self.step
-        left: list[tuple[int, int, int]] = []
-        for job in forwards:
-            num = step.copies(job) - (job == last)
-            backs = [step.durations[back] for back in self._backward(job)]
-            left.append((self._bytes(job), sum(backs), num))
-            if step.split:
-                kept = step.amount(step.costs.stages[job.stage].weight_activation_bytes, job)
-                left.append((kept, backs[1], num))
-        own = next(self._backward(last))
-        window = self._trips[last] - step.durations[last] - step.durations[own]
-        return max(0, window - most_within(self._free_bytes(rank) - self._bytes(last), left))
+    def _left(self, forward: Action) -> Iterator[tuple[int, int, int]]:
+        """Yield (bytes, time, number) of what may be left to do of a forward that is over: I and W, or W alone."""
+        step, num = self.step, self.step.copies(forward)
+        backs = [step.durations[back] for back in self._backward(forward)]
+        yield self._bytes(forward), sum(backs), num
+        if step.split:
+            yield step.amount(step.costs.stages[forward.stage].weight_activation_bytes, forward), backs[1], num
+
+    def _idle_behind(self, rank: int, last: Sequence[Action], left: Sequence[tuple[int, int, int]]) -> int:
+        """Least idle time between the start of a rank's last forward, one of `last`, and that of its own I or B."""
+        durations, own = self.step.durations, {job: next(self._backward(job)) for job in last}
+        window = min(self._trips[job] - durations[job] - durations[own[job]] for job in last)
+        return max(0, window - most_within(self._free_bytes(rank) - min(map(self._bytes, last)), left))
 
     @cached_property
     def _trips(self) -> dict[Action, int]:
