@@ -17,7 +17,7 @@ from planner.search.setting import Setting
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
-DETERMINISTIC_PER_S = 0.2
+DETERMINISTIC_PER_S = 0.25
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
 PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
@@ -116,7 +116,12 @@ class Search:
             work = self.problem.time_limit_s * DETERMINISTIC_PER_S
         few = self.problem.schedule != AUTO or data.limit > 0
         request = Request(
-            data, hint, self.limits.left_s, work * share, ESTIMATE_PART if few else 0.0, self.problem.seed
+            data,
+            hint,
+            seconds=self.limits.left_s,
+            deterministic=work * share,
+            estimate_part=ESTIMATE_PART if few else 0.0,
+            seed=self.problem.seed,
         )
         tried: list[Candidate] = []
         ended = False

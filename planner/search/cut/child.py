@@ -9,7 +9,7 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from planner.search.cut.data import CutData
@@ -32,16 +32,8 @@ class Request:
 
     def to_json(self) -> str:
         """Return the JSON text."""
-        return json.dumps(
-            {
-                "data": self.data.to_json(),
-                "hint": self.hint,
-                "seconds": self.seconds,
-                "deterministic": self.deterministic,
-                "estimate_part": self.estimate_part,
-                "seed": self.seed,
-            }
-        )
+        body = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps(body | {"data": self.data.to_json()})
 
 
 def findings(request: Request, limits: Limits) -> Iterator[dict[str, Any]]:

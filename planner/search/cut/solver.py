@@ -51,16 +51,17 @@ class CutModel:
             self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
         return True
 
-    def solve(self, seconds: float, deterministic: float, seed: int, found: "Findings") -> None:
-        """Minimise, reporting every better partition and bound."""
+    def solve(self, request: dict[str, Any], part: float, found: "Findings") -> None:
+        """Minimise within a part of the request's limits, reporting every better partition and bound."""
         solver = cp_model.CpSolver()
         settings = solver.parameters
         settings.num_workers = NUM_WORKERS
         settings.interleave_search = True
         settings.catch_sigint_signal = False
-        settings.random_seed = seed
-        settings.max_deterministic_time = deterministic
-        settings.max_time_in_seconds = seconds
+        settings.interleave_batch_size = 1  # in turn: what is reported must not depend on which worker is quicker
+        settings.random_seed = request["seed"]
+        settings.max_deterministic_time = request["deterministic"] * part
+        settings.max_time_in_seconds = request["seconds"] * part
         if self.objective == "bound":
             solver.best_bound_callback = found.bound
         status = solver.solve(self.model, _Better(self, found))
@@ -126,7 +127,7 @@ def serve(request: dict[str, Any], found: Findings) -> None:
             cut = CutModel(data, objective)
             if hint:
                 cut.hint(hint)
-            cut.solve(request["seconds"] * part, request["deterministic"] * part, request["seed"], found)
+            cut.solve(request, part, found)
 
 
 def main() -> None:
