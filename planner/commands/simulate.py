@@ -9,7 +9,7 @@ activation shares; with --costs and for plans it is in bytes.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -68,7 +68,8 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own")
     plan = read_plan(args.plan)
     timeline = replay(plan, args.p2p, args.optimizer_mode)
-    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, {})
+    speeds = [plan.cluster.speed_of(rank) for rank in range(len(plan.orders))]
+    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, {}, speeds=speeds)
 
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
@@ -147,12 +148,13 @@ def _answer(
     limit: int | None,
     extra: Mapping[str, object],
     share_bytes: int = 0,
+    speeds: Sequence[float] = (),
 ) -> Answer:
-    from simulator.bounds import family_of, lower_bound_ns
+    from simulator.bounds import bound_of
     from simulator.bubbles import bubble_causes
 
     causes = bubble_causes(schedule, costs, timeline)
-    bound = lower_bound_ns(costs, schedule.num_microbatches, family_of(schedule), limit)
+    bound = bound_of(schedule, costs, limit, speeds)
     body = {
         "schedule": schedule.name,
         "ranks": timeline.num_ranks,
