@@ -49,6 +49,18 @@ def _schedules_of_peers(num_rows: int) -> list[str]:
     return reference_failures(num_rows, {**REFERENCES, **SYNTHESES})
 
 
+def _bounds_hold(num_cases: int) -> list[str]:
+    from tests.judge_promises import bound_failures
+
+    return bound_failures(num_cases)
+
+
+def _accounts_add_up(num_cases: int) -> list[str]:
+    from tests.judge_promises import account_failures
+
+    return account_failures(num_cases)
+
+
 PROMISES = [
     Promise(
         "engines-agree",
@@ -70,6 +82,20 @@ PROMISES = [
         120,
         1_470,
         _schedules_of_peers,
+    ),
+    Promise(
+        "bounds-hold",
+        "No lower bound, with or without a memory limit, is above the step of any schedule of its family",
+        300,
+        50_000,
+        _bounds_hold,
+    ),
+    Promise(
+        "accounts-add-up",
+        "Lowered lists cannot hang and change no time; idle time by cause and critical path add up to the nanosecond",
+        200,
+        20_000,
+        _accounts_add_up,
     ),
 ]
 """All promises; a new one is a row here."""

@@ -101,8 +101,18 @@ def needed(graph: StageGraph, action: Action, split: frozenset[int]) -> list[Act
     return found
 
 
-def random_schedule(rng: Random, costs: Costs, num_microbatches: int, split: frozenset[int] = frozenset()) -> Schedule:
-    """Return a legal order: a random linear extension of all actions, seen from each rank."""
+def random_schedule(
+    rng: Random,
+    costs: Costs,
+    num_microbatches: int,
+    split: frozenset[int] = frozenset(),
+    *,
+    lean: float | None = None,
+) -> Schedule:
+    """Return a legal order: a random linear extension of all actions, seen from each rank.
+
+    `lean` is the share of moments at which a backward is preferred where one is ready; random by default.
+    """
     graph = stage_graph(costs)
     todo: list[Action] = []
     for s in range(graph.num_stages):
@@ -112,7 +122,7 @@ def random_schedule(rng: Random, costs: Costs, num_microbatches: int, split: fro
                 todo += [Action(Kind.I, s, k), Action(Kind.W, s, k)] if s in split else [Action(Kind.B, s, k)]
     orders: list[list[Action]] = [[] for _ in range(graph.num_ranks)]
     done: set[Action] = set()
-    lean = rng.random()
+    lean = rng.random() if lean is None else lean
     while todo:
         ready = [a for a in todo if all(n in done for n in needed(graph, a, split))]
         late = [a for a in ready if a.kind is not Kind.F]

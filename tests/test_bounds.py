@@ -17,6 +17,7 @@ from simulator.lowering import close_step
 from simulator.memory_bounds import most_within
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.timeline import Timeline
+from tests.judge_promises import bound_failures
 from tests.random_stage_graphs import random_costs, random_schedule, timed
 
 
@@ -355,3 +356,7 @@ def test_slices_of_a_sequence_are_jobs_of_their_own() -> None:
     costs = chain(((10, 10, 10), (10, 10, 10)))
     assert lower_bound_ns(costs, 2, "split").ns == 10 + 60
     assert lower_bound_ns(costs, 2, "split", num_slices=2).ns == 5 + 60
+
+
+def test_no_bound_is_above_the_step_on_the_cases_of_the_reliability_table() -> None:
+    assert bound_failures(150) == []

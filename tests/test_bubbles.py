@@ -15,6 +15,7 @@ from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.schedules import build_schedule
 from simulator.timeline import Timeline
+from tests.judge_promises import account_failures
 from tests.random_stage_graphs import random_costs, random_schedule
 
 
@@ -237,3 +238,7 @@ def test_an_update_that_waits_for_a_norm_is_bridged_by_a_wait() -> None:
 def test_an_empty_timeline_has_no_critical_path() -> None:
     costs = chain((1, 1, 1))
     assert critical_path(Schedule("none", stage_graph(costs), 1, ((),)), Timeline(1, ())) == ()
+
+
+def test_lowering_idle_time_and_critical_path_add_up_on_the_cases_of_the_reliability_table() -> None:
+    assert account_failures(100) == []
