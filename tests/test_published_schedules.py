@@ -3,6 +3,8 @@
 import pytest
 
 from costmodel.costs import Costs, EdgeCost, StageCost, read_costs
+from simulator.engine import Structure
+from simulator.schedules import build_schedule
 from simulator.uniform import share_bytes, uniform_costs
 from tests.published_data import BESIDE, folder, rows
 from tests.schedule_promises import REFERENCES, SYNTHESES, reference_failures, times_of
@@ -63,3 +65,20 @@ def test_graph_1f1b_takes_the_step_time_of_every_stage_graph_of_the_instances() 
         found.append(times_of("graph-1f1b", costs, int(row["microbatches"])).step_time_ns)
     assert found == [int(row["graph_1f1b_ns"]) for row in known]
     assert len(found) == 18
+
+
+def test_zb_auto_is_within_one_per_cent_of_the_proved_optimum_of_stage_graphs_at_the_memory_of_1f1b() -> None:
+    found = {}
+    for row in rows(folder("instances", "schedules", "best_known.csv")):
+        if row["limit_over_1f1b"] != "1.0" or not row["graph_1f1b_ns"]:
+            continue  # the two cases with several stages a rank are none of zb-auto's
+        costs = read_costs(folder("instances", "schedules", f"{row['case']}.json"))
+        limit_bytes = int(row["memory_limit_bytes_per_rank"])
+        schedule = build_schedule(
+            "zb-auto", costs, int(row["microbatches"]), memory_limit_bytes=limit_bytes, objective="step"
+        )
+        times = Structure(schedule).times(costs)
+        assert max(times.peak_memory_bytes) <= limit_bytes
+        found[row["case"]] = times.step_time_ns / int(row["best_known_ns"])
+    assert len(found) == 6
+    assert max(found.values()) <= 1.01

@@ -24,7 +24,7 @@ from simulator.schedules.sweep import (
 )
 from simulator.schedules.sweep_pipeline import Pipeline
 
-NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 150_000, 6, 300, 3
+NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 """Work of one search: actions placed over all sweeps within bounds on their number; and what is handed on."""
 
 Ranked = tuple[tuple[int, int, int], Choices, Result]
