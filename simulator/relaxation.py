@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
-from costmodel.costs import Amount, Costs, at
+from costmodel.costs import Amount, Costs
 from simulator.actions import Action, Kind
+from simulator.amount_of_action import amount_of
 from simulator.dependencies import required
 from simulator.schedule import StageGraph, stage_graph
 
@@ -97,14 +98,8 @@ class Relaxation:
         return range(self.num_slices) if self.num_slices > 1 else range(-1, 0)
 
     def amount(self, amount: Amount, job: Action) -> int:
-        """Return a job's part of a stage's amount; a slice takes its share, or its own value if one is listed."""
-        index = job.microbatch // self.graph.multiples[job.stage]
-        if self.num_slices == 1:
-            return at(amount, index)
-        if not isinstance(amount, int) and len(amount) * self.graph.multiples[job.stage] > self.num_microbatches:
-            return amount[index * self.num_slices + job.slice_index]
-        share, larger = divmod(at(amount, index), self.num_slices)
-        return share + (job.slice_index < larger)
+        """Return a job's part of a stage's amount."""
+        return amount_of(amount, job, self.graph.multiples[job.stage], self.num_microbatches, self.num_slices)
 
     def rank(self, action: Action) -> int:
         """Rank of a job."""

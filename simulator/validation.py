@@ -279,7 +279,7 @@ class _Checks:
     def memory(self, costs: Costs, limit_bytes: int) -> Iterator[Problem]:
         """No rank above the limit; the first action that is."""
         for rank, order in enumerate(self.schedule.orders):
-            for i, held in enumerate(held_bytes(self.graph, costs, rank, order)):
+            for i, held in enumerate(held_bytes(self.schedule, costs, rank)):
                 if held > limit_bytes:
                     over = f"{order[i]} needs {held} bytes, {held - limit_bytes} above the limit of {limit_bytes}"
                     yield self.problem("memory", rank, i, f"{over}; run backwards earlier or raise the limit")

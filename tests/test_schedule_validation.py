@@ -196,6 +196,21 @@ def test_the_memory_of_an_order_is_the_engines_peak() -> None:
         assert {p.kind for p in validate_schedule(schedule, costs, peak - 1)} == {"memory"}
 
 
+def test_a_forward_that_is_run_again_takes_its_memory_then() -> None:
+    schedule = schedule_of(2, "0F0 0F1 0R0 0B0 0R1 0B1", "1F0 1B0 1F1 1B1")
+    assert max(simulate(schedule, CHAIN).peak_memory_bytes) == 10
+    assert validate_schedule(schedule, CHAIN, 10) == ()
+    assert [(p.kind, p.position) for p in validate_schedule(schedule, CHAIN, 9)] == [("memory", 2), ("memory", 0)]
+
+
+def test_slices_take_their_share_of_the_memory() -> None:
+    costs = Costs((StageCost(2, 2, 2, activation_bytes=11, weight_activation_bytes=5),), ())
+    schedule = schedule_of(1, "0F0.0 0F0.1 0I0.1 0W0.1 0B0.0", costs=costs, num_slices=2)
+    assert simulate(schedule, costs).peak_memory_bytes == (11,)
+    assert validate_schedule(schedule, costs, 11) == ()
+    assert [(p.kind, p.position) for p in validate_schedule(schedule, costs, 10)] == [("memory", 1)]
+
+
 def test_a_problem_shows_ranks_by_steps_with_its_cell_marked() -> None:
     problem = validate_schedule(schedule_of(2, "0F0 0F1 0W0 0I0 0B1", "1F0 1B0 1F1 1B1"))[0]
     assert str(problem).splitlines() == [

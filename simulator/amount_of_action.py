@@ -1,0 +1,34 @@
+"""What one action takes of a stage's amount (a time or bytes), in plain Python.
+
+A list holds one value an action, or one a slice of each action. A slice of an action with one value takes its
+share, an n-th each as integers by largest remainder in order of slice. The engine keeps the same rule for
+whole tables (`simulator.amounts`).
+"""
+
+from costmodel.costs import Amount, at
+from simulator.actions import Action
+
+
+def amount_of(amount: Amount, action: Action, multiple: int, num_microbatches: int, num_slices: int = 1) -> int:
+    """Return an action's part of an amount.
+
+    Parameters
+    ----------
+    amount : int or tuple of int
+    action : Action
+        A compute action; without a slice index it is whole.
+    multiple : int
+        Micro-batches that one action of the stage works on.
+    num_microbatches, num_slices : int
+        Of the step, and of each action.
+    """
+    index = action.microbatch // multiple
+    if num_slices == 1:
+        return at(amount, index)
+    listed = not isinstance(amount, int) and len(amount) * multiple > num_microbatches
+    if action.slice_index < 0:
+        return sum(amount[index * num_slices : (index + 1) * num_slices]) if listed else at(amount, index)
+    if listed:
+        return amount[index * num_slices + action.slice_index]
+    share, larger = divmod(at(amount, index), num_slices)
+    return share + (action.slice_index < larger)
