@@ -56,9 +56,9 @@ def _bounds_hold(num_cases: int) -> list[str]:
 
 
 def _accounts_add_up(num_cases: int) -> list[str]:
-    from tests.judge_promises import account_failures
+    from tests.judge_promises import account_failures, any_case_failures
 
-    return account_failures(num_cases)
+    return account_failures(num_cases) + any_case_failures(num_cases)
 
 
 PROMISES = [

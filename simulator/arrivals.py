@@ -58,8 +58,10 @@ class Arrivals:
     def _input(self, need: Action, action: Action) -> Input:
         made = self._spans[need]
         if self._spans[action].rank != made.rank:
-            for transfer in transfers(self._graph, need):
-                group = overlapping(self._graph, action.stage, transfer.send.microbatch, transfer.send.microbatch + 1)
-                if transfer.send.peer == action.stage and group[0] == action.microbatch:
-                    return Input(made, self._received.get(transfer.receive, made.end_ns), transfer.send)
+            for transfer in transfers(self._graph, need, self._needs):
+                send = transfer.send
+                group = overlapping(self._graph, action.stage, send.microbatch, send.microbatch + 1)[0]
+                alike = action.slice_index in (-1, send.slice_index)
+                if send.peer == action.stage and group == action.microbatch and alike:
+                    return Input(made, self._received.get(transfer.receive, made.end_ns), send)
         return Input(made, made.end_ns, None)

@@ -77,7 +77,7 @@ def lower_bound_ns(
     family: str,
     memory_limit_bytes: int | None = None,
     *,
-    separate_recompute: bool = False,
+    recomputes: Sequence[bool] = (),
     num_slices: int = 1,
     speeds: Sequence[float] = (),
     reduces: Sequence[bool] = (),
@@ -93,8 +93,8 @@ def lower_bound_ns(
         ``fused``, ``split`` or ``any``; the first two need one stage a rank.
     memory_limit_bytes : int, optional
         What each rank holds, static part included.
-    separate_recompute : bool
-        Whether orders hold R as an action of its own.
+    recomputes : sequence of bool
+        For each stage whether its orders hold R as an action of its own.
     num_slices : int
         Sequence slices of each action.
     speeds : sequence of float
@@ -109,9 +109,7 @@ def lower_bound_ns(
     NoPlanFits
         When a rank cannot hold one forward.
     """
-    step = Relaxation(
-        costs, num_microbatches, family != "fused", separate_recompute, num_slices, speeds, reduces, updates
-    )
+    step = Relaxation(costs, num_microbatches, family != "fused", recomputes, num_slices, speeds, reduces, updates)
     check_multiples(step.graph, num_microbatches)
     _check_family(step, family)
     found = list(_rank_bounds(step))
@@ -138,7 +136,7 @@ def bound_of(
         schedule.num_microbatches,
         family_of(schedule),
         memory_limit_bytes,
-        separate_recompute=bool(kinds[Kind.R]),
+        recomputes=[stage in kinds[Kind.R] for stage in stages],
         num_slices=schedule.num_slices,
         speeds=speeds,
         reduces=[stage in kinds[Kind.REDUCE] for stage in stages],

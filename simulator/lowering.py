@@ -93,6 +93,7 @@ def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
     """
     lists: list[list[Action]] = [[] for _ in schedule.orders]
     reductions = _Reductions(schedule)
+    present = {action for order in schedule.orders for action in order}
     for rank, action in _walk(schedule, timeline):
         if action.kind is Kind.REDUCE:
             for reduction in reductions.reached(rank, action):
@@ -100,7 +101,7 @@ def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
                     lists[member].append(reduction)
             continue
         lists[rank].append(action)
-        for transfer in transfers(schedule.graph, action):
+        for transfer in transfers(schedule.graph, action, present):
             lists[transfer.sender].append(transfer.send)
             lists[transfer.receiver].append(transfer.receive)
     reductions.check_all_done()

@@ -27,8 +27,8 @@ class Relaxation:
     num_microbatches : int
     split : bool
         Whether I and W are jobs of their own; otherwise B is one.
-    separate_recompute : bool
-        Whether R is a job of its own; otherwise it is a part of I or B.
+    recomputes : sequence of bool
+        For each stage whether R is a job of its own; otherwise, and if empty, it is a part of I or B.
     num_slices : int
         Sequence slices of each action.
     speeds : sequence of float
@@ -40,7 +40,7 @@ class Relaxation:
     costs: Costs
     num_microbatches: int
     split: bool
-    separate_recompute: bool = False
+    recomputes: Sequence[bool] = ()
     num_slices: int = 1
     speeds: Sequence[float] = ()
     reduces: Sequence[bool] = ()
@@ -83,12 +83,14 @@ class Relaxation:
                     yield from self._backward(stage, k, j)
 
     def _backward(self, stage: int, k: int, j: int) -> Iterator[Action]:
-        again = Action(Kind.R, stage, k, j)
-        if self.separate_recompute and self.amount(self.costs.stages[stage].recompute_ns, again):
-            yield again
+        if self._apart(stage):
+            yield Action(Kind.R, stage, k, j)
         yield Action(Kind.I if self.split else Kind.B, stage, k, j)
         if self.split:
             yield Action(Kind.W, stage, k, j)
+
+    def _apart(self, stage: int) -> bool:
+        return bool(self.recomputes) and self.recomputes[stage]
 
     def _groups(self, stage: int) -> range:
         return range(0, self.period, self.graph.multiples[stage])
@@ -112,7 +114,7 @@ class Relaxation:
 
     def _duration(self, job: Action) -> int:
         stage = self.costs.stages[job.stage]
-        back = (stage.backward_input_ns,) if self.separate_recompute else (stage.backward_input_ns, stage.recompute_ns)
+        back = (stage.backward_input_ns,) if self._apart(job.stage) else (stage.backward_input_ns, stage.recompute_ns)
         parts: dict[Kind, tuple[Amount, ...]] = {
             Kind.F: (stage.forward_ns,),
             Kind.R: (stage.recompute_ns,),

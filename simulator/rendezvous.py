@@ -6,7 +6,7 @@ every layout of communicators. Orders without transfers are run on data alone: a
 it needs is over on whatever rank. Leaves out time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from simulator.actions import COMPUTE, RECEIVES, SENDS, Action, Kind
@@ -137,7 +137,7 @@ def _waits(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
     rank = {action: graph.rank_of(action.stage, action.microbatch) for action in found}
     waits = {action: [n for n in needed if rank[n] == rank[action]] for action, needed in found.items()}
     for action in found:
-        for transfer in transfers(graph, action):
+        for transfer in transfers(graph, action, found):
             waits[transfer.send] = [action]
             consumer = _consumer(schedule, transfer.receive, found)
             if consumer is not None:
@@ -145,11 +145,10 @@ def _waits(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
     return {action: tuple(needed) for action, needed in waits.items()}
 
 
-def _consumer(schedule: Schedule, receive: Action, present: Iterable[Action]) -> Action | None:
+def _consumer(schedule: Schedule, receive: Action, present: Container[Action]) -> Action | None:
     first = overlapping(schedule.graph, receive.stage, receive.microbatch, receive.microbatch + 1)[0]
     kinds = (Kind.F,) if receive.kind is Kind.RECV_F else (Kind.I, Kind.B)
-    for kind in kinds:
-        action = Action(kind, receive.stage, first, receive.slice_index)
+    for action in (Action(kind, receive.stage, first, piece) for kind in kinds for piece in (receive.slice_index, -1)):
         if action in present:
             return action
     return None

@@ -112,6 +112,9 @@ class _Checks:
         self.place = {(rank, action): i for rank, i, action in self.cells}
         self.present = {action for _, _, action in self.cells}
         self.sound: list[Action] = []
+        sliced = {a.stage for a in self.present if a.slice_index >= 0 and a.kind not in SENDS | RECEIVES}
+        slices = range(schedule.num_slices) if schedule.num_slices > 1 else (-1,)
+        self.pieces = [slices if stage in sliced else (-1,) for stage in range(self.graph.num_stages)]
 
     def problem(
         self, kind: str, rank: int, position: int, message: str,
@@ -149,9 +152,11 @@ class _Checks:
         step = 1 if transfer else graph.multiples[action.stage]
         if not 0 <= action.microbatch <= last or action.microbatch % step:
             return "bad-microbatch", f"{action}: micro-batches are 0 to {last} in steps of {step}"
-        slices = range(self.schedule.num_slices) if self.schedule.num_slices > 1 else (-1,)
-        if action.slice_index not in slices:
-            allowed = f"slices are 0 to {len(slices) - 1}" if len(slices) > 1 else "this schedule has no slices"
+        pieces = (-1, *range(self.schedule.num_slices)) if transfer else self.pieces[action.stage]
+        if action.slice_index not in pieces:
+            allowed = (
+                f"slices of stage {action.stage} are 0 to {len(pieces) - 1}" if len(pieces) > 1 else "there are none"
+            )
             return "bad-slice", f"{action}: {allowed}"
         home = graph.rank_of(action.stage, action.microbatch)
         if home != rank:
@@ -169,7 +174,7 @@ class _Checks:
                 )
         for stage in range(self.graph.num_stages):
             for k in range(0, self.schedule.num_microbatches, self.graph.multiples[stage]):
-                for piece in range(self.schedule.num_slices) if self.schedule.num_slices > 1 else (-1,):
+                for piece in self.pieces[stage]:
                     yield from self._unit(stage, k, piece)
             yield from self._stage_wide(stage)
         if is_lowered(self.schedule):
@@ -206,7 +211,7 @@ class _Checks:
         """Both ends of each message that results ask for, and no others."""
         expected: set[Action] = set()
         for action in self.sound:
-            for transfer in transfers(self.graph, action):
+            for transfer in transfers(self.graph, action, self.present):
                 expected |= {transfer.send, transfer.receive}
                 ends = ((transfer.sender, transfer.send), (transfer.receiver, transfer.receive))
                 absent = [end for end in ends if end not in self.place]

@@ -3,6 +3,7 @@
 from random import Random
 
 from costmodel.costs import Costs
+from costmodel.errors import InvalidInput
 from simulator.bounds import bound_of
 from simulator.bubbles import bubble_causes
 from simulator.critical_path import critical_path
@@ -11,6 +12,7 @@ from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 from simulator.validation import validate_schedule
+from tests.random_cases import random_case
 from tests.random_stage_graphs import random_costs, random_schedule
 
 TRANSFERS = ("latency", "blocking", "links")
@@ -41,6 +43,25 @@ def bound_failures(num_cases: int) -> list[str]:
         limited = bound_of(schedule, costs, max(timeline.peak_memory_bytes), speeds).ns
         if not free <= limited <= timeline.step_time_ns:
             failures.append(f"seed {seed}: {free} <= {limited} <= {timeline.step_time_ns}")
+    return failures
+
+
+def any_case_failures(num_cases: int) -> list[str]:
+    """The same for whatever the engine takes: slices, R, updates anywhere, lowered lists with late receives."""
+    failures = []
+    for seed in range(num_cases):
+        case = random_case(Random(f"any {seed}"))
+        schedule, costs = case.schedule, case.costs
+        try:
+            timeline = simulate(
+                schedule, costs, case.p2p, case.optimizer_mode, case.speeds, overlap_reduce=case.overlap_reduce
+            )
+        except InvalidInput:
+            continue  # scrambled on purpose
+        limit = max(timeline.peak_memory_bytes)
+        if bound_of(schedule, costs, limit, case.speeds).ns > timeline.step_time_ns:
+            failures.append(f"seed {seed}: bound")
+        failures += [f"seed {seed}: {what}" for what in _sums_that_fail(schedule, costs, timeline)]
     return failures
 
 

@@ -12,6 +12,7 @@ from simulator.engine import simulate
 from simulator.lowering import close_step, computed, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.timeline import Timeline
+from simulator.validation import validate_schedule
 from tests.random_stage_graphs import random_costs, random_schedule, timed
 
 
@@ -86,6 +87,27 @@ def test_multiples_that_do_not_divide_each_other_meet_in_their_common_ranges() -
         "1SEND_B3>0",
         "1SEND_B4>0",
     ]
+
+
+def test_a_message_is_a_slice_where_either_end_works_in_slices() -> None:
+    """Stage 1 takes sequences in two slices, stages 0 and 2 whole."""
+    costs = chain(3)
+    schedule = Schedule(
+        "hand",
+        stage_graph(costs),
+        1,
+        tuple(tuple(map(parse_action, row.split())) for row in ("0F0 0B0", "1F0.0 1F0.1 1B0.1 1B0.0", "2F0 2B0")),
+        2,
+    )
+    lowered = lower(schedule, simulate(schedule, costs))
+    assert rows_of(lowered) == [
+        "0F0 0SEND_F0.0>1 0SEND_F0.1>1 0RECV_B0.1<1 0RECV_B0.0<1 0B0",
+        "1RECV_F0.0<0 1RECV_F0.1<0 1F0.0 1SEND_F0.0>2 1F0.1 1SEND_F0.1>2 1RECV_B0.0<2 1RECV_B0.1<2 "
+        "1B0.1 1SEND_B0.1>0 1B0.0 1SEND_B0.0>0",
+        "2RECV_F0.0<1 2RECV_F0.1<1 2F0 2B0 2SEND_B0.0>1 2SEND_B0.1>1",
+    ]
+    assert validate_schedule(lowered) == ()
+    assert simulate(lowered, costs).spans == simulate(schedule, costs).spans
 
 
 def test_replicas_talk_to_the_rank_that_has_the_microbatch() -> None:
