@@ -317,6 +317,14 @@ def test_parts_of_a_zoo_model_give_exactly_the_whole_models_loss_and_gradients(n
     check_exact(load_model(f"zoo:{name}:small", 4), num_splits=2)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["dlrm", "dlrm26", "llama", "moe", "clip", "vlm", "vit", "t5", "unet3d", "yolo", "resnet50", "inception"],
+)
+def test_parts_of_another_zoo_model_give_exactly_the_whole_models_loss_and_gradients(name):
+    check_exact(load_model(f"zoo:{name}:small", 4), num_splits=1)
+
+
 @pytest.mark.parametrize("name", list(own_models()))
 def test_parts_of_an_awkward_model_give_exactly_the_whole_models_loss_and_gradients(name):
     assert check_exact(own_models()[name]).static_batch is None

@@ -75,3 +75,13 @@ def build(
 def build_small(batch: int = 8) -> Example:
     """Four branches of four layers, hidden 128: some 25 ms a sample on one CPU core."""
     return build(batch, num_layers=4, hidden=128, ffn=512, num_heads=4, sequence=64)
+
+
+def build_case_study(batch: int = 8) -> Example:
+    """Two branches of eight layers, hidden 1024: the smallest graph on which a chain of stages loses."""
+    return build(batch, num_branches=2)
+
+
+def build_case_study_small(batch: int = 8) -> Example:
+    """Two branches of four layers, hidden 128."""
+    return build(batch, num_branches=2, num_layers=4, hidden=128, ffn=512, num_heads=4, sequence=64)
