@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from fractions import Fraction
 
 GIB = 2**30
 
@@ -37,6 +38,12 @@ def amount(text: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"found {text!r}; a number above 0 is needed")
     return value
+
+
+def exact_amount(text: str) -> Fraction:
+    """Read a decimal number above 0 as what it says, so that a product with it loses nothing."""
+    amount(text)
+    return Fraction(text)
 
 
 def seconds(text: str) -> float:

@@ -9,12 +9,13 @@ activation shares; with --costs and for plans it is in bytes.
 """
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, Table, milliseconds, percent
-from planner.commands.flags import amount, fraction, nanoseconds, positive, seconds
+from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seconds
 
 if TYPE_CHECKING:
     from costmodel.costs import Costs
@@ -44,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--w-memory-fraction", type=fraction, metavar="f", help="part kept from I until W (default 0.5)"
     )
     parser.add_argument("--group-size", type=positive, metavar="G", help="of interleaved-1f1b (default: the ranks)")
-    parser.add_argument("--memory-limit", type=amount, metavar="X", help="activation shares, or bytes with --costs")
+    parser.add_argument(
+        "--memory-limit", type=exact_amount, metavar="X", help="activation shares, or bytes with --costs"
+    )
     parser.add_argument("--objective", choices=("span", "step"), help="of zb-auto (default span)")
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="of a synthesis; 0 = heuristic alone")
     parser.add_argument("--p2p", choices=P2P_MODES, default="latency", help="how transfers take time")
@@ -74,12 +77,13 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
     from simulator.engine import simulate
-    from simulator.schedules import build_schedule
+    from simulator.schedules import SCHEDULES, build_schedule
 
     if not args.schedule or not args.microbatches:
         raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
     costs, share_bytes = _costs(args)
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
+    start = time.perf_counter()
     compute = build_schedule(
         args.schedule,
         costs,
@@ -88,10 +92,11 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
         memory_limit_bytes=limit,
         objective=args.objective or "span",
     )
+    elapsed = time.perf_counter() - start
     schedule = _closed(compute, costs)
     timeline = simulate(schedule, costs, p2p=args.p2p, optimizer_mode=args.optimizer_mode)
     _check_limit(args.schedule, timeline, limit, share_bytes)
-    extra: dict[str, object] = {}
+    extra: dict[str, object] = {"search_seconds": elapsed} if SCHEDULES[args.schedule].synthesis else {}
     if share_bytes:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
     return _answer(args, schedule, costs, timeline, limit, extra, share_bytes)
@@ -155,7 +160,7 @@ def _answer(
 
     causes = bubble_causes(schedule, costs, timeline)
     bound = bound_of(schedule, costs, limit, speeds)
-    body = {
+    body: dict[str, object] = {
         "schedule": schedule.name,
         "ranks": timeline.num_ranks,
         "microbatches": schedule.num_microbatches,
@@ -172,6 +177,8 @@ def _answer(
         "optimizer_mode": args.optimizer_mode,
         **extra,
     }
+    if "search_seconds" in extra:
+        body["status"] = "optimal" if timeline.step_time_ns == bound.ns else "bounded"
     _write_trace(args, timeline)
     _write_chart(args, schedule, timeline, limit, causes, share_bytes)
     return Answer(body, _text(body, timeline, bound))

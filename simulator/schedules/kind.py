@@ -124,3 +124,4 @@ class ScheduleKind:
     bubble: ClosedForm | None = None
     peak: ClosedForm | None = None
     bubble_of: str = "step"
+    synthesis: bool = False
