@@ -23,12 +23,11 @@ def amount_of(amount: Amount, action: Action, multiple: int, num_microbatches: i
         Of the step, and of each action.
     """
     index = action.microbatch // multiple
-    if num_slices == 1:
-        return at(amount, index)
-    listed = not isinstance(amount, int) and len(amount) * multiple > num_microbatches
-    if action.slice_index < 0:
-        return sum(amount[index * num_slices : (index + 1) * num_slices]) if listed else at(amount, index)
-    if listed:
-        return amount[index * num_slices + action.slice_index]
-    share, larger = divmod(at(amount, index), num_slices)
+    if not isinstance(amount, int) and len(amount) * multiple > num_microbatches:
+        own = amount[index * num_slices : (index + 1) * num_slices]
+        return sum(own) if action.slice_index < 0 else own[action.slice_index]
+    value = at(amount, index)
+    if num_slices == 1 or action.slice_index < 0:
+        return value
+    share, larger = divmod(value, num_slices)
     return share + (action.slice_index < larger)
