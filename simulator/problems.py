@@ -1,0 +1,92 @@
+"""Problems of a schedule: their classes, and how each is shown on the grid of ranks and steps."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from simulator.actions import RECEIVES, SENDS, Action
+from simulator.schedule import Schedule
+from simulator.schedule_text import marked_grid
+
+CLASSES = {
+    "missing": "an action that the stage graph asks for is not there",
+    "duplicated": "an action stands twice",
+    "wrong-rank": "an action stands on a rank that is not its stage's, or its stage is not there",
+    "backward-before-forward": "B, I or R stands before F of the same micro-batch",
+    "weight-before-input": "W stands before I of the same micro-batch",
+    "bad-microbatch": "a micro-batch that is not there, or that does not start a group of the stage",
+    "bad-slice": "a sequence slice out of range",
+    "after-opt": "an action stands after its rank's optimizer step",
+    "waits-on-itself": "ranks wait on each other for ever",
+    "send-without-receive": "only one end of a transfer is there",
+    "link-order": "two ranks disagree on the order of the messages between them",
+    "memory": "the order needs more memory than the limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong at one place of a schedule.
+
+    Attributes
+    ----------
+    kind : str
+        One of `CLASSES`.
+    rank, position : int
+        The cell; a missing action's is the one behind the rank's last action.
+    message : str
+        What was found and what is allowed.
+    grid : str
+        The ranks and steps around it, with the cell marked.
+    """
+
+    kind: str
+    rank: int
+    position: int
+    message: str
+    grid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}\n{self.grid}"
+
+
+class Board:
+    """A schedule as cells (rank, position, action), on which problems are marked.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    graph : StageGraph
+    cells : list of (int, int, Action)
+    place : dict
+        Position of each (rank, action), the last where it stands twice.
+    present : set of Action
+    pieces : list of range or tuple
+        For each stage the slice indices of its actions, -1 for whole sequences.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.graph = schedule.graph
+        self.cells = [(rank, i, a) for rank, order in enumerate(schedule.orders) for i, a in enumerate(order)]
+        self.place = {(rank, action): i for rank, i, action in self.cells}
+        self.present = {action for _, _, action in self.cells}
+        sliced = {a.stage for a in self.present if a.slice_index >= 0 and a.kind not in SENDS | RECEIVES}
+        slices = range(schedule.num_slices) if schedule.num_slices > 1 else (-1,)
+        self.pieces = [slices if stage in sliced else (-1,) for stage in range(self.graph.num_stages)]
+
+    def problem(
+        self,
+        kind: str,
+        rank: int,
+        position: int,
+        message: str,
+        missing: Action | None = None,
+        marks: Collection[tuple[int, int]] = (),
+    ) -> Problem:
+        """Make a problem with its grid; `marks` are its cells where there are several."""
+        grid = marked_grid(self.schedule.orders, marks or ((rank, position),), missing)
+        return Problem(kind, rank, position, f"rank {rank}, step {position}: {message}", grid)
+
+    def lacks(self, rank: int, action: Action, why: str) -> Problem:
+        """Make a problem of something that is not there."""
+        return self.problem("missing", rank, len(self.schedule.orders[rank]), f"{action} is missing; {why}", action)
