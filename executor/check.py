@@ -5,7 +5,7 @@ send it their gradients, one parameter at a time. Leaves out models that draw ra
 micro-batches differ between ranks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -82,22 +82,12 @@ def _reference_step(model: TrainingModel, num_microbatches: int) -> float:
 
 def _gathered(worker: Worker) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield every trainable parameter's gradient on rank 0 (an empty turn elsewhere); collective."""
-    for name, owner in _owners(worker).items():
+    for name, owner in worker.lowest_owners().items():
         parameter = worker.capture.parameter(name)
         gradient = None if parameter.grad is None else parameter.grad.detach().cpu().contiguous()
         if owner != 0:
             gradient = _sent_to_first(worker.rank, owner, parameter, gradient)
         yield name, gradient
-
-
-def _owners(worker: Worker) -> Mapping[str, int]:
-    """Return the lowest rank that has each trainable parameter, in the model's order."""
-    lowest: dict[str, int] = {}
-    for stage, names in enumerate(worker.owned):
-        for name in names:
-            rank = min(worker.plan.stages[stage].ranks)
-            lowest[name] = min(rank, lowest.get(name, rank))
-    return lowest
 
 
 def _sent_to_first(

@@ -40,13 +40,10 @@ class Feed:
         UsageError
             When no input holds the plan's number of samples.
         """
-        args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-        args = tuple(args) if isinstance(args, tuple | list) else (args,)
-        self.load_model(replace(self._capture.model, args=args, kwargs=kwargs, targets=targets, batch=self._batch_size))
-
-    def load_model(self, batch: TrainingModel) -> None:
-        """Take the inputs and targets that a training model holds."""
-        if all(dimension is None for dimension in batched_dimensions(batch)):
+        args, kwargs = as_arguments(inputs)
+        batch = replace(self._capture.model, args=args, kwargs=kwargs, targets=targets, batch=self._batch_size)
+        there = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if there and all(dimension is None for dimension in batched_dimensions(batch)):
             raise UsageError(f"no input has {self._batch_size} samples, which the plan's step takes")
         self._batch = batch
 
@@ -62,7 +59,21 @@ class Feed:
         values = self._capture.bind(group) if names else {}
         return {name: self._moved(values[name]) for name in names}, self._moved(group.targets) if with_targets else None
 
+    def keys(self) -> list[str | int]:
+        """Return, for each raw input in order, the name or position of the argument that it is a leaf of."""
+        model = self._capture.model
+        return [
+            key for key, value in [*enumerate(model.args), *model.kwargs.items()] for _ in pytree.tree_leaves(value)
+        ]
+
     def _moved(self, value: Any) -> Any:
         if self._device.type == "cpu":
             return value
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=True), value)
+
+
+def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments of inputs given as a tuple, a dict or one tensor."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}

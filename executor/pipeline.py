@@ -4,7 +4,7 @@ Leaves out optimizers, schedules and data loading, which stay the user's.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
+from executor.feed import as_arguments
 from executor.matching import check_device, check_model, check_world
 from executor.optimizer import MakeOptimizer
+from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import Watch
 from executor.worker import StepLoss, Worker
 from planner.plan import Plan, read_plan
@@ -35,8 +37,9 @@ class Pipeline:
     Parameters
     ----------
     plan : Plan
-    model : TrainingModel or Capture
-        With the same parameters on every rank; the capture of one spares capturing it again.
+    model : TrainingModel, Capture or callable
+        With the same parameters on every rank. The capture of a model spares capturing it again; a
+        callable makes the training model from the first step's inputs and targets.
     device : torch.device, optional
         Default: the kind that the plan names.
     timeout_s : float, optional
@@ -55,7 +58,7 @@ class Pipeline:
     def __init__(
         self,
         plan: Plan,
-        model: TrainingModel | Capture,
+        model: TrainingModel | Capture | Callable[[Any, Any], TrainingModel],
         *,
         device: torch.device | None = None,
         timeout_s: float | None = None,
@@ -66,21 +69,22 @@ class Pipeline:
         self.rank, self.num_ranks = check_world(plan)
         self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
         check_device(plan, self.rank, self.device)
-        captured = model if isinstance(model, Capture) else _capture(model, self.device, plan.batch.microbatch_size)
-        check_model(plan, captured)
-        self.worker = Worker(plan, captured, self.rank, self.device, optimizer, emulate)
-        self._own_group = start_processes(self.device, self.num_ranks)
-        self.watch = Watch(self.rank, self.num_ranks, timeout_s or default_timeout_s(plan))
-        self.worker.connect(self.watch)
+        self._options = (optimizer, emulate)
+        self._timeout_s = timeout_s or default_timeout_s(plan)
+        self._worker: Worker | None = None
+        self._own_group = False
+        self._make = model if callable(model) else None
+        if isinstance(model, TrainingModel | Capture):
+            self._start(model)
 
     @classmethod
     def from_plan(
         cls,
         plan: Plan | str | Path,
         model: nn.Module,
-        loss: Any,
+        loss: Callable[..., Any],
         *,
-        inputs: Any,
+        inputs: Any = None,
         targets: Any = None,
         split: Mapping[str | int, Split] | None = None,
         **options: Any,
@@ -92,22 +96,40 @@ class Pipeline:
         plan : Plan or path
         model : torch.nn.Module
         loss : callable
-            ``loss(output)``, or ``loss(output, targets)`` where targets are given.
+            ``loss(output)``, or ``loss(output, targets)`` where steps are given targets.
         inputs, targets
-            An example of a whole step's batch: only its shapes matter.
+            An example of a whole step's batch, of which only the shapes matter. Without it the first step
+            makes the pipeline, and until then there are no `parameters`.
         split : mapping, optional
             Exceptions from cutting tensors along their first dimension.
         options
             As of the class.
         """
         plan = plan if isinstance(plan, Plan) else read_plan(plan)
-        args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
-        args = tuple(args) if isinstance(args, tuple | list) else (args,)
-        name = type(model).__name__
-        training = TrainingModel(
-            name, model.train(), args, kwargs, targets, targets is not None, loss, split or {}, plan.batch.global_size
-        )
-        return cls(plan, training, **options)
+
+        def make(inputs: Any, targets: Any) -> TrainingModel:
+            args, kwargs = as_arguments(inputs)
+            name, size = type(model).__name__, plan.batch.global_size
+            return TrainingModel(
+                name, model.train(), args, kwargs, targets, targets is not None, loss, split or {}, size
+            )
+
+        return cls(plan, make if inputs is None else make(inputs, targets), **options)
+
+    @property
+    def worker(self) -> Worker:
+        """The machinery of this rank."""
+        if self._worker is None:
+            raise UsageError("the pipeline is made by its first step; give inputs= to have it before")
+        return self._worker
+
+    @property
+    def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
+        """What this rank reads of a step's batch: input name or position (and ``targets``) -> sample ranges.
+
+        The ranges are [first, stop). Anything else may hold what it likes, an unnamed tensor may be None.
+        """
+        return self.worker.inputs_needed()
 
     def step(self, inputs: Any = None, targets: Any = None) -> float | None:
         """Run one step: forward and backward of the whole batch, and the optimizer if the plan has it.
@@ -122,8 +144,12 @@ class Pipeline:
         Returns
         -------
         float or None
-            The loss, on ranks that compute it.
+            The loss of this rank's samples' share, on ranks that compute it; `total_loss` is the whole.
         """
+        if self._worker is None:
+            if self._make is None or inputs is None:
+                raise UsageError("the first step needs inputs")
+            self._start(self._make(inputs, targets))
         if inputs is not None:
             self.worker.feed.load(inputs, targets)
         loss = self.worker.step()
@@ -141,8 +167,46 @@ class Pipeline:
         """Yield them with their names in the unsplit model."""
         yield from self.worker.parameters.items()
 
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; collective.
+
+        Returns
+        -------
+        float
+            The norm before.
+        """
+        owners = self.worker.lowest_owners()
+        mine = [p.grad for n, p in self.named_parameters() if owners[n] == self.rank and p.grad is not None]
+        square = torch.tensor([sum(float(torch.linalg.vector_norm(g)) ** 2 for g in mine)], dtype=torch.float64)
+        if self.num_ranks > 1:
+            dist.all_reduce(square)
+        norm = float(square.sqrt())
+        if norm > max_norm:
+            for parameter in self.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(max_norm / (norm + 1e-6))
+        return norm
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the unsplit model's state on rank 0, an empty one elsewhere; collective."""
+        return whole_state(self.worker)
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take this rank's part of an unsplit model's state."""
+        load_state(self.worker, state)
+
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return the state of an optimizer over `parameters`, by their names, on rank 0; collective."""
+        return optimizer_state(self.worker, optimizer)
+
+    def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """Give an optimizer over `parameters` its part of a state by names."""
+        load_optimizer_state(self.worker, optimizer, state)
+
     def close(self) -> None:
         """Leave together with all other ranks; collective."""
+        if self._worker is None:
+            return
         if self.num_ranks > 1:
             dist.barrier()
         self.watch.close()
@@ -155,8 +219,19 @@ class Pipeline:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None:
             self.close()
-        else:  # the other ranks cannot go on without this one
+        elif self._worker is not None:  # the other ranks cannot go on without this one
             self.watch.close(getattr(error, "exit_code", 1))
+
+    def _start(self, model: TrainingModel | Capture) -> None:
+        """Match the model with the plan, then connect the ranks."""
+        size = self.plan.batch.microbatch_size
+        captured = model if isinstance(model, Capture) else _capture(model, self.device, size)
+        check_model(self.plan, captured)
+        worker = Worker(self.plan, captured, self.rank, self.device, *self._options)
+        self._own_group = start_processes(self.device, self.num_ranks)
+        self.watch = Watch(self.rank, self.num_ranks, self._timeout_s)
+        worker.connect(self.watch)
+        self._worker = worker
 
 
 def _capture(model: TrainingModel, device: torch.device, microbatch_size: int) -> Capture:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from costmodel.costs import at
+from costmodel.profiling.batches import TARGETS
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.parts import Part, extract
 from executor.feed import Feed
@@ -72,6 +73,7 @@ class Worker:
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
+        self.read = {s: stage.part.parameters for s, stage in self.stages.items()}
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         self.spans: list[RawSpan] = []
@@ -214,6 +216,29 @@ class Worker:
         read = {name: None for o in self.plan.stages[stage].operators if o in groups for name in groups[o].parameters}
         return tuple(name for name in read if self.capture.parameter(name).requires_grad)
 
+    def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
+        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
+        size = self.plan.batch.microbatch_size
+        of_input = dict(zip(self.capture.inputs, self.feed.keys(), strict=True))
+        needed: dict[str | int, set[int]] = {}
+        for index, stage in self.stages.items():
+            firsts = self.wiring.graph.microbatches_of(index, self.rank, stage.num_microbatches)
+            samples = {k * size + i for k in firsts for i in range(stage.multiple * size)}
+            keys: list[str | int] = [of_input[name] for name in stage.part.raw_inputs]
+            keys += [TARGETS] if stage.part.has_loss and self.capture.model.has_targets else []
+            for key in keys:
+                needed[key] = needed.get(key, set()) | samples
+        return {key: _ranges(samples) for key, samples in needed.items()}
+
+    def lowest_owners(self) -> dict[str, int]:
+        """Return the lowest rank that has each trainable parameter, in the order of stages."""
+        lowest: dict[str, int] = {}
+        for stage, names in enumerate(self.owned):
+            for name in names:
+                rank = min(self.plan.stages[stage].ranks)
+                lowest[name] = min(rank, lowest.get(name, rank))
+        return lowest
+
     def _pairs(self) -> set[tuple[int, int]]:
         """Return all (sender, receiver) ranks of the plan."""
         graph = self.wiring.graph
@@ -242,3 +267,10 @@ class Worker:
             parts = [name for name in parts if name != "recompute_ns"]
         index = action.microbatch // stage.microbatch_multiple
         return sum(at(getattr(stage.cost, name), index) for name in parts)
+
+
+def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:
+    """Return a set of numbers as ranges [first, stop)."""
+    starts = sorted(i for i in samples if i - 1 not in samples)
+    stops = sorted(i + 1 for i in samples if i + 1 not in samples)
+    return tuple(zip(starts, stops, strict=True))

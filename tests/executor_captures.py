@@ -5,5 +5,5 @@ import torch
 from tests.executor_jobs import captured
 
 torch.set_num_threads(1)
-for model in ("small_mmt", "small_uno", "small_gpt", "tied_gpt", "two_branch", "gated", "frozen", "masked", "sequence_first"):
+for model in ("small_mmt", "small_uno", "small_gpt", "tied_gpt", "two_branch", "gated", "frozen", "masked", "sequence_first", "normed"):
     captured(model)

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from costmodel.profiling.batches import TrainingModel
+import torch
+
+from costmodel.profiling.batches import TrainingModel, split_batch
 from costmodel.profiling.capture import Capture, capture
 from costmodel.profiling.models import load_model
 from costmodel.strategy import StageConfig
@@ -42,3 +44,70 @@ def errors(model: str, num_steps: int = 1, **options: Any) -> dict[str, Any]:
         loss = pipeline.total_loss()
         found = compare(pipeline.worker, loss, batch if pipeline.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
+
+
+def batches(model: str, plan: Plan, num_steps: int) -> list[TrainingModel]:
+    """One batch a step, each another one."""
+    size = plan.batch.global_size
+    whole = load_model(f"tests.training_models:{model}", size * num_steps)
+    return [split_batch(whole, step, num_steps) for step in range(num_steps)]
+
+
+def plain_losses(model: str, num_steps: int, max_norm: float | None = None, **options: Any) -> list[float]:
+    """Losses of a training loop in one process, with the same micro-batches."""
+    plan = make_plan(model, **options)
+    steps = batches(model, plan, num_steps)
+    module, count = steps[0].module, plan.batch.num_microbatches
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    losses = []
+    for batch in steps:
+        optimizer.zero_grad()
+        total = 0.0
+        for index in range(count):
+            part = split_batch(batch, index, count)
+            loss, _ = part.evaluate(module(*part.args, **part.kwargs), part.targets)
+            (loss / count).backward()
+            total += float(loss.detach()) / count
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+        optimizer.step()
+        losses.append(total)
+    return losses
+
+
+def train(
+    model: str,
+    num_steps: int,
+    first_step: int = 0,
+    stop_step: int | None = None,
+    state: dict[str, Any] | None = None,
+    max_norm: float | None = None,
+    example: bool = True,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train by a user's own loop around a pipeline; from a saved state if one is given."""
+    plan = make_plan(model, **options)
+    steps = batches(model, plan, num_steps)
+    source, losses, optimizer = steps[0], [], None
+    given = {"inputs": source.kwargs or source.args, "targets": source.targets} if example else {}
+    with Pipeline.from_plan(plan, source.module, source.loss, **given) as pipe:
+        for batch in steps[first_step:stop_step]:
+            if optimizer is None and example:
+                optimizer = start(pipe, state)
+            pipe.step(batch.kwargs or batch.args, batch.targets)
+            losses.append(pipe.total_loss().total)
+            if max_norm is not None:
+                pipe.clip_grad_norm_(max_norm)
+            optimizer = optimizer or start(pipe, state)
+            optimizer.step()
+        saved = {"model": pipe.state_dict(), "optimizer": pipe.optimizer_state_dict(optimizer)}
+        return {"losses": losses, "state": saved, "needed": pipe.inputs_needed}
+
+
+def start(pipe: Pipeline, state: dict[str, Any] | None) -> torch.optim.Optimizer:
+    if state is not None:
+        pipe.load_state_dict(state["model"])
+    optimizer = torch.optim.Adam(pipe.parameters(), lr=0.01)
+    if state is not None:
+        pipe.load_optimizer_state_dict(optimizer, state["optimizer"])
+    return optimizer

@@ -146,3 +146,11 @@ def unseeded(batch: int = 4) -> Any:
     torch.seed()
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3))
     return model, (torch.randn(batch, WIDTH),), lambda out: out.square().mean()
+
+
+def normed(batch: int = 4) -> Any:
+    """Batch statistics, which are buffers that the forward updates."""
+    torch.manual_seed(6)
+    layers = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)]
+    model = nn.Sequential(*layers, nn.ReLU(), nn.Linear(WIDTH, 3))
+    return model, (torch.randn(batch, WIDTH),), torch.randint(3, (batch,)), F.cross_entropy

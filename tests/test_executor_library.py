@@ -1,0 +1,73 @@
+"""`Pipeline` inside the user's own loop: losses, clipping, checkpoints under another plan, inputs needed."""
+
+import pytest
+
+from tests import executor_jobs as jobs
+from tests.rank_pool import RankPool
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    pool = RankPool(2)
+    yield pool
+    pool.close()
+
+
+TWO = {"num_stages": 2, "num_microbatches": 4}
+
+
+@pytest.mark.parametrize("model", ["two_branch", "normed"])
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "split"])
+def test_a_training_loop_has_the_losses_of_one_process(ranks, model, schedule):
+    expected = jobs.plain_losses(model, 5, **TWO)
+    found = ranks.run(jobs.train, model=model, num_steps=5, schedule=schedule, **TWO)
+    assert found[0]["losses"] == pytest.approx(expected, rel=1e-6)
+    assert found[0]["losses"] == found[1]["losses"]
+
+
+def test_gradients_are_clipped_by_the_norm_over_all_ranks(ranks):
+    expected = jobs.plain_losses("tied_gpt", 4, max_norm=0.1, **TWO)
+    found = ranks.run(jobs.train, model="tied_gpt", num_steps=4, max_norm=0.1, **TWO)
+    assert found[0]["losses"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("model", ["two_branch", "normed", "tied_gpt"])
+def test_what_one_plan_saved_resumes_under_another(ranks, model):
+    through = ranks.run(jobs.train, model=model, num_steps=6, **TWO)[0]["losses"]
+    saved = ranks.run(jobs.train, model=model, num_steps=6, stop_step=3, **TWO)[0]["state"]
+    other = {"num_stages": 3, "ranks": [(0,), (1,), (0,)], "schedule": "split", "num_microbatches": 4}
+    resumed = ranks.run(jobs.train, model=model, num_steps=6, first_step=3, state=saved, **other)
+    assert resumed[0]["losses"] == pytest.approx(through[3:], rel=1e-5)
+
+
+def test_replicas_resume_too(ranks):
+    through = ranks.run(jobs.train, model="two_branch", num_steps=6, **TWO)[0]["losses"]
+    saved = ranks.run(jobs.train, model="two_branch", num_steps=6, stop_step=3, **TWO)[0]["state"]
+    other = {"num_stages": 2, "ranks": [(0, 1), (1,)], "num_microbatches": 4}
+    resumed = ranks.run(jobs.train, model="two_branch", num_steps=6, first_step=3, state=saved, **other)
+    assert resumed[0]["losses"] == pytest.approx(through[3:], rel=1e-5)
+
+
+def test_the_saved_state_is_the_plain_models(ranks):
+    answer = ranks.run(jobs.train, model="normed", num_steps=2, **TWO)
+    state, plain = answer[0]["state"]["model"], jobs.captured("normed").model.module
+    assert list(state) == list(plain.state_dict())
+    assert {name: value.shape for name, value in state.items()} == {n: v.shape for n, v in plain.state_dict().items()}
+    assert int(state["1.num_batches_tracked"]) == int(state["4.num_batches_tracked"]) == 2 * 4
+    assert answer[1]["state"]["model"] == {}
+    plain.load_state_dict(state)
+
+
+def test_a_pipeline_without_an_example_is_made_by_its_first_step(ranks):
+    expected = ranks.run(jobs.train, model="two_branch", num_steps=2, **TWO)[0]["losses"]
+    found = ranks.run(jobs.train, model="two_branch", num_steps=2, example=False, **TWO)
+    assert found[0]["losses"] == expected
+
+
+def test_a_rank_is_told_which_inputs_and_samples_it_reads(ranks):
+    answers = ranks.run(jobs.train, model="two_branch", num_steps=1, **TWO)
+    assert answers[0]["needed"] == {0: ((0, 8),)}
+    assert answers[1]["needed"] == {1: ((0, 8),), "targets": ((0, 8),)}
+    replicas = ranks.run(jobs.train, model="two_branch", num_steps=1, num_stages=1, ranks=[(0, 1)], num_microbatches=4)
+    halves = [((0, 2), (4, 6)), ((2, 4), (6, 8))]
+    assert [answer["needed"] for answer in replicas] == [{0: h, 1: h, "targets": h} for h in halves]
