@@ -3,7 +3,7 @@
 Looks at each action by itself and at the set of them, never at their order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simulator.actions import RECEIVES, SENDS, STAGE_WIDE, Action, Kind
 from simulator.dependencies import transfers
@@ -36,10 +36,10 @@ def _wrong_alone(board: Board, rank: int, action: Action) -> tuple[str, str] | N
     step = 1 if transfer else graph.multiples[action.stage]
     if not 0 <= action.microbatch <= last or action.microbatch % step:
         return "bad-microbatch", f"{action}: micro-batches are 0 to {last} in steps of {step}"
-    pieces = (-1, *range(board.schedule.num_slices)) if transfer else board.pieces[action.stage]
+    pieces: Sequence[int] = range(-1, board.schedule.num_slices) if transfer else board.pieces[action.stage]
     if action.slice_index not in pieces:
-        allowed = f"slices of stage {action.stage} are 0 to {len(pieces) - 1}" if len(pieces) > 1 else "there are none"
-        return "bad-slice", f"{action}: {allowed}"
+        some = f"slices are 0 to {pieces[-1]}" if pieces[-1] > 0 else f"stage {action.stage} takes sequences whole"
+        return "bad-slice", f"{action}: {some}"
     home = graph.rank_of(action.stage, action.microbatch)
     if home != rank:
         return "wrong-rank", f"{action} stands on rank {rank}; its replica of stage {action.stage} is rank {home}"
