@@ -106,6 +106,8 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
     graph = stage_graph(plan.costs())
     units = [_units(graph, edge, plan.batch.num_microbatches) for edge in plan.edges]
     sizes = {size for row in units for size in row.values()} | {1}
+    if any(multiple > 1 for multiple in graph.multiples):
+        sizes.add(2)  # two sizes show which dimension is the batch
     described = {size: capture.tensors(size * plan.batch.microbatch_size) for size in sorted(sizes)}
     _check_names(plan.edges, described[1])
     wires = {}
@@ -157,7 +159,7 @@ def _units(graph: StageGraph, edge: PlanEdge, num_microbatches: int) -> dict[int
 
 
 def _batch_dimension(name: str, described: Mapping[int, Mapping[str, TensorInfo]]) -> int | None:
-    """Return where a tensor differs between two micro-batch sizes; 0 when only one size occurs."""
+    """Return where a tensor differs between two micro-batch sizes; 0 when nothing is ever cut or joined."""
     if len(described) == 1:
         return 0
     small, large = (described[size][name].shape for size in (min(described), max(described)))

@@ -3,7 +3,12 @@
 import torch
 
 from tests.executor_jobs import captured
+from tests.random_training import NUM_MODELS, captured_random
 
 torch.set_num_threads(1)
-for model in ("small_mmt", "small_uno", "small_gpt", "tied_gpt", "two_branch", "gated", "frozen", "masked", "sequence_first", "normed"):
+MODELS = "small_mmt small_uno small_gpt tied_gpt two_branch gated frozen masked sequence_first normed"
+
+for model in MODELS.split():
     captured(model)
+for seed in range(NUM_MODELS):
+    captured_random(seed)

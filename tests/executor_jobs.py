@@ -14,6 +14,7 @@ from executor import Pipeline
 from executor.check import compare
 from planner.plan import Plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
+from tests.random_training import captured_random, random_model, random_real_plan
 
 
 @cache
@@ -111,3 +112,16 @@ def start(pipe: Pipeline, state: dict[str, Any] | None) -> torch.optim.Optimizer
     if state is not None:
         pipe.load_optimizer_state_dict(optimizer, state["optimizer"])
     return optimizer
+
+
+def random_errors(seed: int) -> dict[str, Any]:
+    """Run a random plan of a random model and compare it with one process."""
+    plan = random_real_plan(seed, torch.distributed.get_world_size())
+    source = captured_random(int(plan.model_name.removeprefix("random")))
+    batch = random_model(int(plan.model_name.removeprefix("random")), plan.batch.global_size)
+    with Pipeline(plan, source) as pipeline:
+        for _ in range(2):
+            pipeline.step(batch.args)
+        loss = pipeline.total_loss()
+        found = compare(pipeline.worker, loss, batch if pipeline.rank == 0 else None)
+    return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}

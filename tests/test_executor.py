@@ -100,3 +100,8 @@ def test_looped_placements_run_exactly(ranks, schedule):
     placed = [(0,), (1,), (2,), (0,), (1,), (2,)]
     options = {"num_stages": 6, "ranks": placed, "schedule": schedule, "num_microbatches": 6, "relay": True}
     assert_exact(ranks.run(jobs.errors, model="small_gpt", **options), limit=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_plans_finish_with_the_gradients_of_one_process(ranks, seed):
+    assert_exact(ranks.run(jobs.random_errors, seed=seed), limit=1e-5)
