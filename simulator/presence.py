@@ -31,15 +31,17 @@ def _wrong_alone(board: Board, rank: int, action: Action) -> tuple[str, str] | N
             "wrong-rank",
             f"{action} stands on rank {rank}; stage {action.stage} runs on {graph.ranks[action.stage]}",
         )
-    if action.kind in STAGE_WIDE:
-        return None
-    step = 1 if transfer else graph.multiples[action.stage]
-    if not 0 <= action.microbatch <= last or action.microbatch % step:
+    wide = action.kind in STAGE_WIDE
+    step = 1 if transfer or wide else graph.multiples[action.stage]
+    if not (-1 if wide else 0) <= action.microbatch <= last or action.microbatch % step:
         return "bad-microbatch", f"{action}: micro-batches are 0 to {last} in steps of {step}"
-    pieces: Sequence[int] = range(-1, board.schedule.num_slices) if transfer else board.pieces[action.stage]
+    anywhere = range(-1, board.schedule.num_slices if board.schedule.num_slices > 1 else 0)
+    pieces: Sequence[int] = anywhere if transfer or wide else board.pieces[action.stage]
     if action.slice_index not in pieces:
         some = f"slices are 0 to {pieces[-1]}" if pieces[-1] > 0 else f"stage {action.stage} takes sequences whole"
         return "bad-slice", f"{action}: {some}"
+    if wide:
+        return None
     home = graph.rank_of(action.stage, action.microbatch)
     if home != rank:
         return "wrong-rank", f"{action} stands on rank {rank}; its replica of stage {action.stage} is rank {home}"

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput
-from simulator.actions import COMPUTE, RECEIVES, SENDS, Action, Kind, parse_action
+from simulator.actions import COMPUTE, RECEIVES, SENDS, STAGE_WIDE, Action, Kind, parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
@@ -393,6 +393,39 @@ def test_the_validator_and_the_engine_agree_on_what_waits_on_itself() -> None:
         assert (validate_schedule(shuffled) == ()) == runs
         verdicts.add(runs)
     assert verdicts == {True, False}
+
+
+def littered(rng: Random, schedule: Schedule) -> Schedule:
+    """Insert actions of any kind, drop and swap others."""
+    kinds = [kind for kind in Kind if kind not in (Kind.UNSHARD, Kind.RESHARD, Kind.OFFLOAD, Kind.RELOAD)]
+    orders = [list(order) for order in schedule.orders]
+    for _ in range(rng.randint(1, 4)):
+        order, kind = rng.choice([order for order in orders if order]), rng.choice(kinds)
+        microbatch = -1 if kind in STAGE_WIDE and rng.random() < 0.7 else rng.randint(0, 5)
+        piece = -1 if rng.random() < 0.7 or microbatch < 0 else rng.randint(0, 3)
+        peer = rng.randint(0, 6) if kind in SENDS | RECEIVES else -1
+        i = rng.randrange(len(order))
+        if rng.random() < 0.5:
+            order.insert(i, Action(kind, rng.randint(0, 6), microbatch, piece, peer))
+        elif rng.random() < 0.5 and len(order) > 1:
+            order.pop(i)
+        else:
+            j = rng.randrange(len(order))
+            order[i], order[j] = order[j], order[i]
+    return replace(schedule, orders=tuple(map(tuple, orders)))
+
+
+def test_any_litter_is_named_or_runs_on_the_engine() -> None:
+    num_legal = 0
+    for seed in range(300):
+        rng = Random(seed)
+        schedule, costs = legal(rng, lowered=rng.random() < 0.5)
+        schedule = littered(rng, schedule)
+        assert schedule_from_text(schedule_to_text(schedule)) == schedule
+        if validate_schedule(schedule) == ():
+            num_legal += 1
+            simulate(schedule, costs)
+    assert num_legal > 5
 
 
 def test_every_kind_of_problem_is_one_of_the_twelve_classes() -> None:
