@@ -20,7 +20,8 @@ def single(problem: Problem, report: Report | None) -> tuple[Setting, Incumbent]
     """Put the whole model on one device."""
     setting, found = Setting(problem), Incumbent(problem.schedules, report)
     for evaluator in setting.evaluators.values():
-        found.offer(evaluator.evaluate((0,) * len(setting.atoms), shape=GRAPH), "single device")
+        found.offer([evaluator.evaluate((0,) * len(setting.atoms), shape=GRAPH)])
+    found.say("single device")
     return setting, found
 
 
@@ -34,8 +35,8 @@ def equal_parts(problem: Problem, report: Report | None, weigh: Weigh) -> tuple[
         partition = [0] * len(order)
         for atom, stage in zip(order, stages, strict=True):
             partition[atom] = stage
-        for name in problem.schedules:
-            found.offer(evaluator.evaluate(tuple(partition), name, LINE), "equal parts")
+        found.offer(evaluator.evaluate(tuple(partition), name, LINE) for name in problem.schedules)
+    found.say("equal parts")
     return setting, found
 
 

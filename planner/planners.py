@@ -13,7 +13,6 @@ from planner.plan import Plan, SearchResult
 from planner.problem import Problem, Report
 from planner.search.evaluate import Candidate, Evaluator
 from planner.search.incumbent import Incumbent
-from planner.search.limits import Limits
 from planner.search.ours import Search, chain_search
 from planner.search.setting import Setting
 
@@ -59,7 +58,7 @@ def ours(problem: Problem, report: Report | None) -> Plan:
 def chain(problem: Problem, report: Report | None) -> Plan:
     """Plan stages in one line."""
     setting = Setting(problem)
-    return _baseline(setting, chain_search(list(setting.evaluators.values()), Limits(problem.time_limit_s), report))
+    return _baseline(setting, chain_search(list(setting.evaluators.values()), report))
 
 
 def single(problem: Problem, report: Report | None) -> Plan:

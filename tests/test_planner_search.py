@@ -240,7 +240,7 @@ def test_the_solver_betters_what_the_heuristic_cannot() -> None:
         (evaluator.evaluate((0,) * k + (1,) * (12 - k), "graph-1f1b") for k in range(1, 12)),
         key=lambda c: c.step_time_ns,
     )
-    search.incumbent.offer(worst)
+    search.incumbent.offer([worst])
     search.bounds_ns = dict(search.setting.closed_forms_ns)
     search._solve()
     assert search.incumbent.best.step_time_ns < worst.step_time_ns

@@ -1,10 +1,12 @@
 """Local search: move operators across cuts as long as the simulated step gets shorter.
 
 A move takes an atom, with its descendants (or its ancestors) within its stage, to another stage or to a
-new one; the stage graph must stay without cycles. Leaves out swaps, which CP-SAT finds.
+new one; the stage graph must stay without cycles. A plan that no move betters is shaken by two random moves
+and improved again. Leaves out larger changes, which other orders and CP-SAT bring.
 """
 
 from collections.abc import Iterator
+from random import Random
 
 from planner.pricing import Partition, numbered
 from planner.search.evaluate import Candidate, Evaluator
@@ -26,6 +28,21 @@ def improve(evaluator: Evaluator, start: Candidate, num_evaluations: int, limits
             if candidate.rank < best.rank:
                 best, found = candidate, True
                 break
+    return best
+
+
+def shake(evaluator: Evaluator, start: Candidate, num_shakes: int, num_evaluations: int, limits: Limits) -> Candidate:
+    """Return the best of what random changes of a candidate, each improved, lead to (or the candidate)."""
+    rng = Random(evaluator.problem.seed)  # noqa: S311 - a search, not a secret
+    best = start
+    for _ in range(num_shakes):
+        shaken = best
+        for _ in range(2):
+            near = list(moves(evaluator, shaken))
+            if limits.over or not near:
+                return best
+            shaken = evaluator.evaluate(rng.choice(near), best.schedule, best.shape)
+        best = min(best, improve(evaluator, shaken, num_evaluations, limits), key=lambda c: c.rank)
     return best
 
 

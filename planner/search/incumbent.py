@@ -3,6 +3,7 @@
 Leaves out how candidates are found.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from planner.problem import Report
@@ -28,16 +29,14 @@ class Incumbent:
     report: Report | None = None
     lower_bound_ns: int = 0
     found: dict[tuple[int, str, str, int], Candidate] = field(default_factory=dict)
+    _said: object = None
 
-    def offer(self, candidate: Candidate, phase: str = "") -> bool:
-        """Take a candidate if it is the best of its kind; return whether it is the best of all."""
-        kind = (candidate.num_stages, candidate.schedule, candidate.shape, candidate.microbatch_size)
-        leads = not self.found or candidate.rank < self.best.rank
-        if kind not in self.found or candidate.rank < self.found[kind].rank:
-            self.found[kind] = candidate
-        if leads and phase:
-            self.say(phase)
-        return leads
+    def offer(self, candidates: Iterable[Candidate]) -> None:
+        """Take each candidate that is the best of its kind."""
+        for candidate in candidates:
+            kind = (candidate.num_stages, candidate.schedule, candidate.shape, candidate.microbatch_size)
+            if kind not in self.found or candidate.rank < self.found[kind].rank:
+                self.found[kind] = candidate
 
     @property
     def best(self) -> Candidate:
@@ -63,10 +62,12 @@ class Incumbent:
         return candidate.num_stages, self.schedules.index(candidate.schedule), line, candidate.rank
 
     def say(self, phase: str) -> None:
-        """Report the best time, the bound and the gap."""
-        if not self.report:
-            return
+        """Report the best time, the bound and the gap, if any of them is news."""
         best = self.best
+        news = (best.rank, self.lower_bound_ns)
+        if not self.report or news == self._said:
+            return
+        self._said = news
         line = f"{phase}: step {best.step_time_ns / 1e6:.3f} ms" if best.fits else f"{phase}: nothing fits yet"
         if best.fits and self.lower_bound_ns:
             gap = best.step_time_ns / self.lower_bound_ns - 1

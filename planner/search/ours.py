@@ -10,15 +10,21 @@ from dataclasses import dataclass
 from planner.problem import AUTO, Problem, Report
 from planner.search.cut.child import Request, findings
 from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
-from planner.search.heuristic import as_graph, polish, search
+from planner.search.heuristic import as_graph, polish, search, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
-DETERMINISTIC_PER_S = 0.25
+DETERMINISTIC_PER_S = 0.2
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
+SOLVER_PART = 0.75
+"""Most of the time left that the solver may take; the rest is for improving what it found."""
+CHAIN_PART = 0.25
+"""Most of the time that the search for a chain may take."""
+NUM_CHAINS_TRIED = 4
+"""Chains whose partitions are tried as graphs."""
 PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
 
@@ -56,8 +62,7 @@ class Search:
 
     def __init__(self, problem: Problem, report: Report | None) -> None:
         self.problem, self.setting = problem, Setting(problem)
-        patience = PATIENCE if problem.deterministic_limit is not None else 1
-        self.limits = Limits(problem.time_limit_s * patience)
+        self.limits = Limits(clock_s(problem))
         self.chains = Incumbent(problem.schedules)
         self.incumbent = Incumbent(problem.schedules, report)
         self.bounds_ns: dict[int, int] = {}
@@ -77,16 +82,25 @@ class Search:
         self.bounds_ns = dict(self.setting.closed_forms_ns)
         self._raise_bound()
         evaluators = list(self.setting.evaluators.values())
-        self.chains = chain_search(evaluators, self.limits)
-        for candidate in self.chains.found.values():
-            self.incumbent.offer(candidate, "chain")
-            as_graph(self.setting.evaluators[candidate.microbatch_size], [candidate], self.incumbent)
+        self.chains = chain_search(evaluators)
+        self.incumbent.offer(self.chains.found.values())
+        self.incumbent.say("chain")
+        for candidate in sorted(self.chains.found.values(), key=lambda c: c.rank)[:NUM_CHAINS_TRIED]:
+            as_graph(self.setting.evaluators[candidate.microbatch_size], candidate.partition, self.incumbent)
+        self.incumbent.say("chain as a graph")
         search(evaluators, GRAPH, self.incumbent, self.limits)
         self._solve()
+        if self.problem.num_stages > 1 and not self._proved:
+            shake_best(self.setting.evaluators[self.incumbent.best.microbatch_size], self.incumbent, self.limits)
         if self.limits.hit:
             self.limited_by = "time limit"
-        elif self.incumbent.best.fits and self.incumbent.best.step_time_ns == self.incumbent.lower_bound_ns:
+        elif self._proved:
             self.limited_by = "proved"
+
+    @property
+    def _proved(self) -> bool:
+        best = self.incumbent.best
+        return best.fits and best.step_time_ns == self.incumbent.lower_bound_ns
 
     def _solve(self) -> None:
         """Let CP-SAT cut each micro-batch size that could still hold a better plan, the best one first."""
@@ -118,7 +132,7 @@ class Search:
         request = Request(
             data,
             hint,
-            seconds=self.limits.left_s,
+            seconds=self.limits.left_s * SOLVER_PART,
             deterministic=work * share,
             estimate_part=ESTIMATE_PART if few else 0.0,
             seed=self.problem.seed,
@@ -140,8 +154,8 @@ class Search:
 
     def _try(self, evaluator: Evaluator, partition: tuple[int, ...]) -> list[Candidate]:
         tried = [evaluator.evaluate(partition, name) for name in self.problem.schedules]
-        for candidate in tried:
-            self.incumbent.offer(candidate, "solver")
+        self.incumbent.offer(tried)
+        self.incumbent.say("solver")
         return tried
 
     def _raise_bound(self) -> None:
@@ -165,8 +179,14 @@ class Search:
         return Outcome(self.setting, choice, best, self.incumbent.lower_bound_ns, rivals, self.limited_by)
 
 
-def chain_search(evaluators: list[Evaluator], limits: Limits, report: Report | None = None) -> Incumbent:
+def chain_search(evaluators: list[Evaluator], report: Report | None = None) -> Incumbent:
     """Return the best chains: the same search for the chain planner and for the rival of ours."""
-    chains = Incumbent(evaluators[0].problem.schedules, report)
-    search(evaluators, LINE, chains, limits)
+    problem = evaluators[0].problem
+    chains = Incumbent(problem.schedules, report)
+    search(evaluators, LINE, chains, Limits(clock_s(problem) * CHAIN_PART))
     return chains
+
+
+def clock_s(problem: Problem) -> float:
+    """Return the seconds after which a search ends."""
+    return problem.time_limit_s * (PATIENCE if problem.deterministic_limit is not None else 1)
