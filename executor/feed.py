@@ -62,9 +62,12 @@ class Feed:
     def keys(self) -> list[str | int]:
         """Return, for each raw input in order, the name or position of the argument that it is a leaf of."""
         model = self._capture.model
-        return [
-            key for key, value in [*enumerate(model.args), *model.kwargs.items()] for _ in pytree.tree_leaves(value)
-        ]
+        found: list[str | int] = []
+        for position, value in enumerate(model.args):
+            found += [position] * len(pytree.tree_leaves(value))
+        for name, value in model.kwargs.items():
+            found += [name] * len(pytree.tree_leaves(value))
+        return found
 
     def _moved(self, value: Any) -> Any:
         if self._device.type == "cpu":

@@ -15,8 +15,8 @@ import torch
 from torch import fx, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from costmodel.profiling.export import fetch
 from costmodel.profiling.parts import Part
+from costmodel.profiling.shapes import fetch
 
 _aten = torch.ops.aten
 SPLITTABLE = frozenset(

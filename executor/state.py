@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
-from costmodel.profiling.export import fetch
+from costmodel.profiling.shapes import fetch
 from executor.measure import gather_bytes
 from executor.worker import Worker
 

@@ -18,7 +18,7 @@ from costmodel.profiling.batches import TARGETS
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.parts import Part, extract
 from executor.feed import Feed
-from executor.optimizer import MakeOptimizer, planned_optimizer, stage_optimizers
+from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
 from executor.program import Instruction, Program
 from executor.reduction import Reduction
 from executor.split import Queue, split_part
@@ -78,10 +78,10 @@ class Worker:
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         self.spans: list[RawSpan] = []
         self._emulate = emulate
-        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._optimizers: dict[int, StageOptimizer] = {}
         if any(action.kind is Kind.OPT for action in self.order):
             make = optimizer or planned_optimizer(plan)
-            self._optimizers = stage_optimizers(make, {s: self.owned[s] for s in self.stages}, self.parameters)
+            self._optimizers = stage_optimizers(plan, make, rank, self.owned, self.parameters)
         self._weighted: bool | None = None  # learnt in the first step: only the last stage's loss says it
         self._closed = False
 
@@ -92,6 +92,7 @@ class Worker:
         alone = len(self.plan.orders) == 1
         self.transport = None if alone else Transport(self.rank, self.device, self._pairs(), watch)
         self.reduction = Reduction(self.owned, ranks, self.parameters, self.device, watch)
+        connect_shards(self.plan, self._optimizers)
         self.program = Program(
             self.rank,
             self.wiring,

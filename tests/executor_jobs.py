@@ -12,6 +12,7 @@ from costmodel.profiling.models import load_model
 from costmodel.strategy import StageConfig
 from executor import Pipeline
 from executor.check import compare
+from executor.optimizer import OPTIMIZERS
 from planner.plan import Plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 from tests.random_training import captured_random, random_model, random_real_plan
@@ -125,3 +126,28 @@ def random_errors(seed: int) -> dict[str, Any]:
         loss = pipeline.total_loss()
         found = compare(pipeline.worker, loss, batch if pipeline.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
+
+
+def trained_by_the_plan(model: str, num_steps: int = 3, **options: Any) -> dict[str, Any]:
+    """Run a plan that has OPT and return the model's state on rank 0."""
+    plan = make_plan(model, **options)
+    steps = batches(model, plan, num_steps)
+    with Pipeline(plan, steps[0]) as pipeline:
+        for batch in steps:
+            pipeline.step(batch.kwargs or batch.args, batch.targets)
+        return pipeline.state_dict()
+
+
+def trained_alone(model: str, num_steps: int = 3, **options: Any) -> dict[str, Any]:
+    """The state after the same steps in one process, with the plan's optimizer."""
+    plan = make_plan(model, **options)
+    steps = batches(model, plan, num_steps)
+    module, count = steps[0].module, plan.batch.num_microbatches
+    optimizer = OPTIMIZERS[options["optimizer"]](module.parameters())
+    for batch in steps:
+        optimizer.zero_grad()
+        for index in range(count):
+            part = split_batch(batch, index, count)
+            (part.evaluate(module(*part.args, **part.kwargs), part.targets)[0] / count).backward()
+        optimizer.step()
+    return module.state_dict()

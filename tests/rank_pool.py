@@ -80,7 +80,7 @@ class RankPool:
             pipe.send((function, arguments))
         answers: dict[int, Any] = {}
         while len(answers) < self.num_ranks:
-            ready = wait([pipe for rank, pipe in enumerate(self.pipes) if rank not in answers], 120)
+            ready = wait([pipe for rank, pipe in enumerate(self.pipes) if rank not in answers], 240)
             problem = "" if ready else f"only the ranks {sorted(answers)} answer"
             for pipe in ready:
                 rank = self.pipes.index(pipe)

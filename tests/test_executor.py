@@ -1,6 +1,7 @@
 """Plans run on real processes and give the gradients of one process."""
 
 import pytest
+import torch
 
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
@@ -100,6 +101,18 @@ def test_looped_placements_run_exactly(ranks, schedule):
     placed = [(0,), (1,), (2,), (0,), (1,), (2,)]
     options = {"num_stages": 6, "ranks": placed, "schedule": schedule, "num_microbatches": 6, "relay": True}
     assert_exact(ranks.run(jobs.errors, model="small_gpt", **options), limit=1e-6)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("model", ["two_branch", "tied_gpt"])
+def test_opt_gives_the_parameters_of_one_process_sharded_or_not(ranks, model, zero):
+    options = {"num_stages": 3, "ranks": [(0, 1), (2,), (1, 2)], "optimizer": "momentum"}
+    configs = [{"data": 2, "zero": zero}, {}, {"data": 2, "zero": zero}]
+    expected = jobs.trained_alone(model, **options)
+    found = ranks.run(jobs.trained_by_the_plan, model=model, configs=configs, **options)[0]
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("seed", range(30))
