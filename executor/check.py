@@ -31,7 +31,9 @@ class Comparison:
     worst_parameter: str
 
 
-def compare(worker: Worker, loss: StepLoss, reference: TrainingModel | None) -> Comparison:
+def compare(
+    worker: Worker, loss: StepLoss, reference: TrainingModel | None, num_microbatches: int | None = None
+) -> Comparison:
     """Compare the last step's gradients with a reference; collective.
 
     Parameters
@@ -41,9 +43,12 @@ def compare(worker: Worker, loss: StepLoss, reference: TrainingModel | None) -> 
         The step's loss over all ranks.
     reference : TrainingModel or None
         On rank 0 the unsplit model as it was before the step, with the batch of the step; None elsewhere.
+    num_microbatches : int, optional
+        Of the reference; default: the plan's.
     """
     value = loss.total / loss.weight
-    expected = _reference_step(reference, worker.plan.batch.num_microbatches) if reference is not None else 0.0
+    count = num_microbatches or worker.plan.batch.num_microbatches
+    expected = _reference_step(reference, count) if reference is not None else 0.0
     names = dict(reference.module.named_parameters()) if reference is not None else {}
     errors: dict[str, tuple[float, float]] = {}
     for name, gradient in _gathered(worker):

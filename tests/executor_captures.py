@@ -1,12 +1,15 @@
 """Captures the executor's test models when it is imported: the ranks of a pool inherit them."""
 
+from importlib.util import find_spec
+
 import torch
 
 from tests.executor_jobs import captured
 from tests.random_training import NUM_MODELS, captured_random
 
 torch.set_num_threads(1)
-MODELS = "small_mmt small_uno small_gpt tied_gpt two_branch gated frozen masked sequence_first normed"
+MODELS = "small_mmt small_uno small_gpt tied_gpt two_branch gated frozen masked sequence_first normed recommender"
+MODELS += " unet detector experts" + (" gpt2 llama" if find_spec("transformers") else "")
 
 for model in MODELS.split():
     captured(model)

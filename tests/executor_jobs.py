@@ -36,15 +36,16 @@ def whole_batch(model: str, plan: Plan) -> TrainingModel:
     return load_model(f"tests.training_models:{model}", plan.batch.global_size)
 
 
-def errors(model: str, num_steps: int = 1, **options: Any) -> dict[str, Any]:
-    """Run a plan and compare its last step with one process."""
+def errors(model: str, num_steps: int = 1, undivided: bool = False, **options: Any) -> dict[str, Any]:
+    """Run a plan and compare its last step with one process, or with one batch that is not divided."""
     plan = make_plan(model, **options)
     batch = whole_batch(model, plan)
     with Pipeline(plan, captured(model)) as pipeline:
         for _ in range(num_steps):
             pipeline.step(batch.kwargs or batch.args, batch.targets)
         loss = pipeline.total_loss()
-        found = compare(pipeline.worker, loss, batch if pipeline.rank == 0 else None)
+        reference = batch if pipeline.rank == 0 else None
+        found = compare(pipeline.worker, loss, reference, 1 if undivided else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
 
 

@@ -103,6 +103,27 @@ def test_looped_placements_run_exactly(ranks, schedule):
     assert_exact(ranks.run(jobs.errors, model="small_gpt", **options), limit=1e-6)
 
 
+KINDS = ["recommender", "unet", "detector", "experts", "gpt2", "llama"]
+WAYS = {
+    "graph": {},
+    "split": {"schedule": "split", "ranks": [(0,), (1,), (2,), (1,)], "num_stages": 4},
+    "chain": {"schedule": "zb-h1", "relay": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", KINDS)
+def test_every_kind_of_model_runs_exactly_in_three_ways(ranks, model, way):
+    if model in ("gpt2", "llama"):
+        pytest.importorskip("transformers", reason="transformers is not installed: its models are not tested")
+    assert_exact(ranks.run(jobs.errors, model=model, **WAYS[way]), limit=1e-5)
+
+
+@pytest.mark.parametrize("model", ["two_branch", "masked", "recommender", "small_gpt", "experts"])
+def test_gradients_are_those_of_one_undivided_batch(ranks, model):
+    assert_exact(ranks.run(jobs.errors, model=model, undivided=True), limit=1e-5)
+
+
 @pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("model", ["two_branch", "tied_gpt"])
 def test_opt_gives_the_parameters_of_one_process_sharded_or_not(ranks, model, zero):

@@ -1,5 +1,6 @@
 """Small training models, each with one thing that pipelines trip over."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -154,3 +155,161 @@ def normed(batch: int = 4) -> Any:
     layers = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)]
     model = nn.Sequential(*layers, nn.ReLU(), nn.Linear(WIDTH, 3))
     return model, (torch.randn(batch, WIDTH),), torch.randint(3, (batch,)), F.cross_entropy
+
+
+class Recommender(nn.Module):
+    """A small DLRM: EmbeddingBags over jagged indices, a dense tower, their pairwise products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(30, WIDTH, mode="sum") for _ in range(3))
+        self.bottom = nn.Sequential(nn.Linear(5, WIDTH), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(WIDTH + 6, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+
+    def forward(self, dense: Tensor, indices: list[Tensor], offsets: list[Tensor]) -> Tensor:
+        x = self.bottom(dense)
+        rows = [x, *(table(i, o) for table, i, o in zip(self.tables, indices, offsets, strict=True))]
+        stacked = torch.stack(rows, dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2))
+        pairs = torch.triu_indices(4, 4, offset=1, device=x.device)
+        return self.top(torch.cat([x, products[:, pairs[0], pairs[1]]], dim=1)).squeeze(-1)
+
+
+def recommender(batch: int = 4) -> Any:
+    """Each sample has two indices a table, so that a micro-batch's bags are a slice of the whole's."""
+    torch.manual_seed(7)
+    model = Recommender()
+    indices = [torch.randint(30, (2 * batch,)) for _ in range(3)]
+    offsets = [torch.arange(0, 2 * batch, 2) for _ in range(3)]
+    inputs = (torch.randn(batch, 5), indices, offsets)
+
+    def some_indices(value: list[Tensor], k: int, n: int) -> list[Tensor]:
+        return [v[len(v) // n * k : len(v) // n * (k + 1)] for v in value]
+
+    def some_offsets(value: list[Tensor], k: int, n: int) -> list[Tensor]:
+        return [v[len(v) // n * k : len(v) // n * (k + 1)] - v[len(v) // n * k] for v in value]
+
+    return {
+        "model": model,
+        "inputs": inputs,
+        "targets": torch.rand(batch),
+        "loss": F.binary_cross_entropy_with_logits,
+        "split": {1: some_indices, 2: some_offsets},
+    }
+
+
+class UNet3d(nn.Module):
+    """Down, bottom, up, with two long skips and batch statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = self.block(1, 4)
+        self.down = self.block(4, 8)
+        self.bottom = self.block(8, 8)
+        self.lift = nn.ConvTranspose3d(8, 8, 2, stride=2)
+        self.up = self.block(16, 4)
+        self.out = nn.Conv3d(8, 2, 1)
+
+    @staticmethod
+    def block(width: int, out: int) -> nn.Module:
+        return nn.Sequential(nn.Conv3d(width, out, 3, padding=1), nn.BatchNorm3d(out), nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.enter(x)
+        second = self.down(F.max_pool3d(first, 2))
+        lifted = self.lift(F.max_pool3d(self.bottom(second), 1))
+        wide = torch.cat([F.interpolate(second, scale_factor=2), lifted], dim=1)
+        return self.out(torch.cat([first, self.up(wide)], dim=1))
+
+
+def unet(batch: int = 4) -> Any:
+    torch.manual_seed(8)
+    return UNet3d(), (torch.randn(batch, 1, 8, 8, 8),), torch.randint(2, (batch, 8, 8, 8)), F.cross_entropy
+
+
+class Detector(nn.Module):
+    """YOLO-like: a backbone whose three levels each have a head; the output is a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [3, 8, 12, 16]
+        self.backbone = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.SiLU())
+            for a, b in itertools.pairwise(widths)
+        )
+        self.heads = nn.ModuleList(nn.Conv2d(width, 6, 1) for width in widths[1:])
+        self.merge = nn.Conv2d(16, 12, 1)
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        levels = []
+        for layer in self.backbone:
+            image = layer(image)
+            levels.append(image)
+        levels[1] = levels[1] + F.interpolate(self.merge(levels[2]), scale_factor=2.0)
+        return {f"p{i}": head(level) for i, (head, level) in enumerate(zip(self.heads, levels, strict=True))}
+
+
+def detection_loss(out: dict[str, Tensor], target: Tensor) -> Tensor:
+    return sum(
+        F.binary_cross_entropy_with_logits(level, target[:, :, None, None].expand_as(level)) for level in out.values()
+    )
+
+
+def detector(batch: int = 4) -> Any:
+    torch.manual_seed(9)
+    return Detector(), (torch.randn(batch, 3, 16, 16),), torch.rand(batch, 6), detection_loss
+
+
+class Experts(nn.Module):
+    """A dense mixture: a router weighs all experts, the best one more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = nn.Linear(WIDTH, WIDTH)
+        self.router = nn.Linear(WIDTH, 3)
+        self.up = nn.Parameter(torch.randn(3, WIDTH, 2 * WIDTH) / 4)
+        self.down = nn.Parameter(torch.randn(3, 2 * WIDTH, WIDTH) / 4)
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.lift(x)
+        scores = self.router(x).softmax(-1)
+        best = scores.argmax(-1, keepdim=True)
+        weights = torch.where(torch.zeros_like(scores).scatter(-1, best, 1.0) > 0, scores, 0.1 * scores)
+        hidden = torch.bmm(x.unsqueeze(0).expand(3, -1, -1), self.up).relu()
+        mixed = (torch.bmm(hidden, self.down) * weights.t().unsqueeze(-1)).sum(0)
+        return self.head(x + mixed)
+
+
+def experts(batch: int = 4) -> Any:
+    torch.manual_seed(10)
+    return Experts(), (torch.randn(batch, WIDTH),), torch.randint(4, (batch,)), F.cross_entropy
+
+
+def gpt2(batch: int = 4) -> Any:
+    """Hugging Face's GPT-2 as it is, its embedding tied to its head."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(11)
+    config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0,
+                        attn_pdrop=0, use_cache=False)  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    tokens = torch.randint(50, (batch, 8))
+    return model, {"input_ids": tokens}, tokens, hugging_face_loss
+
+
+def llama(batch: int = 4) -> Any:
+    """Hugging Face's Llama as it is."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(12)
+    config = LlamaConfig(vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                         num_attention_heads=2, num_key_value_heads=1, use_cache=False)  # fmt: skip
+    model = LlamaForCausalLM(config)
+    tokens = torch.randint(50, (batch, 8))
+    return model, {"input_ids": tokens}, tokens, hugging_face_loss
+
+
+def hugging_face_loss(out: Any, tokens: Tensor) -> Tensor:
+    logits = out["logits"]
+    return F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
