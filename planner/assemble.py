@@ -43,7 +43,7 @@ def assemble(evaluator: Evaluator, candidate: Candidate, search: SearchResult, r
         orders=tuple(tuple(map(str, order)) for order in lowered.orders),
         prediction=_prediction(found),
         search=search,
-        runs_on=("executor",),
+        runs_on=() if problem.profile.extra.get("plan_only") else ("executor",),
         provenance=provenance(problem),
         extra={"choice": reason},
     )

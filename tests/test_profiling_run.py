@@ -17,8 +17,9 @@ from costmodel.profiling.clock import HostClock, clock_for
 from costmodel.profiling.command import add_arguments, run
 from costmodel.profiling.memory import observe_memory, saved_per_sample
 from costmodel.profiling.models import load_model
+from costmodel.profiling.options import Options
 from costmodel.profiling.ratio import weight_shares
-from costmodel.profiling.run import Options, profile
+from costmodel.profiling.run import profile
 from costmodel.profiling.timing import measure_mark_cost, time_in_context
 from costmodel.profiling.walk import Walk
 
@@ -237,7 +238,8 @@ def test_profiling_needs_torch_and_the_standard_library_alone(tmp_path):
             def find_spec(self, name, path=None, target=None):
                 return None if name.split(".")[0] in blocked else PathFinder.find_spec(name, path, target)
         sys.meta_path[sys.meta_path.index(PathFinder)] = Absent()
-        from costmodel.profiling.run import Options, profile
+        from costmodel.profiling.options import Options
+        from costmodel.profiling.run import profile
         found = profile(Options("ownmodel:build", (1, 2), repeats=1, links=False))
         print(len(found.graph.operators))
     """)

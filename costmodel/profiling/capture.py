@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.profiling.batches import TrainingModel, take
-from costmodel.profiling.export import Program, export_program, fetch
+from costmodel.profiling.export import Program, export_program
 from costmodel.profiling.models import explain
 from costmodel.profiling.passes import (
     drop_checks,
@@ -26,7 +26,7 @@ from costmodel.profiling.passes import (
     read_sizes_from_inputs,
     replicable,
 )
-from costmodel.profiling.shapes import TensorInfo, describe_values
+from costmodel.profiling.shapes import TensorInfo, describe_values, fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Capture:
         """
         if self.static_batch in (None, microbatch_size):
             return self
-        other = capture(self.model, microbatch_size)
+        other = capture(self.model, microbatch_size, bool(self.program.plan_only))
         if other.operators != self.operators or other.flows != self.flows:
             raise InvalidInput(
                 f"{self.model.name}: the model computes something else at micro-batch size {microbatch_size} than at "
@@ -141,7 +141,7 @@ class Capture:
         """
         leaves = tuple(self.bind(take(self.model, microbatch_size)).values())
         try:
-            return describe_values(self.program.module, leaves)
+            return describe_values(self.program.module, leaves, bool(self.program.plan_only))
         except Exception as error:
             raise InvalidInput(
                 f"{self.model.name}: the model cannot run with a micro-batch of {microbatch_size}: {explain(error)}; "
@@ -154,7 +154,7 @@ class Capture:
         return {name: infos[name][0] for name in self.flows}
 
 
-def capture(model: TrainingModel, microbatch_size: int | None = None) -> Capture:
+def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> Capture:
     """Capture a training model at operator granularity.
 
     Parameters
@@ -162,13 +162,15 @@ def capture(model: TrainingModel, microbatch_size: int | None = None) -> Capture
     model : TrainingModel
     microbatch_size : int, optional
         Used only when the model refuses a dynamic batch: the size it is then fixed to.
+    plan_only : bool
+        Whether a trace of one eager run will do where torch.export refuses: to plan with, not to run.
 
     Raises
     ------
     InvalidInput
         When torch.export refuses the model.
     """
-    program = export_program(model, microbatch_size)
+    program = export_program(model, microbatch_size, plan_only)
     module = program.module
     graph = module.graph
     drop_checks(graph)
@@ -178,7 +180,8 @@ def capture(model: TrainingModel, microbatch_size: int | None = None) -> Capture
             node._rename("loss_value")
     module.recompile()
     sample = take(model, program.static_batch or 2)
-    infos = describe_values(module, tuple(pytree.tree_leaves((sample.args, dict(sample.kwargs)))))
+    leaves = tuple(pytree.tree_leaves((sample.args, dict(sample.kwargs))))
+    infos = describe_values(module, leaves, bool(program.plan_only))
     names = _parameter_names(model, module)
     replicated = replicable(graph, infos, frozenset(names))
     groups = {}

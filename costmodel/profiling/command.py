@@ -29,13 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="insist on continuing the journal beside the output file; by default it is continued if it agrees",
     )
+    parser.add_argument(
+        "--companions",
+        type=int,
+        metavar="K",
+        help="processes that train the same model on the other cores meanwhile, as the other ranks of a CPU host will "
+        "(default: one a free core, 3 at most)",
+    )
     parser.add_argument("--no-links", action="store_true", help="measure no links between two local ranks")
     parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
     """Profile the model, write the file and return the answer."""
-    from costmodel.profiling.run import Options, profile
+    from costmodel.profiling.companions import default_companions
+    from costmodel.profiling.options import Options
+    from costmodel.profiling.run import profile
 
     start = time.perf_counter()
     options = Options(
@@ -47,6 +56,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         repeats=args.repeats,
         links=not args.no_links,
         seed=args.seed,
+        companions=default_companions(args.threads) if args.companions is None else args.companions,
     )
     journal = Path(f"{args.output}.journal")
     found = profile(options, journal, args.resume, lambda text: print(f"penstock profile: {text}", file=sys.stderr))
@@ -71,6 +81,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         "coverage": min(unscaled["coverage"]),
         "step_ns": list(found.whole.step_ns),
         "fingerprint": found.graph.fingerprint,
+        "plan_only": found.extra.get("plan_only", ""),
     }
 
 

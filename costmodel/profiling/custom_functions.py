@@ -6,8 +6,9 @@ calls the function itself. Leaves out torch's own functions, and functions that 
 (hand-written kernels): those torch.export refuses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,13 @@ class OpaqueFunction(HigherOrderOperator):
         proxy = tracer.create_proxy("call_function", self, sources, named, name=self.function.__name__)
         return track_tensor_tree(value, proxy, constant=None, tracer=tracer)
 
+    @staticmethod
+    def of(function: type[torch.autograd.Function]) -> "OpaqueFunction":
+        """Return the one target that stands for a function."""
+        if function not in _known:
+            _known[function] = OpaqueFunction(function, f"{function.__name__}_{len(_known)}")
+        return _known[function]
+
 
 _APPLY = vars(torch.autograd.Function)["apply"]
 _known: dict[type[torch.autograd.Function], OpaqueFunction] = {}
@@ -44,12 +52,24 @@ _known: dict[type[torch.autograd.Function], OpaqueFunction] = {}
 def opaque_custom_functions() -> Iterator[None]:
     """Within the block every custom autograd function that is traced becomes one node."""
 
+    def apply(function: type[torch.autograd.Function], original: Any, args: Any, kwargs: Any) -> Any:
+        if get_proxy_mode() is None:
+            return original(*args, **kwargs)
+        return OpaqueFunction.of(function)(*args, **kwargs)
+
+    with replacing_apply(apply):
+        yield
+
+
+@contextmanager
+def replacing_apply(replacement: Callable[..., Any]) -> Iterator[None]:
+    """Within the block calls of custom autograd functions go to ``replacement(function, original, args, kwargs)``."""
+
     def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        if get_proxy_mode() is None or function.__module__.partition(".")[0] == "torch":
-            return _APPLY.__func__(function, *args, **kwargs)
-        if function not in _known:
-            _known[function] = OpaqueFunction(function, f"{function.__name__}_{len(_known)}")
-        return _known[function](*args, **kwargs)
+        original = partial(_APPLY.__func__, function)
+        if function.__module__.partition(".")[0] == "torch":
+            return original(*args, **kwargs)
+        return replacement(function, original, args, kwargs)
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
     try:

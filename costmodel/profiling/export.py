@@ -21,6 +21,7 @@ from costmodel.errors import InvalidInput
 from costmodel.profiling.attention import agrees, mask_free_attention, without_cache
 from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
 from costmodel.profiling.custom_functions import opaque_custom_functions
+from costmodel.profiling.eager import trace_eagerly
 from costmodel.profiling.models import explain
 
 CAPTURE_SAMPLES = 2
@@ -41,16 +42,20 @@ class Program:
     """A flat program and what puts the model's inputs and outputs together again.
 
     `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
-    `static_batch` is the only micro-batch size it runs at, None when it runs at any.
+    `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
+    the program is a trace of one eager run, that cannot be trained with; "" for an exported one.
     """
 
     module: fx.GraphModule
     out_spec: pytree.TreeSpec
     static_batch: int | None
+    plan_only: str = ""
 
 
-def export_program(model: TrainingModel, microbatch_size: int | None = None) -> Program:
+def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> Program:
     """Export a model; with a fixed batch of `microbatch_size` where it refuses a dynamic one.
+
+    `plan_only` allows the eager trace where export refuses altogether.
 
     Raises
     ------
@@ -59,14 +64,17 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None) -> 
     """
     try:
         sample = take(model, CAPTURE_SAMPLES)
-        return _flat(_export(sample, dynamic=True), model, None)
+        return _flat(*_export(sample, dynamic=True), model, None)
     except Exception:  # whatever export or the user's code raises here, it raises again below if it matters
         fixed = model if microbatch_size is None else take(model, microbatch_size)
     try:
-        return _flat(_export(fixed, dynamic=False), model, fixed.batch)
+        return _flat(*_export(fixed, dynamic=False), model, fixed.batch)
     except Exception as error:
         hint = next(hint for words, hint in _HINTS if words in str(error))
-        raise InvalidInput(f"{model.name}: torch.export cannot capture the model: {explain(error)}; {hint}") from None
+        reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
+    if not plan_only:
+        raise InvalidInput(f"{model.name}: {reason}. Until then it can be profiled and planned, not run")
+    return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
 
 
 class _ByLeaves(nn.Module):
@@ -82,7 +90,7 @@ class _ByLeaves(nn.Module):
         return self.model(*args, **kwargs)
 
 
-def _export(model: TrainingModel, dynamic: bool) -> fx.GraphModule:
+def _export(model: TrainingModel, dynamic: bool) -> tuple[fx.GraphModule, pytree.TreeSpec]:
     leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
     dimensions = batched_dimensions(model)
     shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
@@ -97,14 +105,21 @@ def _export(model: TrainingModel, dynamic: bool) -> fx.GraphModule:
     with _quiet(), without_cache(model), opaque_custom_functions():
         with mask_free_attention(model) as changes:
             module = export()
-        return module if not changes or agrees(model, module) else export()
+        if changes and not agrees(model, module):
+            module = export()
+    assert module._out_spec is not None  # noqa: S101 - what export makes
+    return module, module._out_spec
 
 
-def _flat(module: fx.GraphModule, model: TrainingModel, static_batch: int | None) -> Program:
+def _flat(
+    module: fx.GraphModule,
+    out_spec: pytree.TreeSpec,
+    model: TrainingModel,
+    static_batch: int | None,
+    plan_only: str = "",
+) -> Program:
     """Take the pytree handling out of the module: leaves in, tuple of leaves out; name the inputs."""
     graph = module.graph
-    out_spec = module._out_spec
-    assert out_spec is not None  # noqa: S101 - what export makes
     graph.set_codegen(fx.graph.CodeGen())
     output = graph.output_node()
     output.args = (tuple(pytree.tree_leaves(output.args[0])),)
@@ -112,7 +127,7 @@ def _flat(module: fx.GraphModule, model: TrainingModel, static_batch: int | None
         node._rename(name)
         node.target = node.name
     module.recompile()
-    return Program(module, out_spec, static_batch)
+    return Program(module, out_spec, static_batch, plan_only)
 
 
 def _input_names(model: TrainingModel) -> list[str]:
@@ -139,11 +154,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def fetch(module: torch.nn.Module, target: Any) -> Any:
-    """Return the object that a get_attr node names."""
-    value: Any = module
-    for part in str(target).split("."):
-        value = getattr(value, part)
-    return value

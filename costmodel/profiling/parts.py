@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from costmodel.errors import DoesNotMatch
 from costmodel.graph import LOSS
 from costmodel.profiling.capture import Capture
-from costmodel.profiling.export import fetch
+from costmodel.profiling.shapes import fetch
 
 LOSS_WEIGHT = "loss_weight"
 """Key of a part's result under which the weight of a (sum, weight) loss stands."""

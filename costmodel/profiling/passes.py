@@ -7,6 +7,7 @@ or hand on a number are glued to what they belong to. Leaves out what a group co
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import networkx as nx
@@ -19,6 +20,9 @@ from costmodel.profiling.custom_functions import OpaqueFunction
 from costmodel.profiling.shapes import TensorInfo
 
 Infos = Mapping[str, tuple[TensorInfo, ...]]
+
+CALL = "penstock_call"
+"""Key of a node's meta: nodes of an equal number belong to one call of a leaf module, and stay together."""
 
 
 def drop_checks(graph: fx.Graph) -> None:
@@ -89,7 +93,8 @@ def group_nodes(graph: fx.Graph, infos: Infos, replicated: frozenset[fx.Node]) -
     nodes = [node for node in graph.nodes if node.op == "call_function" and node not in replicated]
     position = {node: i for i, node in enumerate(nodes)}
     glue = nx.utils.UnionFind(nodes)
-    for together in (*_tuples_and_numbers(nodes, infos), *_mutation_chains(nodes, infos), *_side_effects(nodes)):
+    glued = _tuples_and_numbers(nodes, infos), _mutation_chains(nodes, infos), _side_effects(nodes), _calls(nodes)
+    for together in chain.from_iterable(glued):
         known = [node for node in together if node in position]
         if known:
             glue.union(*known)
@@ -170,6 +175,15 @@ def _side_effects(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
         same = [other for other in around if module_path(other) == module_path(node) and other.users]
         if same or around:
             yield [node, (same or around)[0]]
+
+
+def _calls(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
+    """Keep the nodes of one call of a leaf module together, where a trace has noted calls."""
+    found: dict[int, list[fx.Node]] = {}
+    for node in nodes:
+        if CALL in node.meta:
+            found.setdefault(node.meta[CALL], []).append(node)
+    return found.values()
 
 
 def module_path(node: fx.Node) -> str:

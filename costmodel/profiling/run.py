@@ -5,14 +5,14 @@ Leaves out the command line (`command`) and what one measurement is (`timing`, `
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from costmodel.errors import InvalidInput, UsageError
+from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.graph import OperatorGraph
 from costmodel.links import LINKS_KEYS, Links
@@ -21,15 +21,18 @@ from costmodel.profiling.assemble import Round, assemble
 from costmodel.profiling.batches import TrainingModel, move, take
 from costmodel.profiling.capture import Capture, capture, operator_graph
 from costmodel.profiling.clock import clock_for
+from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.links import measure_links
 from costmodel.profiling.memory import Kept, observe_memory, saved_per_sample
-from costmodel.profiling.models import load_model
+from costmodel.profiling.models import explain, load_model
 from costmodel.profiling.optimizer import time_optimizer
+from costmodel.profiling.options import Options
 from costmodel.profiling.parts import extract
 from costmodel.profiling.progress import Progress
 from costmodel.profiling.ratio import weight_shares
+from costmodel.profiling.separation import check_separates
 from costmodel.profiling.timing import (
     ACCUMULATE,
     ContextTimes,
@@ -41,51 +44,7 @@ from costmodel.profiling.timing import (
 )
 from costmodel.profiling.walk import Walk
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 WARM_UP_STEPS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What to profile and how.
-
-    Attributes
-    ----------
-    model : str
-        Spec of the model.
-    microbatch_sizes : tuple of int
-    device : str
-        ``cpu`` or ``cuda``.
-    dtype : str
-        Of parameters and floating-point inputs, one of `DTYPES`.
-    threads : int
-        CPU threads of every operator.
-    repeats : int
-        Timed steps at each micro-batch size.
-    links : bool
-        Whether to measure links between two local ranks.
-    seed : int
-    """
-
-    model: str
-    microbatch_sizes: tuple[int, ...] = (1, 2, 4)
-    device: str = "cpu"
-    dtype: str = "float32"
-    threads: int = 1
-    repeats: int = 9
-    links: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = self.microbatch_sizes
-        if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):
-            raise UsageError(f"--microbatch-sizes {list(sizes)}: distinct whole numbers from 1 are needed")
-        if self.dtype not in DTYPES:
-            raise UsageError(f"--dtype {self.dtype}: allowed are {', '.join(DTYPES)}")
-        if min(self.threads, self.repeats) < 1:
-            raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
 
 
 def profile(
@@ -115,10 +74,24 @@ def profile(
     sizes = tuple(sorted(options.microbatch_sizes))
     say("capturing the model")
     model = load_model(options.model, max(sizes), options.seed)
-    captured = capture(move(model, options.device, getattr(torch, options.dtype)), max(sizes))
+    model = move(model, options.device, getattr(torch, options.dtype))
+    captured = capture(model, max(sizes), plan_only=True)
+    if captured.program.plan_only:
+        say(f"plan only: {captured.program.plan_only}. One eager run was written down instead")
+    remark = check_separates(model)
+    if remark:
+        say(remark)
     graph = operator_graph(captured, sizes)
     journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **_versions()}, resume)
-    return _Session(options, sizes, captured, journal, say).profile()
+    try:
+        return _Session(options, sizes, captured, journal, say).profile()
+    except RuntimeError as error:
+        if not captured.program.plan_only:
+            raise
+        raise InvalidInput(
+            f"{options.model}: the written-down run cannot be repeated ({explain(error)}): its shapes hang on random "
+            f"numbers. {captured.program.plan_only}"
+        ) from None
 
 
 class _Session:
@@ -143,11 +116,12 @@ class _Session:
     def profile(self) -> Profile:
         """Measure whatever is missing and return the profile."""
         item = self.journal.item
-        marks = MarkCost(*item("marks", self._marks))
-        rounds = self._all_rounds(marks)
-        self.progress.say("splitting backwards into input and weight gradients")
-        shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
-        optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
+        with companions(self.options, self.sizes[-1]):
+            marks = MarkCost(*item("marks", self._marks))
+            rounds = self._all_rounds(marks)
+            self.progress.say("splitting backwards into input and weight gradients")
+            shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
+            optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
         links = self._links()
         self.progress.say("looking at memory")
         graph = self._graph()
@@ -161,7 +135,7 @@ class _Session:
             Whole(found.step_ns, found.loss_ns, found.accumulate_ns, optimizer_ns),
             links,
             _provenance(self.options),
-            {"unscaled": found.unscaled},
+            self._extra(found.unscaled),
         )
 
     def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:
@@ -230,6 +204,10 @@ class _Session:
             kept[large].storages,
         )
 
+    def _extra(self, unscaled: Mapping[str, list[float]]) -> dict[str, object]:
+        plan_only = self.captured.program.plan_only
+        return {"unscaled": unscaled, **({"plan_only": plan_only} if plan_only else {})}
+
     def _links(self) -> Links | None:
         if not self.options.links:
             return None
@@ -263,4 +241,10 @@ def _versions() -> dict[str, str]:
 
 
 def _provenance(options: Options) -> Mapping[str, object]:
-    return {**_versions(), "threads": options.threads, "repeats": options.repeats, "seed": options.seed}
+    return {
+        **_versions(),
+        "threads": options.threads,
+        "repeats": options.repeats,
+        "seed": options.seed,
+        "companions": options.companions,
+    }

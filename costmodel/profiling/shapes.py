@@ -1,19 +1,19 @@
 """What every value of a program looks like at a micro-batch size, without computing it.
 
-Runs the program on fake tensors: shape, dtype, whether a gradient flows, and which values share a
-storage. Leaves out what autograd saves (kernels choose that on the real device; `memory` looks there).
+Runs the program on fake tensors (a plan-only one, whose shapes depend on values, for real): shape, dtype,
+whether a gradient flows, and which values share a storage. Leaves out what autograd saves (kernels choose
+that on the real device; `memory` looks there).
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
-
-from costmodel.profiling.export import fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,18 @@ class TensorInfo:
         return count * self.dtype.itemsize
 
 
-def describe_values(module: fx.GraphModule, leaves: tuple[Any, ...]) -> Mapping[str, tuple[TensorInfo, ...]]:
-    """Return, for each node of a flat program, its tensors (none for numbers) at these input leaves."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+def describe_values(
+    module: fx.GraphModule, leaves: tuple[Any, ...], computed: bool = False
+) -> Mapping[str, tuple[TensorInfo, ...]]:
+    """Return, for each node of a flat program, its tensors (none for numbers) at these input leaves.
+
+    `computed` runs the program for real: needed where shapes depend on values.
+    """
+    mode = nullcontext() if computed else FakeTensorMode(allow_non_fake_inputs=True)
     fakes: dict[int, Any] = {}
 
     def fake(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or isinstance(mode, nullcontext):
             return value
         return fakes.setdefault(id(value), mode.from_tensor(value))
 
@@ -66,3 +71,11 @@ def _infos(value: Any, storages: dict[int, int]) -> tuple[TensorInfo, ...]:
             storage = storages.setdefault(leaf.untyped_storage()._cdata, len(storages))
             found.append(TensorInfo(tuple(map(int, leaf.shape)), leaf.dtype, leaf.requires_grad, storage))
     return tuple(found)
+
+
+def fetch(module: nn.Module, target: Any) -> Any:
+    """Return the object that a get_attr node names."""
+    value: Any = module
+    for part in str(target).split("."):
+        value = getattr(value, part)
+    return value

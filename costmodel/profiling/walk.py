@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from costmodel.profiling.capture import Capture
-from costmodel.profiling.export import fetch
+from costmodel.profiling.shapes import fetch
 
 Call = Callable[[str, fx.Node, tuple[Any, ...], Mapping[str, Any]], Any]
 """Gets (operator, node, args, kwargs), computes the node's target and returns its value."""

@@ -1,0 +1,55 @@
+"""What to profile and how, checked before anything is loaded."""
+
+from dataclasses import dataclass
+
+import torch
+
+from costmodel.errors import UsageError
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to profile and how.
+
+    Attributes
+    ----------
+    model : str
+        Spec of the model.
+    microbatch_sizes : tuple of int
+    device : str
+        ``cpu`` or ``cuda``.
+    dtype : str
+        Of parameters and floating-point inputs, one of `DTYPES`.
+    threads : int
+        CPU threads of every operator.
+    repeats : int
+        Timed steps at each micro-batch size.
+    links : bool
+        Whether to measure links between two local ranks.
+    seed : int
+    companions : int
+        Processes that train the same model beside the measured one, as neighbouring ranks would (CPU only).
+    """
+
+    model: str
+    microbatch_sizes: tuple[int, ...] = (1, 2, 4)
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    repeats: int = 9
+    links: bool = True
+    seed: int = 0
+    companions: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = self.microbatch_sizes
+        if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):
+            raise UsageError(f"--microbatch-sizes {list(sizes)}: distinct whole numbers from 1 are needed")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"--dtype {self.dtype}: allowed are {', '.join(DTYPES)}")
+        if min(self.threads, self.repeats) < 1:
+            raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")

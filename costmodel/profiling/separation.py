@@ -1,0 +1,94 @@
+"""Whether a loss separates over micro-batches: the mean of theirs is the loss of the whole batch.
+
+A pipeline only ever sees a micro-batch. A contrastive loss compares each sample with every other of the
+batch, so that cutting the batch trains something else: such losses are refused, by name or by numbers.
+Leaves out models that draw random numbers, whose loss is another one each time.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from costmodel.errors import InvalidInput
+from costmodel.profiling.batches import TrainingModel, split_batch, take
+
+_NAMES = re.compile(r"contrastive|info_?nce|nt_?xent|sim_?clr|clip_?loss|sig_?lip_?loss|barlow", re.IGNORECASE)
+_WAY_OUT = "a loss of each sample alone, or (sum, weight) of such, is needed"
+TOLERANCE = 1e-3
+
+
+def check_separates(model: TrainingModel) -> str:
+    """Refuse a loss that compares samples of a batch; return a remark on one that merely weighs them.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the loss, with both values where numbers showed it.
+    """
+    name = _name(model)
+    if _NAMES.search(name) or model.kwargs.get("return_loss"):
+        shown = "return_loss=True" if model.kwargs.get("return_loss") else repr(name)
+        raise InvalidInput(
+            f"{model.name}: the loss {shown} compares the samples of a batch with each other; cut into micro-batches "
+            f"it would be another loss. {_WAY_OUT}"
+        )
+    found = _losses(model)
+    if found is None:
+        return ""
+    whole, (first, second), weighted = found
+    slack = TOLERANCE * max(abs(whole), abs(first), abs(second), 1e-6)
+    if abs(whole - (first + second) / 2) <= slack or weighted:
+        return ""
+    if abs(whole - (first + second)) <= slack:
+        return "the loss is a sum over samples; micro-batches are averaged: return (sum, weight) to train the same loss"
+    if min(first, second) - slack <= whole <= max(first, second) + slack:
+        return "the loss weighs micro-batches unequally (masked tokens?): return (sum, weight) to train the same loss"
+    raise InvalidInput(
+        f"{model.name}: the loss {name!r} of a batch is {whole:.6g}, of its halves {first:.6g} and {second:.6g}: it "
+        f"does not separate over micro-batches (contrastive?). {_WAY_OUT}"
+    )
+
+
+def _name(model: TrainingModel) -> str:
+    return getattr(model.loss, "__name__", type(model.loss).__name__)
+
+
+def _losses(model: TrainingModel) -> tuple[float, tuple[float, float], bool] | None:
+    """Return the loss of a batch, of its halves and whether it has weights; None where that says nothing."""
+    batch = take(model, model.batch + model.batch % 2)
+    with _per_sample(model.module), torch.no_grad():
+        before = _random_state()
+        pieces = [batch, split_batch(batch, 0, 2), split_batch(batch, 1, 2)]
+        found = [piece.evaluate(piece.module(*piece.args, **piece.kwargs), piece.targets) for piece in pieces]
+        if any(not torch.equal(a, b) for a, b in zip(before, _random_state(), strict=True)):
+            return None
+    values = [float(loss) for loss, _ in found]
+    if not all(map(math.isfinite, values)):
+        return None
+    return values[0], (values[1], values[2]), found[0][1] is not None
+
+
+def _random_state() -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state()] if torch.cuda.is_available() else states
+
+
+@contextmanager
+def _per_sample(module: nn.Module) -> Iterator[None]:
+    """Within the block batch norms use their running statistics and dropout does nothing; buffers are put back."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    changed = [m for m in module.modules() if isinstance(m, kinds) and m.training]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    for item in changed:
+        item.eval()
+    try:
+        yield
+    finally:
+        for item in changed:
+            item.train()
+        for buffer, value in buffers:
+            buffer.data.copy_(value)

@@ -1,0 +1,155 @@
+"""Models that export refuses: one eager run is written down, to plan with and never to run."""
+
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from costmodel.errors import InvalidInput
+from costmodel.profiling.batches import TrainingModel
+from costmodel.profiling.capture import capture
+from costmodel.profiling.models import load_model
+from costmodel.profiling.options import Options
+from costmodel.profiling.parts import extract
+from costmodel.profiling.run import profile
+from costmodel.profiling.separation import check_separates
+
+ROUTED = """
+import torch
+from torch import nn
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        return 3 * gradient
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.tied = nn.Linear(8, 2), nn.Linear(8, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            chosen = self.gate(x).argmax(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows = (chosen == i).nonzero().squeeze(-1)
+            if rows.numel() > 0:
+                out = out.index_add(0, rows, expert(x[rows]))
+        return self.tied(torch.relu_(self.norm(Doubled.apply(out)))) @ self.tied.weight.t() + x.detach()
+
+def build(batch=8):
+    torch.manual_seed(0)
+    return Experts(), (torch.randn(batch, 8),), lambda out: out.square().mean()
+"""
+
+
+@pytest.fixture(autouse=True)
+def routed_model(tmp_path, monkeypatch):
+    torch.set_num_threads(1)
+    (tmp_path / "routedmodel.py").write_text(textwrap.dedent(ROUTED))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("routedmodel", None)
+    return load_model("routedmodel:build")
+
+
+def gradients(model):
+    found = {name: p.grad for name, p in model.module.named_parameters()}
+    model.module.zero_grad(set_to_none=True)
+    return found
+
+
+def test_without_leave_the_capture_is_refused_and_says_why_and_what_is_left(routed_model):
+    with pytest.raises(InvalidInput, match=r"cannot capture.*torch.where.*profiled and planned, not run"):
+        capture(routed_model)
+
+
+def test_the_written_down_run_gives_the_models_own_loss_and_gradients(routed_model):
+    model = routed_model
+    buffers = {name: value.clone() for name, value in model.module.named_buffers()}
+    loss = model.evaluate(model.module(*model.args), None)[0]
+    loss.backward()
+    expected = gradients(model)
+    for name, value in model.module.named_buffers():
+        value.data.copy_(buffers[name])
+    captured = capture(model, 8, plan_only=True)
+    assert (captured.static_batch, "torch.export" in captured.program.plan_only) == (8, True)
+    found = extract(captured, captured.operators)(captured.bind(model))["loss"]
+    found.backward()
+    torch.testing.assert_close(found, loss)
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, expected[name], msg=name)
+
+
+def test_a_leaf_module_is_one_operator_and_what_mutates_stays_with_its_producer(routed_model):
+    captured = capture(routed_model, 8, plan_only=True)
+    kinds = {group.module: group.kind for group in captured.groups.values()}
+    assert kinds["experts.0"] == "t+addmm"
+    assert kinds["norm"].endswith("relu")
+    assert "Doubled" in [group.kind for group in captured.groups.values()]
+
+
+def test_the_profile_is_marked_plan_only_and_the_user_is_told_why(routed_model):
+    said = []
+    found = profile(Options("routedmodel:build", (8,), repeats=1, links=False), say=said.append)
+    assert "torch.export cannot capture the model" in found.extra["plan_only"]
+    assert any(line.startswith("plan only: ") for line in said)
+    assert all(t.forward_ns[0] >= 0 for t in found.times)
+
+
+def test_a_model_that_export_takes_is_not_plan_only():
+    captured = capture(load_model("zoo:vit:small", 2), plan_only=True)
+    assert captured.program.plan_only == ""
+
+
+def contrastive(scores):
+    return nn.functional.cross_entropy(scores @ scores.t(), torch.arange(len(scores)))
+
+
+def cosine(scores):
+    return nn.functional.cross_entropy(scores @ scores.t(), torch.arange(len(scores)))
+
+
+def model_with(loss, batch=4, module=None):
+    torch.manual_seed(0)
+    return TrainingModel("own", module or nn.Linear(6, 6), (torch.randn(batch, 6),), {}, None, False, loss, {}, batch)
+
+
+def test_a_contrastive_loss_is_refused_by_its_name():
+    with pytest.raises(InvalidInput, match="the loss 'contrastive' compares the samples"):
+        check_separates(model_with(contrastive))
+
+
+def test_a_loss_that_does_not_separate_is_refused_by_its_numbers():
+    with pytest.raises(InvalidInput, match=r"the loss 'cosine' of a batch is .* does not separate over micro-batches"):
+        check_separates(model_with(cosine))
+
+
+@pytest.mark.parametrize(
+    ("loss", "remark"),
+    [
+        (lambda out: out.square().mean(), ""),
+        (lambda out: (out.square().sum(), len(out)), ""),
+        (lambda out: out.square().sum(), "a sum over samples"),
+        (lambda out: (out[:, 0].exp() * out[:, 1]).sum() / out[:, 0].exp().sum(), "weighs micro-batches"),
+    ],
+)
+def test_means_and_sums_with_weights_separate_and_other_weighings_are_remarked_on(loss, remark):
+    assert check_separates(model_with(loss)).startswith(
+        f"the loss {'is ' * remark.startswith('a')}{remark}" if remark else ""
+    )
+
+
+def test_batch_statistics_and_dropout_are_no_reason_to_refuse():
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert check_separates(model_with(lambda out: out.square().mean(), module=module)) == ""
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module[1].training
