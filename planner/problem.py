@@ -10,7 +10,7 @@ from functools import cached_property
 
 from costmodel.cluster import Cluster, DeviceType, uniform_cluster
 from costmodel.cost_model import OPTIMIZER_STATES, CostModel
-from costmodel.errors import UsageError
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.profile import Profile
 from simulator.schedules import SCHEDULES
 
@@ -62,6 +62,8 @@ class Problem:
     ------
     UsageError
         When a value or a combination cannot be meant.
+    InvalidInput
+        When nothing in the profile takes any time.
     """
 
     profile: Profile
@@ -101,6 +103,10 @@ class Problem:
             raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
         if self.time_limit_s < 0 or (self.deterministic_limit is not None and self.deterministic_limit < 0):
             raise UsageError("a time limit is below 0; 0 keeps the heuristic plan alone")
+        if not any(sum(times.forward_ns) for times in self.profile.times):
+            raise InvalidInput(
+                "every operator of the profile takes 0 ns; there is nothing to plan: profile the model again"
+            )
         self._check_schedule()
 
     def _check_schedule(self) -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
-from costmodel.errors import NoPlanFits, UsageError
+from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.profile import Profile, Whole
 from planner.checker import check_plan
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
@@ -254,6 +254,11 @@ def test_ranks_of_different_speed_are_simulated_and_bounded() -> None:
     profile = chain(9)
     found = plan(Problem(profile, cluster, 3, 8, 1, deterministic_limit=QUICK))
     check(found, profile)
+
+
+def test_a_profile_in_which_nothing_takes_time_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="every operator of the profile takes 0 ns"):
+        problem_of(profile_of([0, 0], [(0, 1)]))
 
 
 @pytest.mark.parametrize(

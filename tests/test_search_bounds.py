@@ -139,6 +139,15 @@ def test_one_stage_takes_all_the_work_in_turn() -> None:
     assert brute_force(evaluator).step_time_ns == 4 * 3 * 1200
 
 
+def test_gradients_of_an_operator_without_backward_are_not_counted() -> None:
+    """Its stage may have no backward, and then neither adds gradients up nor updates parameters."""
+    profile = profile_of([1000, 1000], [(0, 1)], frozen=frozenset({0}), whole=Whole((1, 1, 1), 0, 800, 600))
+    problem = Problem(profile, None, num_devices=2, global_batch=2, microbatch_size=1, optimizer="sgd")
+    data = cut_data(Evaluator(problem, prepare(profile.graph), 1), 0, binding=False)
+    assert data.backward == (0, 2400)  # the trained one adds up its half of the gradients
+    assert data.closing == (0, 300)
+
+
 def test_the_sharing_bound_by_hand() -> None:
     """Two operators of 300 ns in all each, two devices, four micro-batches, latency 50: (4 x 600 + 100) 4 / 7."""
     profile = profile_of([100, 100], [(0, 1)], tensor_bytes=0, latency_ns=50)

@@ -131,8 +131,10 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
     levels, crossings = _crossings(evaluator)
     closing, accumulate = _shares(evaluator)
     forward = [sum(model.forward_ns[o] for o in row) for row in atoms.members]
+    operators = model.profile.graph.operators
     backward = [
-        sum(model.backward_input_ns[o] + model.backward_weight_ns[o] for o in row) + accumulate[i]
+        accumulate[i]
+        + sum(model.backward_input_ns[o] + model.backward_weight_ns[o] for o in row if operators[o].trainable)
         for i, row in enumerate(atoms.members)
     ]
     return CutData(
@@ -198,14 +200,17 @@ def least_transfer_ns(evaluator: Evaluator, size_bytes: int) -> int:
 
 
 def _shares(evaluator: Evaluator) -> tuple[list[int], list[int]]:
-    """Optimizer step and gradient accumulation of each atom; a shared parameter counts with its first reader."""
+    """Optimizer step and gradient accumulation of each atom; a shared parameter counts with its first reader.
+
+    Readers without gradient do not count: their stage may have no backward at all.
+    """
     model, atoms = evaluator.pricing.model, evaluator.atoms
     graph, whole = model.profile.graph, model.profile.whole
     total = sum(p.size_bytes for p in graph.parameters if p.trainable)
     closing, accumulate = [0] * len(atoms), [0] * len(atoms)
     seen: set[str] = set()
     for position, operator in enumerate(graph.operators):
-        for name in operator.parameters:
+        for name in operator.parameters if operator.trainable else ():
             parameter = graph.parameter_index[name]
             if name not in seen and parameter.trainable:
                 atom = atoms.atom_of[position]
