@@ -41,7 +41,8 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
 def ours(problem: Problem, report: Report | None) -> Plan:
     """Plan a graph of stages."""
     found = Search(problem, report).run()
-    _check_fits(found.evaluator, found.choice)
+    proof = f"; proved for all {found.setting.scope}" if found.impossible else ""
+    _check_fits(found.evaluator, found.choice, proof)
     step_time_ns, bound_ns = found.choice.step_time_ns, found.lower_bound_ns
     result = SearchResult(
         status="optimal" if step_time_ns == bound_ns else "bounded",
@@ -110,7 +111,7 @@ def _reason(choice: Candidate, best: Candidate) -> str:
     )
 
 
-def _check_fits(evaluator: Evaluator, candidate: Candidate) -> None:
+def _check_fits(evaluator: Evaluator, candidate: Candidate, proof: str = "") -> None:
     """Refuse a plan over the memory limit, with what binds and by how much."""
     if candidate.fits:
         return
@@ -120,5 +121,5 @@ def _check_fits(evaluator: Evaluator, candidate: Candidate) -> None:
     raise NoPlanFits(
         f"no plan fits into memory: the least that was found peaks at {peaks[rank]} bytes on rank {rank} (of "
         f"{candidate.num_stages} stages, micro-batch size {candidate.microbatch_size}), the limit is {limits[rank]}, "
-        f"{candidate.excess_bytes} bytes less; allow more memory, more devices or a smaller micro-batch"
+        f"{candidate.excess_bytes} bytes less; allow more memory, more devices or a smaller micro-batch{proof}"
     )

@@ -15,6 +15,7 @@ from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.planners import PLANNERS, plan
 from planner.problem import Problem
 from planner.replay import depth, replay
+from planner.search import ours
 from planner.search.cut import child
 from planner.search.ours import Search
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
@@ -152,6 +153,8 @@ def test_a_memory_limit_is_kept_and_costs_time() -> None:
 def test_too_little_memory_says_which_rank_and_by_how_much() -> None:
     with pytest.raises(NoPlanFits, match=r"peaks at \d+ bytes on rank \d .*the limit is 50000, \d+ bytes less"):
         plan(problem_of(chain(6), 2, memory_limit_bytes=50_000))
+    with pytest.raises(NoPlanFits, match="; proved for all cuts between 6 atoms of 6 operators"):
+        plan(problem_of(chain(6), 2, memory_limit_bytes=50_000, deterministic_limit=1.0))
 
 
 @pytest.mark.parametrize("schedule", ["graph-1f1b", "1f1b", "gpipe", "eager-1f1b", "graph-eager-1f1b"])
@@ -201,6 +204,17 @@ def test_ctrl_c_keeps_the_best_plan_so_far() -> None:
 
     profile = branches(2, 6)
     found = plan(problem_of(profile), progress=interrupt)
+    assert found.search.limited_by == "interrupted"
+    assert check_plan(found, profile.graph) == ()
+
+
+def test_ctrl_c_during_the_search_for_a_chain_keeps_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ours, "chain_search", interrupt)
+    profile = branches(2, 6)
+    found = plan(problem_of(profile))
     assert found.search.limited_by == "interrupted"
     assert check_plan(found, profile.graph) == ()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from planner.problem import AUTO, Problem, Report
 from planner.search.cut.child import Request, findings
 from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
-from planner.search.heuristic import as_graph, polish, search, shake_best
+from planner.search.heuristic import as_graph, cut, polish, search, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
@@ -42,6 +42,8 @@ class Outcome:
     baselines : dict of str to int
     limited_by : str
         ``proved`` when nothing was left to search.
+    impossible : bool
+        Whether it is proved that nothing in scope fits into memory.
     """
 
     setting: Setting
@@ -50,6 +52,7 @@ class Outcome:
     lower_bound_ns: int
     baselines: dict[str, int]
     limited_by: str
+    impossible: bool
 
     @property
     def evaluator(self) -> Evaluator:
@@ -66,6 +69,7 @@ class Search:
         self.chains = Incumbent(problem.schedules)
         self.incumbent = Incumbent(problem.schedules, report)
         self.bounds_ns: dict[int, int] = {}
+        self.impossible: set[int] = set()
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
@@ -82,6 +86,7 @@ class Search:
         self.bounds_ns = dict(self.setting.closed_forms_ns)
         self._raise_bound()
         evaluators = list(self.setting.evaluators.values())
+        cut(evaluators[0], GRAPH, 0, self.incumbent, self.limits)  # something to keep, should Ctrl-C come soon
         self.chains = chain_search(evaluators)
         self.incumbent.offer(self.chains.found.values())
         self.incumbent.say("chain")
@@ -147,6 +152,8 @@ class Search:
                 tried += self._try(evaluator, tuple(finding["partition"]))
             else:
                 ended = True
+                if finding["status"] == "INFEASIBLE":
+                    self.impossible.add(size)
         if not ended and not self.limits.hit:
             self.limited_by = "solver lost"
         if tried and min(tried, key=lambda c: c.rank).rank <= self.incumbent.best.rank:
@@ -176,7 +183,8 @@ class Search:
         if single:
             rivals["single"] = min(single)
         choice = self.incumbent.choice(rivals.get("chain"))
-        return Outcome(self.setting, choice, best, self.incumbent.lower_bound_ns, rivals, self.limited_by)
+        impossible = self.impossible == set(self.setting.evaluators)
+        return Outcome(self.setting, choice, best, self.incumbent.lower_bound_ns, rivals, self.limited_by, impossible)
 
 
 def chain_search(evaluators: list[Evaluator], report: Report | None = None) -> Incumbent:
