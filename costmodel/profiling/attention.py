@@ -47,7 +47,12 @@ def without_cache(model: TrainingModel) -> Iterator[None]:
 
 
 def agrees(model: TrainingModel, program: Any) -> bool:
-    """Return whether a program gives the model's own output on the model's inputs, random draws alike."""
+    """Return whether a program gives the model's own output on the model's inputs, random draws alike.
+
+    Tensors on `meta` have no values to disagree in.
+    """
+    if any(parameter.is_meta for parameter in model.module.parameters()):
+        return True
     buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]
 
     def run(function: Any, *args: Any, **kwargs: Any) -> list[Any]:
@@ -84,7 +89,7 @@ def _masks_can_go(model: TrainingModel, configs: list[Any]) -> bool:
     return (
         not any(name.endswith("position_ids") for name in model.kwargs)
         and not any(isinstance(window, int) and window <= longest for window in windows)
-        and all(bool(mask.all()) for mask in padded)
+        and all(mask.is_meta or bool(mask.all()) for mask in padded)
     )
 
 

@@ -5,9 +5,13 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
-from costmodel.profile import write_profile
+from costmodel.profile import Profile, write_profile
+
+if TYPE_CHECKING:  # torch is imported once the flags are known to be right
+    from costmodel.profiling.options import Options
 
 BUSY = 1.15
 """Wall over own time of a step from which the user is told that the machine was not quiet."""
@@ -37,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: one a free core, 3 at most)",
     )
     parser.add_argument("--no-links", action="store_true", help="measure no links between two local ranks")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run nothing: graph, operations and bytes on the meta device, no times"
+    )
     parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
 
 
@@ -44,7 +51,6 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     """Profile the model, write the file and return the answer."""
     from costmodel.profiling.companions import default_companions
     from costmodel.profiling.options import Options
-    from costmodel.profiling.run import profile
 
     start = time.perf_counter()
     options = Options(
@@ -57,30 +63,53 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         links=not args.no_links,
         seed=args.seed,
         companions=default_companions(args.threads) if args.companions is None else args.companions,
+        dry_run=args.dry_run,
     )
-    journal = Path(f"{args.output}.journal")
-    found = profile(options, journal, args.resume, lambda text: print(f"penstock profile: {text}", file=sys.stderr))
+    found = _dry(options) if args.dry_run else _measured(options, Path(f"{args.output}.journal"), args.resume)
     write_profile(args.output, found)
-    journal.unlink(missing_ok=True)
-    unscaled = found.extra["unscaled"]
-    assert isinstance(unscaled, dict)  # noqa: S101 - made by the profiler
+    Path(f"{args.output}.journal").unlink(missing_ok=True)
+    _tell_if_busy(found)
+    return {"output": args.output, **_answer(found), "seconds": round(time.perf_counter() - start, 3)}
+
+
+def _say(text: str) -> None:
+    print(f"penstock profile: {text}", file=sys.stderr)
+
+
+def _dry(options: "Options") -> Profile:
+    from costmodel.profiling.dry import dry_profile
+
+    return dry_profile(options, _say)
+
+
+def _measured(options: "Options", journal: Path, resume: bool) -> Profile:
+    from costmodel.profiling.run import profile
+
+    return profile(options, journal, resume, _say)
+
+
+def _tell_if_busy(found: Profile) -> None:
+    unscaled = found.extra.get("unscaled")
+    if not isinstance(unscaled, dict):
+        return
     busy = max(wall / step for wall, step in zip(unscaled["wall_ns"], unscaled["step_ns"], strict=True))
     if busy > BUSY:
-        print(
-            f"penstock profile: other work took time here: a step lasted {busy:.1f} times its own CPU time; "
-            "the profile holds its own time",
-            file=sys.stderr,
-        )
+        _say(f"other work took time here: a step lasted {busy:.1f} times its own CPU time, which the profile holds")
+
+
+def _answer(found: Profile) -> dict[str, object]:
+    """Return what the command says of a profile; a dry run has no coverage."""
+    graph, unscaled = found.graph, found.extra.get("unscaled", {})
+    assert isinstance(unscaled, dict)  # noqa: S101 - made by the profiler
     return {
-        "output": args.output,
-        "operators": len(found.graph.operators),
-        "edges": sum(len(tensor.consumers) for tensor in found.graph.tensors),
-        "parameters": sum(math.prod(parameter.shape) for parameter in found.graph.parameters),
-        "seconds": round(time.perf_counter() - start, 3),
+        "operators": len(graph.operators),
+        "edges": sum(len(tensor.consumers) for tensor in graph.tensors),
+        "parameters": sum(math.prod(parameter.shape) for parameter in graph.parameters),
+        "flop": sum(operator.flop for operator in graph.operators),
         "device": found.device.name,
-        "coverage": min(unscaled["coverage"]),
+        "coverage": min(unscaled["coverage"]) if unscaled else None,
         "step_ns": list(found.whole.step_ns),
-        "fingerprint": found.graph.fingerprint,
+        "fingerprint": graph.fingerprint,
         "plan_only": found.extra.get("plan_only", ""),
     }
 

@@ -15,8 +15,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from costmodel.graph import LOSS, SavedStorage
-from costmodel.profiling.batches import TrainingModel
+from costmodel.graph import LOSS, OperatorGraph, SavedStorage
+from costmodel.profiling.batches import TrainingModel, take
+from costmodel.profiling.capture import Capture, operator_graph
+from costmodel.profiling.flash import ATTENTION, attend, attention_flop
 from costmodel.profiling.walk import Walk
 
 
@@ -65,7 +67,10 @@ class _Observer:
     def _call(self, owner: str, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         target: Any = node.target
         with self._belonging_to(owner):
-            value = target(*args, **kwargs)
+            flop = self.flop.get(owner, 0)
+            value = attend(args, kwargs) if target is ATTENTION and args[0].is_meta else target(*args, **kwargs)
+        if target is ATTENTION:  # torch's counter knows few of its kernels
+            self.flop[owner] = flop + attention_flop(args)
         if isinstance(value, torch.Tensor) and node.name in self.walk.capture.flows:
             self.storages[node.name] = self._id(value.untyped_storage())
         return value
@@ -80,15 +85,19 @@ class _Observer:
                 rows[self._id(storage)] = storage.nbytes()
             return tensor
 
-        before = self.counter.get_total_flops()
+        before = _total(self.counter)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             yield
-        self.flop[owner] = self.flop.get(owner, 0) + self.counter.get_total_flops() - before
+        self.flop[owner] = self.flop.get(owner, 0) + _total(self.counter) - before
 
     def _id(self, storage: torch.UntypedStorage) -> int:
         if storage._cdata not in self.ids:
             self.held.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]
         return self.ids.setdefault(storage._cdata, len(self.ids))
+
+
+def _total(counter: FlopCounterMode) -> int:
+    return sum(counter.get_flop_counts().get("Global", {}).values())
 
 
 def saved_per_sample(small: Kept, small_size: int, large: Kept, large_size: int) -> dict[str, tuple[SavedStorage, ...]]:
@@ -108,3 +117,20 @@ def saved_per_sample(small: Kept, small_size: int, large: Kept, large_size: int)
             for (storage, size), other in zip(rows, paired, strict=True)
         )
     return found
+
+
+def counted_graph(captured: Capture, sizes: tuple[int, ...]) -> OperatorGraph:
+    """Return the operator graph with memory and FLOP, seen at two sizes."""
+    large = sizes[-1]
+    small = sizes[0] if len(sizes) > 1 else max(1, large // 2)
+    kept = {}
+    for size in {small, large}:
+        at_size = captured.at(size)
+        kept[size] = observe_memory(Walk(at_size), take(at_size.model, size))
+    return operator_graph(
+        captured,
+        sizes,
+        {name: flop // large for name, flop in kept[large].flop.items()},
+        saved_per_sample(kept[small], small, kept[large], large),
+        kept[large].storages,
+    )

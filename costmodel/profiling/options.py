@@ -31,6 +31,8 @@ class Options:
     seed : int
     companions : int
         Processes that train the same model beside the measured one, as neighbouring ranks would (CPU only).
+    dry_run : bool
+        Run nothing: graph, operations and bytes alone, on the meta device.
     """
 
     model: str
@@ -42,6 +44,7 @@ class Options:
     links: bool = True
     seed: int = 0
     companions: int = 0
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -51,5 +54,5 @@ class Options:
             raise UsageError(f"--dtype {self.dtype}: allowed are {', '.join(DTYPES)}")
         if min(self.threads, self.repeats) < 1:
             raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
-        if self.device == "cuda" and not torch.cuda.is_available():
+        if self.device == "cuda" and not self.dry_run and not torch.cuda.is_available():
             raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")

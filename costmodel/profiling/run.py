@@ -14,7 +14,6 @@ import torch
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.graph import OperatorGraph
 from costmodel.links import LINKS_KEYS, Links
 from costmodel.profile import Profile, Whole
 from costmodel.profiling.assemble import Round, assemble
@@ -25,7 +24,7 @@ from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.links import measure_links
-from costmodel.profiling.memory import Kept, observe_memory, saved_per_sample
+from costmodel.profiling.memory import counted_graph
 from costmodel.profiling.models import explain, load_model
 from costmodel.profiling.optimizer import time_optimizer
 from costmodel.profiling.options import Options
@@ -124,7 +123,7 @@ class _Session:
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
         links = self._links()
         self.progress.say("looking at memory")
-        graph = self._graph()
+        graph = counted_graph(self.captured, self.sizes)
         found = assemble(graph, rounds, shares)
         return Profile(
             graph,
@@ -186,23 +185,6 @@ class _Session:
 
     def _shares(self, size: int) -> dict[str, float]:
         return weight_shares(self.captured.at(size), size, self.clock, self.options.repeats)
-
-    def _kept(self, size: int) -> Kept:
-        captured, piece = self._at(size)
-        return observe_memory(Walk(captured), piece)
-
-    def _graph(self) -> OperatorGraph:
-        """Return the operator graph with memory and FLOP, seen at two sizes."""
-        large = self.sizes[-1]
-        small = self.sizes[0] if len(self.sizes) > 1 else max(1, large // 2)
-        kept = {size: self._kept(size) for size in {small, large}}
-        return operator_graph(
-            self.captured,
-            self.sizes,
-            {name: flop // large for name, flop in kept[large].flop.items()},
-            saved_per_sample(kept[small], small, kept[large], large),
-            kept[large].storages,
-        )
 
     def _extra(self, unscaled: Mapping[str, list[float]]) -> dict[str, object]:
         plan_only = self.captured.program.plan_only

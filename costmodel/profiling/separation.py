@@ -59,6 +59,8 @@ def _name(model: TrainingModel) -> str:
 
 def _losses(model: TrainingModel) -> tuple[float, tuple[float, float], bool] | None:
     """Return the loss of a batch, of its halves and whether it has weights; None where that says nothing."""
+    if any(parameter.is_meta for parameter in model.module.parameters()):
+        return None
     batch = take(model, model.batch + model.batch % 2)
     with _per_sample(model.module), torch.no_grad():
         before = _random_state()

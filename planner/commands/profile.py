@@ -20,6 +20,10 @@ def run(args: argparse.Namespace) -> Answer:
     body = command.run(args)
     text = (
         f"{body['output']}: {body['operators']} operators, {body['edges']} edges, {body['parameters']} parameters, "
-        f"measured on {body['device']} in {body['seconds']} s; coverage of the step {body['coverage']}"
+        + (
+            f"measured on {body['device']} in {body['seconds']} s; coverage of the step {body['coverage']}"
+            if body["coverage"] is not None
+            else f"{body['flop']} floating-point operations a sample; nothing was run ({body['seconds']} s)"
+        )
     )
     return Answer(body, [text])
