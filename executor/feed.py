@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from costmodel.errors import UsageError
-from costmodel.profiling.batches import TrainingModel, batched_dimensions, split_batch
+from costmodel.profiling.batches import batched_dimensions, split_batch
 from costmodel.profiling.capture import Capture
 
 
@@ -31,6 +31,7 @@ class Feed:
         self._capture, self._device = capture, device
         self._batch_size, self._num_microbatches = batch_size, num_microbatches
         self._batch = capture.model
+        self._groups: dict[tuple[int, int], tuple[dict[str, Any], Any]] = {}
 
     def load(self, inputs: Any, targets: Any = None) -> None:
         """Take the inputs (tuple or dict) and targets of a whole step.
@@ -46,18 +47,25 @@ class Feed:
         if there and all(dimension is None for dimension in batched_dimensions(batch)):
             raise UsageError(f"no input has {self._batch_size} samples, which the plan's step takes")
         self._batch = batch
-
-    def group(self, first: int, multiple: int) -> TrainingModel:
-        """Return the samples of the micro-batches [first, first + multiple)."""
-        return split_batch(self._batch, first // multiple, self._num_microbatches // multiple)
+        self._groups.clear()
 
     def read(self, names: tuple[str, ...], with_targets: bool, multiple: int, first: int) -> tuple[dict[str, Any], Any]:
-        """Return the raw inputs of these names, and targets if wanted, of one group on the device."""
+        """Return the raw inputs of these names, and targets if wanted, of one group on the device.
+
+        The group that starts at micro-batch `first` has `multiple` of them.
+        """
         if not names and not with_targets:
             return {}, None
-        group = self.group(first, multiple)
-        values = self._capture.bind(group) if names else {}
-        return {name: self._moved(values[name]) for name in names}, self._moved(group.targets) if with_targets else None
+        values, targets = self._group(first, multiple)
+        moved = {name: self._moved(values[name]) for name in names}
+        return moved, self._moved(targets) if with_targets else None
+
+    def _group(self, first: int, multiple: int) -> tuple[dict[str, Any], Any]:
+        """Return the raw inputs and targets of the micro-batches [first, first + multiple), cut once a batch."""
+        if (first, multiple) not in self._groups:
+            group = split_batch(self._batch, first // multiple, self._num_microbatches // multiple)
+            self._groups[first, multiple] = self._capture.bind(group), group.targets
+        return self._groups[first, multiple]
 
     def keys(self) -> list[str | int]:
         """Return, for each raw input in order, the name or position of the argument that it is a leaf of."""

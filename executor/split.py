@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.profiling.parts import Part
 from costmodel.profiling.shapes import fetch
+from executor.split_linear import LinearHalf, SplitLinear
 
 _aten = torch.ops.aten
 SPLITTABLE = frozenset(
@@ -62,13 +63,16 @@ class Deferred:
         torch.autograd.backward([self.edge], [self.gradient], inputs=self.weights)
 
 
+WeightHalf = Deferred | LinearHalf
+
+
 @dataclass(slots=True)
 class Queue:
     """Weight halves of the backward that is running."""
 
-    waiting: list[Deferred] = field(default_factory=list)
+    waiting: list[WeightHalf] = field(default_factory=list)
 
-    def drain(self) -> list[Deferred]:
+    def drain(self) -> list[WeightHalf]:
         """Return what is there and start anew."""
         found, self.waiting = self.waiting, []
         return found
@@ -128,6 +132,13 @@ class _Call(nn.Module):
         self.queue = queue
         place = {source: i for i, source in enumerate(tensors)}
         self._args = [place[a] if isinstance(a, fx.Node) else _Constant(a) for a in node.args]
+        sources: list[Any] = [*node.args, *node.kwargs.values()]
+        self._is_linear = (
+            node.target is _aten.linear.default
+            and sources == tensors
+            and all(source.op == "get_attr" and source in weights for source in tensors[1:])
+            and len(self.weights) == len(tensors) - 1
+        )
         self._kwargs = {k: place[a] if isinstance(a, fx.Node) else _Constant(a) for k, a in node.kwargs.items()}
 
     def takes_gradient(self, position: int, tensor: torch.Tensor) -> bool:
@@ -146,6 +157,8 @@ class _Call(nn.Module):
         """Make the call so that its weight gradient waits; without gradients just make it."""
         if not torch.is_grad_enabled():
             return self.compute(tensors)
+        if self._is_linear:
+            return SplitLinear.apply(self, *tensors)  # type: ignore[no-untyped-call]
         return _Half.apply(self, *tensors)  # type: ignore[no-untyped-call]
 
 
@@ -188,6 +201,7 @@ def _weights(module: fx.GraphModule) -> dict[fx.Node, nn.Parameter]:
 def _plain(node: fx.Node) -> bool:
     """Whether every computed argument is a tensor and stands by itself, neither a number nor within a list."""
     direct = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, fx.Node)]
+    computed = [source for source in direct if source.op not in ("get_attr", "placeholder")]
     return set(direct) == set(node.all_input_nodes) and all(
-        source.op == "get_attr" or isinstance(source.meta.get("val"), torch.Tensor) for source in direct
+        isinstance(source.meta.get("val"), torch.Tensor) for source in computed
     )

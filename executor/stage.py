@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.graph import LOSS
 from costmodel.profiling.parts import LOSS_WEIGHT, Part
-from executor.split import Deferred, Queue
+from executor.split import Queue, WeightHalf
 from executor.wiring import Wire
 
 Gradients = dict[str, torch.Tensor]
@@ -70,7 +70,7 @@ class Stage:
     queue: Queue | None = None
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
-    weight_halves: dict[int, list[Deferred]] = field(default_factory=dict)
+    weight_halves: dict[int, list[WeightHalf]] = field(default_factory=dict)
 
     def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the part for the group that starts at micro-batch `first`.
