@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -19,7 +18,8 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.links import LinkClass, Links, SizeRange
+from costmodel.link_fit import Table, fit_ranges
+from costmodel.links import LinkClass, Links
 
 SIZES_BYTES = tuple(1024 * 4**i for i in range(8))
 """1 KiB to 16 MiB."""
@@ -31,11 +31,6 @@ MIN_REPEATS, MAX_REPEATS = 3, 60
 
 IN_A_ROW = 4
 """Transfers between two barriers: ranks leave a barrier at different times."""
-
-STEEPEST_GBS = 1e6
-"""Rate noted where a larger transfer took no longer than a smaller one."""
-
-Table = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,37 +186,3 @@ def _links(tables: Mapping[str, Table], num_ranks: int, device: str) -> Links:
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     classes = {kind: LinkClass(fit_ranges(table), table) for kind, table in tables.items()}
     return Links(_backend(device), name, num_ranks, classes)
-
-
-def fit_ranges(table: Table) -> tuple[SizeRange, ...]:
-    """Fit latency and bandwidth to each interval of a table of (bytes, ns), rising in bytes.
-
-    Times are first made to rise with size. An interval is the line through its two ends, so that the pieces meet;
-    where that line would need a negative latency (the cost of a byte rises: caches are left) it is the
-    line through the origin with the geometric mean of the ends' rates, which still rises throughout.
-    """
-    points = _rising(table)
-    if len(points) == 1:
-        size, ns = points[0]
-        return (SizeRange(0, 0, size / max(ns, 1)),)
-    ranges = []
-    for i, ((size, ns), (next_size, next_ns)) in enumerate(pairwise(points)):
-        slope = (next_ns - ns) / (next_size - size)
-        latency = ns - slope * size
-        if latency < 0:
-            latency, slope = 0, ((ns / size) * (next_ns / next_size)) ** 0.5
-        ranges.append(SizeRange(size if i else 0, round(latency), min(STEEPEST_GBS, 1 / max(slope, 1e-9))))
-    return tuple(ranges)
-
-
-def _rising(table: Table) -> list[tuple[int, float]]:
-    """Return the nearest times that never fall with size: neighbours out of order share their mean."""
-    blocks: list[tuple[float, int]] = []  # (mean time, entries)
-    for _, ns in sorted(table):
-        mean, count = float(ns), 1
-        while blocks and blocks[-1][0] > mean:
-            before, entries = blocks.pop()
-            mean, count = (before * entries + mean * count) / (entries + count), entries + count
-        blocks.append((mean, count))
-    times = [mean for mean, count in blocks for _ in range(count)]
-    return list(zip((size for size, _ in sorted(table)), times, strict=True))

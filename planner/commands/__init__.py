@@ -23,7 +23,12 @@ COMMANDS = {
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "compare": "put plans side by side",
     "validate": "check a plan independently of the planner",
+    "import": "read layers, nccl-tests output or a topology into our files",
+    "doctor": "say what this machine can do, and why not where it cannot",
 }
+
+_MODULES = {"import": "import_"}
+"""Commands whose names are Python's own words."""
 
 INTERRUPTED = 130
 
@@ -62,7 +67,7 @@ def _run(arguments: list[str]) -> int:
         _top_parser().parse_args(arguments)  # --help and --version leave here
         known = ", ".join(COMMANDS)
         raise UsageError(f"{chosen or 'no command'!r} is no command; the commands are {known}")
-    module = import_module(f"planner.commands.{chosen}")
+    module = import_module(f"planner.commands.{_MODULES.get(chosen, chosen)}")
     parser = Parser(prog=f"penstock {chosen}", description=module.__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

@@ -1,0 +1,82 @@
+"""Read what was measured or written down elsewhere into our own files.
+
+penstock import layers table.csv -o profile.json          a table of layers (CSV)
+penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
+penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
+"""
+
+import argparse
+from pathlib import Path
+
+from costmodel.errors import UsageError
+from planner.commands.answer import Answer, say
+from planner.commands.flags import GIB, amount, positive
+
+FORMATS = ("layers", "nccl-tests", "topology")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("format", choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what to read (several only for nccl-tests)")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="file to write")
+    parser.add_argument(
+        "--microbatch-size", type=positive, default=1, help="layers: samples the table is for (default %(default)s)"
+    )
+    parser.add_argument(
+        "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
+    )
+    parser.add_argument("--device", default="gpu", metavar="NAME", help="topology: the device's name (default gpu)")
+    parser.add_argument(
+        "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Read, write and say what was read."""
+    if len(args.files) > 1 and args.format != "nccl-tests":
+        raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
+    return {"layers": _layers, "nccl-tests": _nccl_tests, "topology": _topology}[args.format](args)
+
+
+def _layers(args: argparse.Namespace) -> Answer:
+    from costmodel.importers.layers import read_layers
+    from costmodel.profile import write_profile
+
+    found = read_layers(args.files[0], args.microbatch_size, round(args.memory * GIB))
+    write_profile(args.output, found)
+    body = {
+        "output": args.output,
+        "operators": len(found.graph.operators),
+        "edges": sum(len(tensor.consumers) for tensor in found.graph.tensors),
+        "step_ns": list(found.whole.step_ns),
+    }
+    return Answer(body, [f"{args.output}: {body['operators']} operators, {body['edges']} edges"])
+
+
+def _nccl_tests(args: argparse.Namespace) -> Answer:
+    from costmodel.importers.nccl_tests import read_nccl_tests
+    from costmodel.links import write_links
+
+    links = read_nccl_tests(args.files)
+    write_links(args.output, links, {"imported": "nccl-tests"})
+    rows = {name: len(link.table) for name, link in links.classes.items()}
+    text = ", ".join(f"{name} at {count} sizes" for name, count in rows.items())
+    return Answer({"output": args.output, **links.to_json()}, [f"{args.output}: {links.num_ranks} ranks, {text}"])
+
+
+def _topology(args: argparse.Namespace) -> Answer:
+    from costmodel.cluster import read_cluster
+    from costmodel.files import write_text
+    from costmodel.importers.topology import read_topology
+
+    found = read_topology(args.files[0], args.devices_per_host)
+    for note in found.notes:
+        say(f"penstock import: {note}")
+    write_text(Path(args.output), found.to_toml(args.device, args.memory))
+    cluster = read_cluster(args.output)
+    say("penstock import: topology says nothing of speed: bandwidths and latencies are assumed; measure them")
+    links = [{"name": g.name, "group": g.group, "bandwidth_gbs": g.bandwidth_gbs} for g in cluster.groups]
+    body = {"output": args.output, "hosts": found.num_hosts, "devices": cluster.num_devices, "links": links}
+    shown = ", ".join(f"{g.name} of {g.group or 'all'}" for g in cluster.groups)
+    return Answer(body, [f"{args.output}: {found.num_hosts} hosts, {cluster.num_devices} devices; {shown}"])
