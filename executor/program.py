@@ -92,7 +92,6 @@ class Program:
         self.rank, self.wiring, self.stages, self.transport = rank, wiring, stages, transport
         self.mailbox = Mailbox(transport)
         self._reduce, self._optimize, self._num_microbatches = reduce, optimize, num_microbatches
-        self._width = max((len(wire.names) for wire in wiring.wires.values()), default=1)
 
     def bind(self, order: Iterable[Action], planned_ns: Callable[[Action], int]) -> tuple[Instruction, ...]:
         """Return the instructions of an order of actions.
@@ -213,9 +212,8 @@ class Program:
         return wire, (Direction.FORWARD if forward else Direction.BACKWARD, *ends, action.microbatch)
 
     def _tag(self, wire: Wire, key: Key) -> int:
-        """Return the first of the message's tags, one a tensor; no two messages of a step share one."""
-        number = 2 * wire.index + (key[0] is Direction.BACKWARD)
-        return (number * self._num_microbatches + key[3]) * self._width
+        """Return the message's tag; no two messages of a step share one."""
+        return (2 * wire.index + (key[0] is Direction.BACKWARD)) * self._num_microbatches + key[3]
 
     def _transport(self) -> Transport:
         if self.transport is None:

@@ -1,6 +1,6 @@
 """Messages between two ranks on torch.distributed: groups, posting and waiting.
 
-Point-to-point goes through the world's group with one tag a tensor on gloo, through one group a directed
+Point-to-point goes through the world's group with one tag a message on gloo, through one group a directed
 pair on NCCL, which knows no tags; there the plan's order keeps both ends in step. Where the backend
 cannot take the device's tensors (gloo and CUDA: one GPU shared by several ranks) they are copied through
 the host. Leaves out when to send: the plan says that.
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from costmodel.errors import PeerLost
+from executor.packing import empty_message, pack
 from executor.watch import Watch
 from executor.wiring import Template
 
@@ -25,10 +26,10 @@ the plan's order stays live even if every send waits for its receive."""
 
 @dataclass(slots=True)
 class Pending:
-    """Tensors on their way to this rank."""
+    """A message on its way to this rank, and the tensors in it."""
 
     peer: int
-    works: list[Any]
+    work: Any
     tensors: list[torch.Tensor]
 
 
@@ -61,38 +62,36 @@ class Transport:
         self._world: Any = world
 
     def send(self, peer: int, tensors: Sequence[torch.Tensor], tag: int) -> None:
-        """Start sending tensors, with the tags from `tag` on."""
+        """Start sending some tensors as one message."""
         waiting = self._unsettled.setdefault(peer, deque())
         group, place = self._group(self._rank, peer, peer)
         try:
-            for i, tensor in enumerate(tensors):
-                ready = tensor.to(self._wire_device).contiguous()
-                waiting.append((group.send([ready], place, tag + i), ready))
+            message = pack(tensors).to(self._wire_device)
+            waiting.append((group.send([message], place, tag), message))
         except RuntimeError as error:
             raise self._lost(peer, error) from None
-        while len(waiting) > MAX_UNSETTLED * len(tensors):
+        while len(waiting) > MAX_UNSETTLED:
             self._settle(peer)
 
     def receive(self, peer: int, templates: Sequence[Template], tag: int) -> Pending:
-        """Start receiving tensors, with the tags from `tag` on."""
+        """Start receiving the tensors of one message."""
         group, place = self._group(peer, self._rank, peer)
-        tensors = [torch.empty(shape, dtype=dtype, device=self._wire_device) for shape, dtype in templates]
+        message, tensors = empty_message(templates, self._wire_device)
         try:
-            works = [group.recv([tensor], place, tag + i) for i, tensor in enumerate(tensors)]
+            work = group.recv([message], place, tag)
         except RuntimeError as error:
             raise self._lost(peer, error) from None
-        return Pending(peer, works, tensors)
+        return Pending(peer, work, tensors)
 
     def wait(self, pending: Pending) -> list[torch.Tensor]:
         """Return the tensors once they are here."""
         self._watch.waits_for(pending.peer)
         try:
-            for work in pending.works:
-                work.wait()
+            pending.work.wait()
         except RuntimeError as error:
             raise self._lost(pending.peer, error) from None
         self._watch.works()
-        pending.works.clear()  # gloo's Work objects must be gone before the groups are
+        pending.work = None  # gloo's Work objects must be gone before the groups are
         return pending.tensors if self._direct else [tensor.to(self.device) for tensor in pending.tensors]
 
     def settle(self) -> None:
