@@ -61,6 +61,18 @@ def _accounts_add_up(num_cases: int) -> list[str]:
     return account_failures(num_cases) + any_case_failures(num_cases)
 
 
+def _plans_run(num_cases: int) -> list[str]:
+    from tests.executor_promises import random_plan_failures
+
+    return random_plan_failures(num_cases)
+
+
+def _no_rank_is_left(num_cases: int) -> list[str]:
+    from tests.executor_promises import lost_rank_failures
+
+    return lost_rank_failures(num_cases)
+
+
 PROMISES = [
     Promise(
         "engines-agree",
@@ -96,6 +108,20 @@ PROMISES = [
         200,
         20_000,
         _accounts_add_up,
+    ),
+    Promise(
+        "plans-run",
+        "Random plans of random models (placements, replicas, orders, split backward) finish with the exact gradients",
+        30,
+        200,
+        _plans_run,
+    ),
+    Promise(
+        "no-rank-is-left",
+        "When a rank dies the others end within 5 s, when it stops within the timeout and 2 s, and name it",
+        6,
+        80,
+        _no_rank_is_left,
     ),
 ]
 """All promises; a new one is a row here."""

@@ -40,16 +40,6 @@ def stages_of_parameters(owned: Sequence[Iterable[str]]) -> dict[str, tuple[int,
     return {name: tuple(stages) for name, stages in found.items()}
 
 
-def reduced_stages(owned: Sequence[Iterable[str]], ranks: Sequence[Sequence[int]]) -> tuple[bool, ...]:
-    """Return for each stage whether any of its parameters' gradients is summed over ranks."""
-    flags = [False] * len(ranks)
-    for stages in stages_of_parameters(owned).values():
-        if len({rank for stage in stages for rank in ranks[stage]}) > 1:
-            for stage in stages:
-                flags[stage] = True
-    return tuple(flags)
-
-
 class Reduction:
     """All sums of gradients that one rank takes part in.
 

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from costmodel.profiling.batches import TrainingModel, split_batch
-from costmodel.profiling.capture import Capture, capture
+from costmodel.profiling.capture import Capture, capture, operator_graph
 from costmodel.profiling.models import load_model
 from costmodel.strategy import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from executor.optimizer import OPTIMIZERS
+from planner.checker import check_plan
 from planner.plan import Plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 from tests.random_training import captured_random, random_model, random_real_plan
@@ -119,8 +120,10 @@ def start(pipe: Pipeline, state: dict[str, Any] | None) -> torch.optim.Optimizer
 def random_errors(seed: int) -> dict[str, Any]:
     """Run a random plan of a random model and compare it with one process."""
     plan = random_real_plan(seed, torch.distributed.get_world_size())
-    source = captured_random(int(plan.model_name.removeprefix("random")))
-    batch = random_model(int(plan.model_name.removeprefix("random")), plan.batch.global_size)
+    number = int(plan.model_name.removeprefix("random"))
+    source, batch = captured_random(number), random_model(number, plan.batch.global_size)
+    problems = check_plan(plan, operator_graph(source, (plan.batch.microbatch_size,)))
+    assert not problems, problems
     with Pipeline(plan, source) as pipeline:
         for _ in range(2):
             pipeline.step(batch.args)

@@ -9,7 +9,7 @@ from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.graph import OperatorGraph
 from costmodel.profiling.capture import Capture, operator_graph
 from costmodel.strategy import StageConfig
-from executor.reduction import reduced_stages
+from executor.reduction import stages_of_parameters
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from simulator.actions import Action, Kind
 from simulator.engine import simulate
@@ -36,6 +36,16 @@ def tensors_between(graph: OperatorGraph, stage_of: dict[str, int], relay: bool)
         for ends in hops or [(source, target) for target in sorted(targets)]:
             edges.setdefault(ends, {})[tensor.name] = None
     return edges
+
+
+def reduced_stages(owned: Sequence[set[str]], costs: Costs) -> list[bool]:
+    """Stages with a backward that have replicas or share a parameter with another rank's stage."""
+    shared = [len(ranks) > 1 for ranks in costs.ranks]
+    for stages in stages_of_parameters(owned).values():
+        if len({rank for stage in stages for rank in costs.ranks[stage]}) > 1:
+            for stage in stages:
+                shared[stage] = True
+    return [flag and stage.backward for flag, stage in zip(shared, costs.stages, strict=True)]
 
 
 def split_backwards(costs: Costs, num_microbatches: int, lag: int = 1) -> Schedule:
@@ -115,11 +125,11 @@ def plan_by_hand(
         {p for name in names for p in graph.operators[graph.index[name]].parameters if parameters[p]}
         for names in groups
     ]
-    closed = close_step(built, reduced_stages(owned, ranks), optimizer is not None)
-    timeline = simulate(closed, costs)
-    lowered = lower(closed, timeline)
+    closed = close_step(built, reduced_stages(owned, costs), optimizer is not None)
+    lowered = lower(closed, simulate(closed, costs))
+    timeline = simulate(lowered, costs)
     num_ranks = costs.num_ranks
-    memory = (0,) * num_ranks
+    memory = timeline.peak_memory_bytes
     return Plan(
         capture.model.name,
         graph.fingerprint,
@@ -143,7 +153,7 @@ def plan_by_hand(
         ),
         tuple(tuple(map(str, order)) for order in lowered.orders),
         Prediction(timeline.step_time_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
-        SearchResult("heuristic", timeline.step_time_ns, 0, "none"),
+        SearchResult("heuristic", timeline.step_time_ns, 0, "none", {}, timeline.step_time_ns),
         ("executor",),
         {"options": {"optimizer": optimizer}} if optimizer else {},
     )

@@ -2,19 +2,15 @@
 
 import json
 import os
-import re
 import signal
-import sys
-import time
 
 import pytest
 
-from executor.__main__ import main
 from planner.plan import write_plan
 from simulator.actions import Kind
 from simulator.timeline import read_timeline
 from tests.executor_jobs import captured, make_plan
-from tests.rank_pool import environment, free_port, process_context
+from tests.executor_promises import Ranks, kill_problems, penstock_exit, stop_problems
 
 MODEL = "tests.training_models:two_branch"
 
@@ -24,53 +20,6 @@ def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     write_plan(path, make_plan("two_branch", num_stages=3, optimizer="adam"))
     return path
-
-
-def _command(arguments, environ, out, err):
-    os.environ |= environ
-    for path, number in ((out, 1), (err, 2)):
-        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", 1)
-    code = main(arguments)
-    sys.stdout.flush()
-    os._exit(code)
-
-
-class Ranks:
-    """Ranks of the command, each started as torchrun would start it."""
-
-    def __init__(self, folder, num_ranks, *arguments):
-        port = free_port()
-        self.files = [(folder / f"out{rank}", folder / f"err{rank}") for rank in range(num_ranks)]
-        self.processes = []
-        for rank, (out, err) in enumerate(self.files):
-            out.unlink(missing_ok=True)
-            err.unlink(missing_ok=True)
-            given = ([str(a) for a in arguments], environment(rank, num_ranks, port), str(out), str(err))
-            process = process_context().Process(target=_command, args=given, daemon=True)
-            process.start()
-            self.processes.append(process)
-
-    def wait_for(self, text, timeout_s=90):
-        """Wait until rank 0 says something on stderr."""
-        end = time.monotonic() + timeout_s
-        while not self.files[0][1].exists() or text not in self.files[0][1].read_text():
-            assert time.monotonic() < end
-            assert self.processes[0].is_alive()
-            time.sleep(0.02)
-
-    def finish(self, timeout_s=90):
-        """Return (exit code, stdout, stderr) of each rank."""
-        found = []
-        for process, (out, err) in zip(self.processes, self.files, strict=True):
-            process.join(timeout_s)
-            assert process.exitcode is not None, "a rank is still there"
-            found.append((process.exitcode, out.read_text(), err.read_text()))
-        return found
-
-
-def penstock_exit(stderr):
-    return [int(n) for n in re.findall(r"PENSTOCK_EXIT=(\d+)", stderr)]
 
 
 def test_a_checked_run_answers_in_json_and_every_rank_says_its_exit(plan_file, tmp_path):
@@ -123,36 +72,13 @@ def test_a_missing_plan_and_a_wrong_flag_have_their_exit_codes(tmp_path):
     assert (code, penstock_exit(err)) == (2, [2])
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_killed_rank_takes_the_others_down_within_five_seconds_by_name(plan_file, victim, tmp_path):
-    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 1000000)
-    ranks.wait_for("step 2:")
-    ranks.processes[victim].kill()
-    start = time.monotonic()
-    found = ranks.finish(timeout_s=10)
-    assert time.monotonic() - start < 5
-    for rank, (code, _, err) in enumerate(found):
-        if rank != victim:
-            assert code == 8, err
-            assert penstock_exit(err) == [8]
-            assert f"lost rank {victim}" in err
-            assert re.search(r"this rank was (between steps|at \d\w+.* \(stage \d(, micro-batch \d)?\))", err), err
-            assert re.search(r"the last complete step is \d+", err), err
+@pytest.mark.parametrize("case", range(3))
+def test_a_killed_rank_takes_the_others_down_within_five_seconds_by_name(plan_file, tmp_path, case):
+    assert kill_problems(plan_file, tmp_path, case) == []
 
 
 def test_a_stopped_rank_is_lost_when_the_timeout_is_over(plan_file, tmp_path):
-    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 1000000, "--timeout", 2)
-    ranks.wait_for("step 2:")
-    os.kill(ranks.processes[1].pid, signal.SIGSTOP)
-    start = time.monotonic()
-    for rank in (0, 2):
-        ranks.processes[rank].join(30)
-    assert time.monotonic() - start < 2 + 2 + 1  # the last second is this test's own
-    ranks.processes[1].kill()
-    found = ranks.finish()
-    assert [found[rank][0] for rank in (0, 2)] == [8, 8]
-    assert "lost rank 1" in found[0][2]
-    assert "lost rank 1" in found[2][2]
+    assert stop_problems(plan_file, tmp_path, 1) == []
 
 
 def test_an_interrupted_rank_says_130(plan_file, tmp_path):

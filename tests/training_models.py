@@ -234,8 +234,7 @@ class Detector(nn.Module):
         super().__init__()
         widths = [3, 8, 12, 16]
         self.backbone = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.SiLU())
-            for a, b in itertools.pairwise(widths)
+            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.SiLU()) for a, b in itertools.pairwise(widths)
         )
         self.heads = nn.ModuleList(nn.Conv2d(width, 6, 1) for width in widths[1:])
         self.merge = nn.Conv2d(16, 12, 1)
@@ -292,7 +291,7 @@ def gpt2(batch: int = 4) -> Any:
 
     torch.manual_seed(11)
     config = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0,
-                        attn_pdrop=0, use_cache=False)  # fmt: skip
+                        attn_pdrop=0, use_cache=False, bos_token_id=0, eos_token_id=0)  # fmt: skip
     model = GPT2LMHeadModel(config)
     tokens = torch.randint(50, (batch, 8))
     return model, {"input_ids": tokens}, tokens, hugging_face_loss
