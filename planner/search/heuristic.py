@@ -5,6 +5,7 @@ local search. All effort is counted, so that the result depends on the inputs al
 """
 
 from collections.abc import Iterable, Sequence
+from random import Random
 
 from planner.pricing import Partition, numbered
 from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
@@ -19,7 +20,6 @@ BEAM = 6
 NUM_TRIED_EVERYWHERE = 12
 """Partitions of a size that are simulated under every schedule; the others under the first and the last."""
 NUM_EVALUATIONS = 500
-NUM_SHAKES = 16
 WORTH_A_CLOSER_LOOK = 1.05
 
 
@@ -101,9 +101,9 @@ def polish(evaluator: Evaluator, candidates: Iterable[Candidate], incumbent: Inc
         incumbent.say("local search")
 
 
-def shake_best(evaluator: Evaluator, incumbent: Incumbent, limits: Limits) -> None:
+def shake_best(evaluator: Evaluator, incumbent: Incumbent, num_shakes: int, seed: int, limits: Limits) -> None:
     """Shake the best candidate of all."""
-    better = shake(evaluator, incumbent.best, NUM_SHAKES, NUM_EVALUATIONS // 2, limits)
+    better = shake(evaluator, incumbent.best, Random(seed), (num_shakes, NUM_EVALUATIONS // 2), limits)  # noqa: S311
     incumbent.offer(evaluator.evaluate(better.partition, name, better.shape) for name in evaluator.problem.schedules)
     incumbent.say("shaken and improved")
 

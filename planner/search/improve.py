@@ -31,10 +31,13 @@ def improve(evaluator: Evaluator, start: Candidate, num_evaluations: int, limits
     return best
 
 
-def shake(evaluator: Evaluator, start: Candidate, num_shakes: int, num_evaluations: int, limits: Limits) -> Candidate:
-    """Return the best of what random changes of a candidate, each improved, lead to (or the candidate)."""
-    rng = Random(evaluator.problem.seed)  # noqa: S311 - a search, not a secret
+def shake(evaluator: Evaluator, start: Candidate, rng: Random, effort: tuple[int, int], limits: Limits) -> Candidate:
+    """Return the best of what random changes of a candidate, each improved, lead to (or the candidate).
+
+    `effort` is how many changes, and how many evaluations the improvement of each may take.
+    """
     best = start
+    num_shakes, num_evaluations = effort
     for _ in range(num_shakes):
         shaken = best
         for _ in range(2):

@@ -19,6 +19,8 @@ ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
 DETERMINISTIC_PER_S = 0.2
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
+NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
+"""Random changes of the best plan that are improved again, before and after the solver."""
 SOLVER_PART = 0.75
 """Most of the time left that the solver may take; the rest is for improving what it found."""
 CHAIN_PART = 0.25
@@ -94,13 +96,18 @@ class Search:
             as_graph(self.setting.evaluators[candidate.microbatch_size], candidate.partition, self.incumbent)
         self.incumbent.say("chain as a graph")
         search(evaluators, GRAPH, self.incumbent, self.limits)
+        self._shake(NUM_SHAKES_BEFORE, self.problem.seed)
         self._solve()
-        if self.problem.num_stages > 1 and not self._proved:
-            shake_best(self.setting.evaluators[self.incumbent.best.microbatch_size], self.incumbent, self.limits)
+        self._shake(NUM_SHAKES_AFTER, self.problem.seed + 1)
         if self.limits.hit:
             self.limited_by = "time limit"
         elif self._proved:
             self.limited_by = "proved"
+
+    def _shake(self, num_shakes: int, seed: int) -> None:
+        if self.problem.num_stages > 1 and not self._proved:
+            evaluator = self.setting.evaluators[self.incumbent.best.microbatch_size]
+            shake_best(evaluator, self.incumbent, num_shakes, seed, self.limits)
 
     @property
     def _proved(self) -> bool:
@@ -108,23 +115,22 @@ class Search:
         return best.fits and best.step_time_ns == self.incumbent.lower_bound_ns
 
     def _solve(self) -> None:
-        """Let CP-SAT cut each micro-batch size that could still hold a better plan, the best one first."""
+        """Let CP-SAT cut each micro-batch size that could still hold a better plan, the best one first.
+
+        That one gets half of the work limit, the others equal parts of the rest.
+        """
+        if self.problem.num_stages == 1:
+            return
         best = self.incumbent.best
-        sizes = [best.microbatch_size] if best.fits else []
-        sizes += [size for size in self.setting.evaluators if size not in sizes]
-        for size in sizes:
-            if self.problem.num_stages > 1 and not self.limits.over and self._open(size):
-                self._solve_size(size, self._share(size, sizes))
+        sizes = sorted(filter(self._open, self.setting.evaluators), key=lambda size: size != best.microbatch_size)
+        shares = [0.5] + [0.5 / (len(sizes) - 1)] * (len(sizes) - 1) if len(sizes) > 1 else [1.0]
+        for size, share in zip(sizes, shares, strict=False):
+            if not self.limits.over and self._open(size):
+                self._solve_size(size, share)
 
     def _open(self, size: int) -> bool:
         best = self.incumbent.best
         return not best.fits or self.bounds_ns[size] < best.step_time_ns
-
-    def _share(self, size: int, sizes: list[int]) -> float:
-        """Half of the work limit for the best size, the rest in equal parts."""
-        if len(sizes) == 1:
-            return 1.0
-        return 0.5 if size == sizes[0] else 0.5 / (len(sizes) - 1)
 
     def _solve_size(self, size: int, share: float) -> None:
         evaluator, data = self.setting.evaluators[size], self.setting.cut_data(size)
