@@ -17,7 +17,7 @@ from planner.search.setting import Setting
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
-DETERMINISTIC_PER_S = 0.2
+DETERMINISTIC_PER_S = 0.25
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
