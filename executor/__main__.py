@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=_positive, default=5, metavar="K", help="steps to run (5); the first warms up")
     parser.add_argument("--check", action="store_true", help="compare the first step's gradients with one process")
     parser.add_argument("--timeline", metavar="FILE", help="write the last step's measured timeline")
+    parser.add_argument("--log", metavar="FILE", help="write one JSON line a step: predicted, measured, slowest rank")
     parser.add_argument("--emulate", action="store_true", help="hold each action for its planned time")
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="silence after which a rank is lost")
     parser.add_argument("--threads", type=_positive, default=1, metavar="T", help="CPU threads a rank (1)")

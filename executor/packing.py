@@ -1,7 +1,8 @@
 """Several tensors as one message: posting a message costs more than copying a few kilobytes.
 
 All tensors of a message stand in one buffer of bytes, each at a multiple of `ALIGNMENT`, so that both ends know the
-layout from the shapes alone. A message of one tensor is that tensor.
+layout from the shapes alone. A message of one tensor is that tensor; one without any (a plan may send back over an
+edge that carries no gradient) is a single byte.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the message of some tensors, contiguous."""
     if len(tensors) == 1:
         return tensors[0].detach().contiguous()
+    if not tensors:
+        return torch.zeros(1, dtype=torch.uint8)
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     message = torch.empty(sum(map(_aligned, sizes)), dtype=torch.uint8, device=tensors[0].device)
     start = 0
@@ -35,7 +38,7 @@ def empty_message(templates: Sequence[Template], device: torch.device) -> tuple[
         message = torch.empty(shape, dtype=dtype, device=device)
         return message, [message]
     sizes = [prod(shape) * dtype.itemsize for shape, dtype in templates]
-    message = torch.empty(sum(map(_aligned, sizes)), dtype=torch.uint8, device=device)
+    message = torch.empty(sum(map(_aligned, sizes)) or 1, dtype=torch.uint8, device=device)
     tensors, start = [], 0
     for (shape, dtype), size in zip(templates, sizes, strict=True):
         tensors.append(message[start : start + size].view(dtype).view(shape))

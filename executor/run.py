@@ -1,16 +1,19 @@
 """The command's work: load, run the steps, compare, write the timeline, and put the figures together."""
 
 import argparse
+import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from costmodel.errors import InvalidInput
 from costmodel.profiling.batches import TrainingModel, move
 from costmodel.profiling.models import load_model
 from executor.check import LIMIT, Comparison, compare
@@ -19,6 +22,9 @@ from executor.measure import gather_timeline
 from executor.pipeline import Pipeline
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
+
+DRIFT = 0.10
+"""A step further than this from its prediction is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +55,86 @@ def run_plan(arguments: argparse.Namespace) -> Answer:
 
 def _run(pipeline: Pipeline, arguments: argparse.Namespace, load: Callable[[], TrainingModel]) -> Answer:
     plan = pipeline.plan
-    times, comparison = [], None
-    for step in range(arguments.steps):
-        times.append(_timed_step(pipeline))
-        loss = pipeline.total_loss()
-        _say(pipeline, f"step {step}: {times[-1] / 1e6:.3f} ms (predicted {plan.prediction.step_time_ns / 1e6:.3f} ms)")
-        if arguments.check and step == 0:
-            reference = move(load(), pipeline.device) if pipeline.rank == 0 else None
-            comparison = compare(pipeline.worker, loss, reference)
+    steps, comparison = [], None
+    with _step_log(arguments.log if pipeline.rank == 0 else None) as log:
+        for step in range(arguments.steps):
+            steps.append(_timed_step(pipeline, step))
+            loss = pipeline.total_loss()
+            if pipeline.rank == 0:
+                print(steps[-1].line(), file=sys.stderr, flush=True)
+                log(steps[-1].to_json())
+            if arguments.check and step == 0:
+                reference = move(load(), pipeline.device) if pipeline.rank == 0 else None
+                comparison = compare(pipeline.worker, loss, reference)
     if arguments.timeline:
         timeline = gather_timeline(pipeline.worker.measured(), pipeline.rank, pipeline.num_ranks)
         if timeline is not None:
             write_timeline(arguments.timeline, timeline, {"plan": arguments.plan, "model": arguments.model})
-    return _answer(plan, times, loss.total / loss.weight, comparison)
+    return _answer(plan, [step.measured_ns for step in steps], loss.total / loss.weight, comparison)
 
 
-def _timed_step(pipeline: Pipeline) -> int:
-    """Return a step's time in ns: the longest over all ranks, which start together."""
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step's time beside its prediction; the slowest rank is the one furthest above its planned compute."""
+
+    step: int
+    measured_ns: int
+    predicted_ns: int
+    slowest_rank: int
+
+    @property
+    def drift(self) -> float:
+        """How far the measured time is from the predicted one."""
+        return self.measured_ns / self.predicted_ns - 1 if self.predicted_ns else 0.0
+
+    def line(self) -> str:
+        """Return the line for people; the first step warms up, so it is not judged."""
+        text = f"step {self.step}: {self.measured_ns / 1e6:.3f} ms (predicted {self.predicted_ns / 1e6:.3f} ms)"
+        if self.step and abs(self.drift) > DRIFT:
+            text += f", {self.drift:+.0%} from the prediction; rank {self.slowest_rank} is the slowest"
+        return text
+
+    def to_json(self) -> dict[str, object]:
+        """Return the line of the log."""
+        return {
+            "step": self.step,
+            "measured_ns": self.measured_ns,
+            "predicted_ns": self.predicted_ns,
+            "drift_percent": 100 * self.drift,
+            "slowest_rank": self.slowest_rank,
+        }
+
+
+@contextmanager
+def _step_log(path: str | None) -> Iterator[Callable[[dict[str, object]], None]]:
+    """Yield what appends a JSON line to a file, or does nothing without one."""
+    if path is None:
+        yield lambda _: None
+        return
+    try:
+        file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - the name is checked before anything runs
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
+    with file:
+        yield lambda row: print(json.dumps(row), file=file)
+
+
+def _timed_step(pipeline: Pipeline, step: int) -> StepTime:
+    """Run a step that all ranks start together; it takes as long as the longest of them."""
     if pipeline.num_ranks > 1:
         dist.barrier()
     start = time.perf_counter_ns()
     pipeline.step()
     if pipeline.device.type == "cuda":
         torch.cuda.synchronize(pipeline.device)
-    taken = torch.tensor([time.perf_counter_ns() - start])
+    own = torch.tensor([time.perf_counter_ns() - start, pipeline.worker.excess_ns()])
+    rows = [torch.zeros_like(own) for _ in range(pipeline.num_ranks)]
     if pipeline.num_ranks > 1:
-        dist.all_reduce(taken, dist.ReduceOp.MAX)
-    return int(taken)
-
-
-def _say(pipeline: Pipeline, line: str) -> None:
-    if pipeline.rank == 0:
-        print(line, file=sys.stderr, flush=True)
+        dist.all_gather(rows, own)
+    else:
+        rows = [own]
+    slowest = max(range(len(rows)), key=lambda rank: int(rows[rank][1]))
+    return StepTime(step, max(int(row[0]) for row in rows), pipeline.plan.prediction.step_time_ns, slowest)
 
 
 def _answer(plan: Plan, times: list[int], loss: float, comparison: Comparison | None) -> Answer:

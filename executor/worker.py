@@ -165,6 +165,11 @@ class Worker:
         posted = [span for span in self.spans if span[1] != "receive"]
         return [*posted, *waits, *sums]
 
+    def excess_ns(self) -> int:
+        """Return how much longer than planned the last step's actions took on this rank."""
+        planned = sum(instruction.planned_ns for instruction in self._instructions)
+        return sum(end - start for _, stream, start, end in self.spans if stream == "compute") - planned
+
     def total_loss(self) -> StepLoss:
         """Return the last step's loss over all ranks; collective."""
         own = self._own_loss()

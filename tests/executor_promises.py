@@ -18,7 +18,7 @@ MODEL = "tests.training_models:two_branch"
 NUM_RANKS = 3
 
 
-def _command(arguments, environ, out, err):
+def _command(arguments: list[str], environ: dict[str, str], out: str, err: str) -> None:
     os.environ |= environ
     for path, number in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
@@ -31,7 +31,7 @@ def _command(arguments, environ, out, err):
 class Ranks:
     """Ranks of the command, each started as torchrun would start it."""
 
-    def __init__(self, folder, num_ranks, *arguments):
+    def __init__(self, folder: Path, num_ranks: int, *arguments: object) -> None:
         port = free_port()
         self.files = [(folder / f"out{rank}", folder / f"err{rank}") for rank in range(num_ranks)]
         self.processes = []
@@ -43,7 +43,7 @@ class Ranks:
             process.start()
             self.processes.append(process)
 
-    def wait_for(self, text, timeout_s=90):
+    def wait_for(self, text: str, timeout_s: float = 90) -> None:
         """Wait until rank 0 says something on stderr."""
         end = time.monotonic() + timeout_s
         while not self.files[0][1].exists() or text not in self.files[0][1].read_text():
@@ -51,7 +51,7 @@ class Ranks:
             assert self.processes[0].is_alive()
             time.sleep(0.02)
 
-    def finish(self, timeout_s=90):
+    def finish(self, timeout_s: float = 90) -> list[tuple[int, str, str]]:
         """Return (exit code, stdout, stderr) of each rank."""
         found = []
         for process, (out, err) in zip(self.processes, self.files, strict=True):
@@ -61,11 +61,11 @@ class Ranks:
         return found
 
 
-def penstock_exit(stderr):
+def penstock_exit(stderr: str) -> list[int]:
     return [int(n) for n in re.findall(r"PENSTOCK_EXIT=(\d+)", stderr)]
 
 
-def kill_problems(plan_file, folder, case):
+def kill_problems(plan_file: Path, folder: Path, case: int) -> list[str]:
     """Kill a rank (first, middle, last in turn) at a random moment; return what the others do wrong."""
     victim, rng = case % NUM_RANKS, Random(case)
     ranks = Ranks(folder, NUM_RANKS, plan_file, "--model", MODEL, "--steps", 1000000)
@@ -75,7 +75,7 @@ def kill_problems(plan_file, folder, case):
     return _last_words(ranks, victim, time.monotonic(), 5.0)
 
 
-def stop_problems(plan_file, folder, case):
+def stop_problems(plan_file: Path, folder: Path, case: int) -> list[str]:
     """Stop a rank at a random moment with a timeout of 2 s; return what the others do wrong."""
     victim, rng = case % NUM_RANKS, Random(case)
     ranks = Ranks(folder, NUM_RANKS, plan_file, "--model", MODEL, "--steps", 1000000, "--timeout", 2)
@@ -85,7 +85,7 @@ def stop_problems(plan_file, folder, case):
     return _last_words(ranks, victim, time.monotonic(), 2 + 2.0)
 
 
-def _last_words(ranks, victim, start, limit_s):
+def _last_words(ranks: Ranks, victim: int, start: float, limit_s: float) -> list[str]:
     others = [rank for rank in range(NUM_RANKS) if rank != victim]
     for rank in others:
         ranks.processes[rank].join(30)
@@ -105,7 +105,7 @@ def _last_words(ranks, victim, start, limit_s):
     return problems
 
 
-def random_plan_failures(num_cases, num_ranks=4):
+def random_plan_failures(num_cases: int, num_ranks: int = 4) -> list[str]:
     """Run random plans of random models; return those that fail or are not exact."""
     pool, failures = RankPool(num_ranks), []
     for seed in range(num_cases):
@@ -120,7 +120,7 @@ def random_plan_failures(num_cases, num_ranks=4):
     return failures
 
 
-def lost_rank_failures(num_cases):
+def lost_rank_failures(num_cases: int) -> list[str]:
     """Kill ranks, and stop one for every three killed."""
     failures = []
     with tempfile.TemporaryDirectory() as name:

@@ -23,9 +23,9 @@ def plan_file(tmp_path_factory):
 
 
 def test_a_checked_run_answers_in_json_and_every_rank_says_its_exit(plan_file, tmp_path):
-    timeline = tmp_path / "timeline.json"
-    ranks = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 3, "--check", "--json", "--timeline", timeline)
-    found = ranks.finish()
+    timeline, log = tmp_path / "timeline.json", tmp_path / "steps.jsonl"
+    flags = ["--steps", 3, "--check", "--json", "--timeline", timeline, "--log", log]
+    found = Ranks(tmp_path, 3, plan_file, "--model", MODEL, *flags).finish()
     assert [code for code, _, _ in found] == [0, 0, 0], found
     assert [penstock_exit(err) for _, _, err in found] == [[0], [0], [0]]
     answer = json.loads(found[0][1])
@@ -34,11 +34,26 @@ def test_a_checked_run_answers_in_json_and_every_rank_says_its_exit(plan_file, t
     assert answer["steps"] == 3
     assert answer["step_time_ns"] > 0
     assert [out for _, out, _ in found[1:]] == ["", ""]
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(row["step"], row["measured_ns"]) for row in rows] == list(enumerate(answer["step_times_ns"]))
+    assert {row["predicted_ns"] for row in rows} == {answer["predicted_step_time_ns"]}
+    assert {row["slowest_rank"] for row in rows} <= {0, 1, 2}
     measured = read_timeline(timeline)
     kinds = [span.action.kind for span in measured.spans]
     assert kinds.count(Kind.F) == kinds.count(Kind.B) == 3 * 4
     assert kinds.count(Kind.OPT) == 3
     assert measured.step_time_ns <= 2 * answer["step_time_ns"] + 10**9
+
+
+def test_an_emulated_run_holds_each_action_for_its_planned_time(tmp_path):
+    plan, timeline = tmp_path / "plan.json", tmp_path / "timeline.json"
+    write_plan(plan, make_plan("two_branch", num_stages=3, durations_ns=10_000_000, schedule="split"))
+    flags = ["--emulate", "--steps", 2, "--timeline", timeline]
+    found = Ranks(tmp_path, 3, plan, "--model", MODEL, *flags).finish()
+    assert [code for code, _, _ in found] == [0, 0, 0], found
+    computed = [span for row in read_timeline(timeline).compute_spans for span in row]
+    assert len(computed) == 3 * 3 * 4
+    assert all(span.end_ns - span.start_ns >= 10_000_000 for span in computed)
 
 
 def test_another_number_of_ranks_is_refused_before_any_communication(plan_file, tmp_path):
