@@ -257,3 +257,22 @@ def environment(folder):
 
     root = Path(costmodel.__file__).parents[1]
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
+
+
+def test_under_autocast_matrix_products_and_what_flows_from_them_are_in_the_smaller_dtype():
+    plain, cast = (
+        profile(Options("ownmodel:build", (2,), repeats=1, links=False, autocast=dtype)) for dtype in ("", "bfloat16")
+    )
+    assert cast.graph.fingerprint == plain.graph.fingerprint
+    assert cast.graph.index == plain.graph.index
+    half = [
+        b.output_bytes[0] * 2 == a.output_bytes[0]
+        for a, b in zip(plain.graph.operators, cast.graph.operators, strict=True)
+    ]
+    assert half[plain.graph.index["linear_1"]]
+    assert cast.provenance["autocast"] == "bfloat16"
+
+
+def test_an_unknown_autocast_is_refused():
+    with pytest.raises(UsageError, match="allowed are bfloat16 and float16"):
+        Options("ownmodel:build", autocast="int8")

@@ -41,6 +41,8 @@ class TrainingModel:
         Exceptions from the rule that a tensor whose first dimension is the batch is cut along it.
     batch : int
         Samples that the inputs hold.
+    autocast : torch.dtype, optional
+        Forward and loss run under autocast to it.
     """
 
     name: str
@@ -52,6 +54,13 @@ class TrainingModel:
     loss: Callable[..., Any]
     split: Mapping[str | int, Split]
     batch: int
+    autocast: torch.dtype | None = None
+
+    def casting(self) -> torch.autocast:
+        """Return the context in which the model trains: autocast to its dtype, or one that does nothing."""
+        kind = next((parameter.device.type for parameter in self.module.parameters()), "cpu")
+        kind = "cpu" if kind == "meta" else kind
+        return torch.autocast(kind, self.autocast or torch.bfloat16, enabled=self.autocast is not None)
 
     def evaluate(self, output: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor | float | None]:
         """Return the loss of an output and its weight, None where the loss is a plain scalar.
@@ -61,7 +70,8 @@ class TrainingModel:
         InvalidInput
             When the loss is not a scalar tensor, or its weight not a number.
         """
-        value = self.loss(output, targets) if self.has_targets else self.loss(output)
+        with self.casting():
+            value = self.loss(output, targets) if self.has_targets else self.loss(output)
         weight = None
         if isinstance(value, tuple) and len(value) == 2:
             value, weight = value

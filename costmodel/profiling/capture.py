@@ -141,7 +141,8 @@ class Capture:
         """
         leaves = tuple(self.bind(take(self.model, microbatch_size)).values())
         try:
-            return describe_values(self.program.module, leaves, bool(self.program.plan_only))
+            with self.model.casting():
+                return describe_values(self.program.module, leaves, bool(self.program.plan_only))
         except Exception as error:
             raise InvalidInput(
                 f"{self.model.name}: the model cannot run with a micro-batch of {microbatch_size}: {explain(error)}; "

@@ -26,6 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s")
     parser.add_argument("--dtype", default="float32", help="of parameters and inputs (default %(default)s)")
+    parser.add_argument(
+        "--autocast",
+        nargs="?",
+        const="bfloat16",
+        default="",
+        metavar="DTYPE",
+        help="train under autocast to bfloat16 (default with the flag) or float16",
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=9, help="timed steps a size (default %(default)s)")
     parser.add_argument(
@@ -64,6 +72,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         seed=args.seed,
         companions=default_companions(args.threads) if args.companions is None else args.companions,
         dry_run=args.dry_run,
+        autocast=args.autocast,
     )
     found = _dry(options) if args.dry_run else _measured(options, Path(f"{args.output}.journal"), args.resume)
     write_profile(args.output, found)

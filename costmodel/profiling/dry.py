@@ -31,7 +31,7 @@ def load_on_meta(options: Options) -> TrainingModel:
             model = load_model(options.model, max(options.microbatch_sizes), options.seed)
     except InvalidInput as error:
         raise InvalidInput(f"{error} (it was called on the meta device, where tensors have no values)") from None
-    return move(model, "meta", getattr(torch, options.dtype))
+    return options.cast(move(model, "meta", getattr(torch, options.dtype)))
 
 
 def dry_profile(options: Options, say: Callable[[str], None] = lambda text: None) -> Profile:

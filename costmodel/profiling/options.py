@@ -1,10 +1,11 @@
 """What to profile and how, checked before anything is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from costmodel.errors import UsageError
+from costmodel.profiling.batches import TrainingModel
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -33,6 +34,8 @@ class Options:
         Processes that train the same model beside the measured one, as neighbouring ranks would (CPU only).
     dry_run : bool
         Run nothing: graph, operations and bytes alone, on the meta device.
+    autocast : str
+        ``bfloat16`` or ``float16``: forward and loss run under autocast to it; "" for none.
     """
 
     model: str
@@ -45,6 +48,7 @@ class Options:
     seed: int = 0
     companions: int = 0
     dry_run: bool = False
+    autocast: str = ""
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -52,7 +56,13 @@ class Options:
             raise UsageError(f"--microbatch-sizes {list(sizes)}: distinct whole numbers from 1 are needed")
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype {self.dtype}: allowed are {', '.join(DTYPES)}")
+        if self.autocast not in ("", "bfloat16", "float16"):
+            raise UsageError(f"--autocast {self.autocast}: allowed are bfloat16 and float16")
         if min(self.threads, self.repeats) < 1:
             raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
         if self.device == "cuda" and not self.dry_run and not torch.cuda.is_available():
             raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
+
+    def cast(self, model: TrainingModel) -> TrainingModel:
+        """Return the model as it trains under `autocast`."""
+        return replace(model, autocast=getattr(torch, self.autocast) if self.autocast else None)

@@ -64,7 +64,8 @@ class Part:
         dict
             The sends by name; with the loss also ``loss`` and, if it has one, ``loss_weight``.
         """
-        computed = self.module(*(values[name] for name in (*self.receives, *self.raw_inputs)))
+        with self.capture.model.casting():
+            computed = self.module(*(values[name] for name in (*self.receives, *self.raw_inputs)))
         result = dict(zip(self.sends, computed, strict=False))
         if self.has_loss:
             output = pytree.tree_unflatten(computed[len(self.sends) :], self.capture.program.out_spec)

@@ -73,7 +73,7 @@ def profile(
     sizes = tuple(sorted(options.microbatch_sizes))
     say("capturing the model")
     model = load_model(options.model, max(sizes), options.seed)
-    model = move(model, options.device, getattr(torch, options.dtype))
+    model = options.cast(move(model, options.device, getattr(torch, options.dtype)))
     captured = capture(model, max(sizes), plan_only=True)
     if captured.program.plan_only:
         say(f"plan only: {captured.program.plan_only}. One eager run was written down instead")
@@ -225,6 +225,7 @@ def _versions() -> dict[str, str]:
 def _provenance(options: Options) -> Mapping[str, object]:
     return {
         **_versions(),
+        "autocast": options.autocast,
         "threads": options.threads,
         "repeats": options.repeats,
         "seed": options.seed,

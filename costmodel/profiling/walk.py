@@ -46,12 +46,13 @@ class Walk:
         """Compute the model's output leaves from raw inputs by name."""
         values: dict[fx.Node, Any] = dict(self._constants)
         values.update({node: leaves[node.name] for node in self._placeholders})
-        for step in self._steps:
-            args, kwargs = fx.map_arg((step.node.args, step.node.kwargs), values.__getitem__)
-            values[step.node] = call(step.owner, step.node, args, kwargs)
-            del args, kwargs
-            for node in step.frees:
-                del values[node]
+        with self.capture.model.casting():
+            for step in self._steps:
+                args, kwargs = fx.map_arg((step.node.args, step.node.kwargs), values.__getitem__)
+                values[step.node] = call(step.owner, step.node, args, kwargs)
+                del args, kwargs
+                for node in step.frees:
+                    del values[node]
         return tuple(values[leaf] if isinstance(leaf, fx.Node) else leaf for leaf in self.capture.outputs)
 
 
