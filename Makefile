@@ -9,6 +9,10 @@ demo: .venv/installed
 
 test: lint
 	$(BIN)/python -m pytest
+	mkdir -p out/notebooks
+	for path in notebooks/*.py; do \
+	    $(BIN)/jupytext --quiet --to ipynb --output out/notebooks/$$(basename $$path .py).ipynb $$path || exit 1; \
+	done
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 out/notebooks
 
 lint: .venv/installed
@@ -16,7 +20,6 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/jupytext --quiet --to ipynb --output-dir out/notebooks notebooks/*.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

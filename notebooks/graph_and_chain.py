@@ -20,10 +20,9 @@
 import json
 from pathlib import Path
 
-from simulator.bubbles import bubble_causes
-
 from planner.plan import read_plan
 from planner.replay import depth, plan_schedule, replay
+from simulator.bubbles import bubble_causes
 from simulator.charts import bubbles, gantt, gantt_height, memory, new_figure, stage_graph_height, stage_graph_picture
 
 folder = next(path for path in (Path("notebooks/plans"), Path("../../notebooks/plans")) if path.exists())
