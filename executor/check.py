@@ -71,7 +71,9 @@ def _reference_step(model: TrainingModel, num_microbatches: int) -> float:
     weighted = False
     for index in range(num_microbatches):
         batch = split_batch(model, index, num_microbatches)
-        loss, weight = model.evaluate(model.module(*batch.args, **batch.kwargs), batch.targets)
+        with model.casting():
+            output = model.module(*batch.args, **batch.kwargs)
+        loss, weight = model.evaluate(output, batch.targets)
         weighted = weight is not None
         share = 1.0 if weighted else 1.0 / num_microbatches
         if loss.requires_grad:

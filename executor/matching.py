@@ -30,6 +30,27 @@ def check_world(plan: Plan) -> tuple[int, int]:
     return rank, world
 
 
+def check_strategies(plan: Plan) -> None:
+    """Refuse a plan that uses what the executor does not run.
+
+    Raises
+    ------
+    DoesNotMatch
+        Names the stage and what of its configuration.
+    """
+    for index, stage in enumerate(plan.stages):
+        config = stage.config
+        wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
+        wrong += ["zero"] if config.zero > 1 else []
+        wrong += ["recompute"] if config.recompute == "selective" else []
+        wrong += ["offload"] if config.offload != "none" else []
+        if wrong:
+            raise DoesNotMatch(
+                f"stage {index} has config.{wrong[0]} = {getattr(config, wrong[0])}; the executor runs replicas, "
+                "ZeRO-1 and full recompute: plan with --target executor"
+            )
+
+
 def check_model(plan: Plan, capture: Capture) -> None:
     """Refuse a model other than the planned one.
 

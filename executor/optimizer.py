@@ -103,19 +103,11 @@ def _even_shares(parameters: Sequence[nn.Parameter], ranks: tuple[int, ...]) -> 
 def stage_optimizers(
     plan: Plan, make: MakeOptimizer, rank: int, owned: Sequence[Sequence[str]], parameters: Mapping[str, nn.Parameter]
 ) -> dict[int, StageOptimizer]:
-    """Return the optimizer of each stage of a rank; what two of its stages share is stepped by the first.
-
-    Raises
-    ------
-    DoesNotMatch
-        When a stage shards more than its optimizer.
-    """
+    """Return the optimizer of each stage of a rank; what two of its stages share is stepped by the first."""
     taken: set[str] = set()
     made = {}
     for stage, names in enumerate(owned):
         planned = plan.stages[stage]
-        if planned.config.zero > 1:
-            raise DoesNotMatch(f"stage {stage} has ZeRO-{planned.config.zero}; the executor runs ZeRO 0 and 1")
         if rank not in planned.ranks:
             continue
         mine = [name for name in names if name not in taken]

@@ -17,7 +17,7 @@ from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
 from executor.feed import as_arguments
-from executor.matching import check_device, check_model, check_world
+from executor.matching import check_device, check_model, check_strategies, check_world
 from executor.optimizer import MakeOptimizer
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import Watch
@@ -69,6 +69,7 @@ class Pipeline:
         self.rank, self.num_ranks = check_world(plan)
         self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
         check_device(plan, self.rank, self.device)
+        check_strategies(plan)
         self._options = (optimizer, emulate)
         self._timeout_s = timeout_s or default_timeout_s(plan)
         self._worker: Worker | None = None
@@ -87,6 +88,7 @@ class Pipeline:
         inputs: Any = None,
         targets: Any = None,
         split: Mapping[str | int, Split] | None = None,
+        autocast: torch.dtype | None = None,
         **options: Any,
     ) -> "Pipeline":
         """Return the pipeline of a plan (file), a model and its loss.
@@ -102,6 +104,8 @@ class Pipeline:
             makes the pipeline, and until then there are no `parameters`.
         split : mapping, optional
             Exceptions from cutting tensors along their first dimension.
+        autocast : torch.dtype, optional
+            Run forward and loss under `torch.autocast` to this type; backwards follow.
         options
             As of the class.
         """
@@ -109,9 +113,17 @@ class Pipeline:
 
         def make(inputs: Any, targets: Any) -> TrainingModel:
             args, kwargs = as_arguments(inputs)
-            name, size = type(model).__name__, plan.batch.global_size
             return TrainingModel(
-                name, model.train(), args, kwargs, targets, targets is not None, loss, split or {}, size
+                type(model).__name__,
+                model.train(),
+                args,
+                kwargs,
+                targets,
+                targets is not None,
+                loss,
+                split or {},
+                plan.batch.global_size,
+                autocast,
             )
 
         return cls(plan, make if inputs is None else make(inputs, targets), **options)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,8 @@ def run_plan(arguments: argparse.Namespace) -> Answer:
 
     def load() -> TrainingModel:
         # One call makes the whole step's batch, so that its micro-batches differ; each rank reads what it needs.
-        return load_model(arguments.model, plan.batch.global_size, arguments.seed)
+        model = load_model(arguments.model, plan.batch.global_size, arguments.seed)
+        return replace(model, autocast=getattr(torch, arguments.autocast) if arguments.autocast else None)
 
     pipeline = Pipeline(plan, load(), timeout_s=arguments.timeout, emulate=arguments.emulate)
     pipeline.watch.catch_signals()

@@ -157,7 +157,7 @@ class _Call(nn.Module):
         """Make the call so that its weight gradient waits; without gradients just make it."""
         if not torch.is_grad_enabled():
             return self.compute(tensors)
-        if self._is_linear:
+        if self._is_linear and not torch.is_autocast_enabled(tensors[0].device.type):
             return SplitLinear.apply(self, *tensors)  # type: ignore[no-untyped-call]
         return _Half.apply(self, *tensors)  # type: ignore[no-untyped-call]
 

@@ -1,6 +1,7 @@
 """What ranks do for the executor's tests; every rank makes the same plan by itself."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -37,11 +38,15 @@ def whole_batch(model: str, plan: Plan) -> TrainingModel:
     return load_model(f"tests.training_models:{model}", plan.batch.global_size)
 
 
-def errors(model: str, num_steps: int = 1, undivided: bool = False, **options: Any) -> dict[str, Any]:
+def errors(
+    model: str, num_steps: int = 1, undivided: bool = False, autocast: torch.dtype | None = None, **options: Any
+) -> dict[str, Any]:
     """Run a plan and compare its last step with one process, or with one batch that is not divided."""
     plan = make_plan(model, **options)
     batch = whole_batch(model, plan)
-    with Pipeline(plan, captured(model)) as pipeline:
+    source = captured(model)
+    source, batch = (replace(source, model=replace(source.model, autocast=autocast)), replace(batch, autocast=autocast))
+    with Pipeline(plan, source) as pipeline:
         for _ in range(num_steps):
             pipeline.step(batch.kwargs or batch.args, batch.targets)
         loss = pipeline.total_loss()

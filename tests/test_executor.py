@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from costmodel.errors import DoesNotMatch
+from executor.matching import check_strategies
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
 
@@ -66,6 +68,13 @@ def test_stages_may_take_several_microbatches_in_one_action(ranks, multiples):
     assert_exact(ranks.run(jobs.errors, model="two_branch", multiples=multiples), limit=1e-6)
 
 
+@pytest.mark.parametrize("config", [{"tensor": 2}, {"zero": 2}, {"recompute": "selective"}, {"offload": "optimizer"}])
+def test_what_the_executor_does_not_run_is_refused_by_name(config):
+    plan = jobs.make_plan("two_branch", configs=[{}, config, {}])
+    with pytest.raises(DoesNotMatch, match=rf"stage 1 has config.{next(iter(config))} = .*--target executor"):
+        check_strategies(plan)
+
+
 def test_a_second_step_starts_from_fresh_gradients(ranks):
     assert_exact(ranks.run(jobs.errors, model="two_branch", num_steps=2))
 
@@ -122,6 +131,16 @@ def test_every_kind_of_model_runs_exactly_in_three_ways(ranks, model, way):
 @pytest.mark.parametrize("model", ["two_branch", "masked", "recommender", "small_gpt", "experts"])
 def test_gradients_are_those_of_one_undivided_batch(ranks, model):
     assert_exact(ranks.run(jobs.errors, model=model, undivided=True), limit=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "split"])
+@pytest.mark.parametrize("model", ["small_gpt", "detector", "two_branch"])
+def test_autocast_gives_the_gradients_of_one_process_under_autocast(ranks, model, schedule):
+    # Sums of several consumers' gradients round in another order, which shows at sixteen bits.
+    limit = 2e-2 if model != "small_gpt" else 1e-5
+    found = ranks.run(jobs.errors, model=model, schedule=schedule, autocast=torch.bfloat16)
+    assert found[0]["gradient"] <= limit, found
+    assert found[0]["loss"] <= 1e-6
 
 
 @pytest.mark.parametrize("zero", [0, 1])
