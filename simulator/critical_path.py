@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from simulator.actions import COMPUTE, RECEIVES, SENDS, Action, Kind
 from simulator.arrivals import Arrivals
-from simulator.rendezvous import partner
 from simulator.schedule import Schedule
 from simulator.timeline import Span, Timeline
+from simulator.validation.rendezvous import partner
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from random import Random
 from costmodel.errors import InvalidInput
 from simulator.actions import RECEIVES, SENDS
 from simulator.engine import Structure
-from simulator.times import Times
+from simulator.engine.times import Times
 from tests.event_queue_engine import EventQueueEngine, WaitsOnItself
 from tests.random_cases import Case, random_case
 

@@ -7,8 +7,8 @@ from random import Random
 
 from costmodel.costs import Costs
 from simulator.engine import Structure
+from simulator.engine.times import Times
 from simulator.schedules import SCHEDULES, ScheduleKind, Uniform, build_schedule
-from simulator.times import Times
 from simulator.uniform import share_bytes, uniform_costs
 from tests.published_data import folder, rows
 

@@ -12,9 +12,9 @@ from costmodel.costs import Costs, EdgeCost, StageCost, at
 from costmodel.errors import InvalidInput, NoPlanFits
 from simulator.actions import Kind, parse_action
 from simulator.bounds import bound_of, family_of, lower_bound_ns, one_machine_ns
+from simulator.bounds.memory_limit import most_within
 from simulator.engine import simulate
 from simulator.lowering import close_step
-from simulator.memory_bounds import most_within
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.timeline import Timeline
 from tests.judge_promises import any_case_failures, bound_failures

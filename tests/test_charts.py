@@ -25,7 +25,7 @@ from simulator.charts import (
     stage_graph_picture,
     timeline_figure,
 )
-from simulator.charts_style import FILLS, STYLES
+from simulator.charts.style import FILLS, STYLES
 from simulator.engine import simulate
 from simulator.schedule import Schedule, StageEdge, StageGraph, stage_graph
 from simulator.timeline import Timeline

@@ -11,8 +11,8 @@ from simulator.actions import COMPUTE, RECEIVES, SENDS, STAGE_WIDE, Action, Kind
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
-from simulator.schedule_text import marked_grid, schedule_from_text, schedule_to_text
 from simulator.validation import CLASSES, Problem, validate_schedule
+from simulator.validation.schedule_text import marked_grid, schedule_from_text, schedule_to_text
 from tests.random_stage_graphs import random_costs, random_schedule
 
 CHAIN = Costs((StageCost(1, 1, 1, activation_bytes=10, weight_activation_bytes=4),) * 2, tuple(chain_edges(2)))

@@ -8,11 +8,11 @@ import pytest
 from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import NoPlanFits, UsageError
 from simulator.engine import Structure
+from simulator.engine.times import Times
 from simulator.schedule import chain_edges, stage_graph
 from simulator.schedules import build_schedule
 from simulator.schedules.sweep_pipeline import pipeline
 from simulator.schedules.sweep_search import best_sweep
-from simulator.times import Times
 from simulator.uniform import share_bytes, uniform_costs
 from simulator.validation import validate_schedule
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from simulator.actions import COMPUTE, Kind
-from simulator.charts_style import (
+from simulator.charts.style import (
     EDGE,
     FONT_SIZE,
     OTHER,

@@ -12,7 +12,7 @@ from math import lcm
 
 from costmodel.costs import Amount, Costs
 from simulator.actions import Action, Kind
-from simulator.amount_of_action import amount_of
+from simulator.bounds.amount_of_action import amount_of
 from simulator.dependencies import required
 from simulator.schedule import StageGraph, stage_graph
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.costs import Amount, Costs, StageCost, at
 from costmodel.errors import InvalidInput
-from simulator.order_arrays import KINDS, Ints, OrderArrays
+from simulator.engine.order_arrays import KINDS, Ints, OrderArrays
 from simulator.schedule import StageGraph
 
 ALONE_I, ALONE_B = len(KINDS), len(KINDS) + 1

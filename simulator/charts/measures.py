@@ -1,6 +1,6 @@
 """Charts of what a timeline adds up to: memory over time, idle time by cause, plans side by side.
 
-Takes figures that others computed. Leaves out when things happen (`simulator.charts_timeline`).
+Takes figures that others computed. Leaves out when things happen (`simulator.charts.timeline`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simulator.charts_style import (
+from simulator.charts.style import (
     EDGE,
     FILLS,
     FONT_SIZE,

@@ -21,8 +21,8 @@ from operator import attrgetter
 import numpy as np
 
 from costmodel.errors import InvalidInput
-from simulator.order_arrays import RECV_B, RECV_F, SEND_B, SEND_F, Bools, Ints, OrderArrays
-from simulator.wiring import Wiring, add_compute, starts
+from simulator.engine.order_arrays import RECV_B, RECV_F, SEND_B, SEND_F, Bools, Ints, OrderArrays
+from simulator.engine.wiring import Wiring, add_compute, starts
 
 
 def wire_blocking(wiring: Wiring, compute: Ints) -> None:

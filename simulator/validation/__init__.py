@@ -1,9 +1,9 @@
 """Is a schedule legal? Finds what is wrong with it, and shows where.
 
-Models twelve classes of illegal orders (`simulator.problems`), checked against the stage graph alone; memory needs
-costs. First each action for itself, then what is there and what is not (`simulator.presence`), then the order on each
-rank, then across ranks: links and, with the strictest transport (`simulator.rendezvous`), orders that wait on
-themselves. Leaves out time. Needs the standard library alone.
+Models twelve classes of illegal orders (`problems`), checked against the stage graph alone; memory needs costs. First
+each action for itself, then what is there and what is not (`presence`), then the order on each rank, then across ranks:
+links and, with the strictest transport (`rendezvous`), orders that wait on themselves. Leaves out time. Needs the
+standard library alone.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from itertools import islice
 from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
 from simulator.actions import RECEIVES, SENDS, Action, Kind
-from simulator.order_memory import held_bytes
-from simulator.presence import presence, wrong_actions
-from simulator.problems import CLASSES, Board, Problem
-from simulator.rendezvous import is_lowered, partner, peer_rank, waits_for_ever
 from simulator.schedule import Schedule
+from simulator.validation.order_memory import held_bytes
+from simulator.validation.presence import presence, wrong_actions
+from simulator.validation.problems import CLASSES, Board, Problem
+from simulator.validation.rendezvous import is_lowered, partner, peer_rank, waits_for_ever
 
 __all__ = ["CLASSES", "Problem", "validate_schedule"]
 

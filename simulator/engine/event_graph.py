@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.order_arrays import Bools, Ints
+from simulator.engine.order_arrays import Bools, Ints
 
 _NEVER = -(1 << 61)
 

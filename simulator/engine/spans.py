@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.actions import Action, Kind
-from simulator.order_arrays import REDUCE, SEND_F
+from simulator.engine.order_arrays import REDUCE, SEND_F
 from simulator.timeline import STREAMS, Span, Timeline
 
 if TYPE_CHECKING:
-    from simulator.times import Times
+    from simulator.engine.times import Times
 
 
 def timeline(times: Times) -> Timeline:

@@ -2,7 +2,7 @@
 
 A list holds one value an action, or one a slice of each action. A slice of an action with one value takes its
 share, an n-th each as integers by largest remainder in order of slice. The engine keeps the same rule for
-whole tables (`simulator.amounts`).
+whole tables (`simulator.engine.amounts`).
 """
 
 from costmodel.costs import Amount, at

@@ -13,14 +13,14 @@ import numpy as np
 
 from costmodel.costs import Costs
 from simulator.actions import Action
-from simulator.event_graph import Solution
-from simulator.memory import Memory, memory
-from simulator.order_arrays import SEND_B, SEND_F, Ints
-from simulator.spans import timeline
+from simulator.engine.event_graph import Solution
+from simulator.engine.memory import Memory, memory
+from simulator.engine.order_arrays import SEND_B, SEND_F, Ints
+from simulator.engine.spans import timeline
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from simulator.structure import Structure
+    from simulator.engine.structure import Structure
 
 
 class Times:

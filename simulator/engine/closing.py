@@ -19,8 +19,8 @@ would wait on themselves.
 
 import numpy as np
 
-from simulator.order_arrays import OPT, REDUCE, B, I, Ints, W
-from simulator.wiring import Wiring, starts
+from simulator.engine.order_arrays import OPT, REDUCE, B, I, Ints, W
+from simulator.engine.wiring import Wiring, starts
 
 OPTIMIZER_MODES = ("independent", "global-norm", "post-validated")
 

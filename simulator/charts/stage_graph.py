@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from simulator.charts_style import EDGE, FONT_SIZE
+from simulator.charts.style import EDGE, FONT_SIZE
 from simulator.schedule import StageEdge, StageGraph
 
 BOX_WIDTH, BOX_HEIGHT = 0.62, 0.74

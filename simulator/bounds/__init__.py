@@ -2,7 +2,7 @@
 
 Each bound is that of one rank. Let r(x) be the earliest start of a job x (its longest path from the start of
 the step, forwards, latencies and what it needs one at a time from one rank) and q(x) the least time that
-must follow it (`simulator.relaxation`). A rank does one thing at a time, so for any set X of its jobs
+must follow it (`simulator.bounds.relaxation`). A rank does one thing at a time, so for any set X of its jobs
 step >= min r(X) + sum of durations(X) + min q(X): nothing of X starts before the least r, its work takes its
 sum, and after the last of X at least the least q follows. The best X is found exactly, as the makespan of
 Jackson's preemptive schedule (Carlier 1982): run the arrived job with the largest q.
@@ -18,7 +18,7 @@ The families differ in their jobs alone (CONTRACT, "Lower bounds"). With X = all
 Other sets X tighten them: backwards alone start only after the way down and back, forwards of a stage without
 backward are followed by what lies downstream. REDUCE and OPT follow all of a stage's backwards and are part of
 q where the schedule has them (OPT after its own stage's REDUCE: true in every optimizer mode); OPT is also work
-of its rank. A memory limit adds what `simulator.memory_bounds` derives. Leaves out that links carry one message
+of its rank. A memory limit adds what `simulator.bounds.memory_limit` derives. Leaves out that links carry one message
 at a time, and what an optimizer mode adds.
 """
 
@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
 from simulator.actions import Kind
-from simulator.memory_bounds import MemoryLimit
-from simulator.relaxation import Relaxation
+from simulator.bounds.memory_limit import MemoryLimit
+from simulator.bounds.relaxation import Relaxation
 from simulator.schedule import Schedule, check_multiples
 
 FAMILIES = {

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from simulator.actions import RECEIVES, SENDS, STAGE_WIDE, Action, Kind
 from simulator.dependencies import transfers
-from simulator.problems import Board, Problem
-from simulator.rendezvous import is_lowered, partner, peer_rank
+from simulator.validation.problems import Board, Problem
+from simulator.validation.rendezvous import is_lowered, partner, peer_rank
 
 
 def wrong_actions(board: Board, sound: list[Action]) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simulator.actions import RECEIVES, SENDS, Action
 from simulator.schedule import Schedule
-from simulator.schedule_text import marked_grid
+from simulator.validation.schedule_text import marked_grid
 
 CLASSES = {
     "missing": "an action that the stage graph asks for is not there",

@@ -34,7 +34,7 @@ from functools import cached_property
 
 from costmodel.errors import NoPlanFits
 from simulator.actions import Action, Kind
-from simulator.relaxation import Relaxation
+from simulator.bounds.relaxation import Relaxation
 
 _RETURNS = (Kind.B, Kind.I)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.errors import InvalidInput
 from simulator.dependencies import carries_gradient
-from simulator.order_arrays import B, Bools, F, I, Ints, OrderArrays, R, W, unit_table
+from simulator.engine.order_arrays import B, Bools, F, I, Ints, OrderArrays, R, W, unit_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from simulator.charts_graph import stage_graph_height, stage_graph_picture
-from simulator.charts_measures import ComparedRow, bubbles, bubbles_height, comparison, memory
-from simulator.charts_style import new_figure, save_figure
-from simulator.charts_timeline import gantt, gantt_height, predicted_and_measured
+from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
+from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture
+from simulator.charts.style import new_figure, save_figure
+from simulator.charts.timeline import gantt, gantt_height, predicted_and_measured
 from simulator.timeline import Timeline
 
 __all__ = [

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.amounts import Layout, per_column, uniform
-from simulator.order_arrays import F, Ints, OrderArrays
+from simulator.engine.amounts import Layout, per_column, uniform
+from simulator.engine.order_arrays import F, Ints, OrderArrays
 
 if TYPE_CHECKING:
     from costmodel.costs import Costs
-    from simulator.flows import Flows
-    from simulator.times import Times
+    from simulator.engine.flows import Flows
+    from simulator.engine.times import Times
 
 
 @dataclass(frozen=True, slots=True, eq=False)

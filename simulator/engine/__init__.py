@@ -14,10 +14,10 @@ Leaves out noise, and contention between different links.
 from collections.abc import Sequence
 
 from costmodel.costs import Costs
+from simulator.engine.structure import Structure
+from simulator.engine.times import Times
 from simulator.schedule import Schedule
-from simulator.structure import Structure
 from simulator.timeline import Timeline
-from simulator.times import Times
 
 __all__ = ["Structure", "Times", "simulate"]
 

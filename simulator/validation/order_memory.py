@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from costmodel.costs import Costs
 from simulator.actions import COMPUTE, Action, Kind
-from simulator.amount_of_action import amount_of
+from simulator.bounds.amount_of_action import amount_of
 from simulator.schedule import Schedule
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.amounts import ALONE_B, ALONE_I, Layout
-from simulator.event_graph import Arrivals
-from simulator.flows import Flows, Messages
-from simulator.order_arrays import OPT, REDUCE, B, Bools, I, Ints, OrderArrays
+from simulator.engine.amounts import ALONE_B, ALONE_I, Layout
+from simulator.engine.event_graph import Arrivals
+from simulator.engine.flows import Flows, Messages
+from simulator.engine.order_arrays import OPT, REDUCE, B, Bools, I, Ints, OrderArrays
 
 
 @dataclass(slots=True, eq=False)

@@ -11,16 +11,16 @@ import numpy as np
 
 from costmodel.costs import Costs
 from costmodel.errors import InvalidInput, UsageError
-from simulator.amounts import check_fit, layout, on_rank, times_table
-from simulator.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
-from simulator.event_graph import Deadlock, EventGraph, Solution
-from simulator.flows import flows
-from simulator.memory import Holds, activation_holds
-from simulator.order_arrays import REDUCE, Ints, order_arrays
+from simulator.engine.amounts import check_fit, layout, on_rank, times_table
+from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
+from simulator.engine.event_graph import Deadlock, EventGraph, Solution
+from simulator.engine.flows import flows
+from simulator.engine.memory import Holds, activation_holds
+from simulator.engine.order_arrays import REDUCE, Ints, order_arrays
+from simulator.engine.times import Times
+from simulator.engine.transfers import matched, wire_blocking, wire_links
+from simulator.engine.wiring import Wiring, starts, wire_latency, wire_local
 from simulator.schedule import Schedule
-from simulator.times import Times
-from simulator.transfers import matched, wire_blocking, wire_links
-from simulator.wiring import Wiring, starts, wire_latency, wire_local
 
 _LONGEST_NS = 1 << 60
 P2P_MODES = {"latency": wire_latency, "blocking": wire_blocking, "links": wire_links}
@@ -35,9 +35,9 @@ class Structure:
     schedule : Schedule
         Compute orders, or lowered ones with SEND and RECV.
     p2p : {"latency", "blocking", "links"}
-        What a message occupies (`simulator.wiring`, `simulator.transfers`).
+        What a message occupies (`simulator.engine.wiring`, `simulator.engine.transfers`).
     optimizer_mode : {"independent", "global-norm", "post-validated"}
-        What an OPT waits for (`simulator.closing`).
+        What an OPT waits for (`simulator.engine.closing`).
     overlap_reduce : bool
         Whether REDUCE runs beside compute.
 
