@@ -13,7 +13,8 @@ from planner.prepare import prepare
 from planner.pricing import numbered
 from planner.problem import Problem
 from planner.search.closed_form import closed_form_ns
-from planner.search.cut.data import CutData, cut_data
+from planner.search.cut.build import cut_data
+from planner.search.cut.data import CutData
 from planner.search.cut.solver import Findings, serve
 from planner.search.evaluate import Candidate, Evaluator
 from simulator.bounds import lower_bound_ns

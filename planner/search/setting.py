@@ -9,7 +9,8 @@ from functools import cached_property
 from planner.prepare import Atoms, prepare
 from planner.problem import Problem
 from planner.search.closed_form import closed_form_ns
-from planner.search.cut.data import CutData, cut_data
+from planner.search.cut.build import cut_data
+from planner.search.cut.data import CutData
 from planner.search.evaluate import Evaluator
 from planner.thinning import thin
 
@@ -45,7 +46,8 @@ class Setting:
     def cut_data(self, microbatch_size: int) -> CutData:
         """Return the cut problem of a micro-batch size."""
         evaluator = self.evaluators[microbatch_size]
-        return cut_data(evaluator, self.closed_forms_ns[microbatch_size], evaluator.memory_can_bind)
+        binding = evaluator.memory_can_bind and all(self.problem.memory_limits_bytes)
+        return cut_data(evaluator, self.closed_forms_ns[microbatch_size], binding)
 
     @cached_property
     def scope(self) -> str:

@@ -1,0 +1,49 @@
+"""What flows between atoms, and the least time that it takes.
+
+A message between two stages holds at least its largest tensor, so that tensor's least time on any link is a
+bound, whatever travels with it. Leaves out the other tensors of a message.
+"""
+
+from planner.search.cut.data import Crossing
+from planner.search.evaluate import Evaluator
+
+MOST_LEVELS = 6
+"""Transfer times that are told apart; each tensor counts with the largest level that it reaches."""
+
+
+def transfers(evaluator: Evaluator) -> tuple[list[int], tuple[Crossing, ...]]:
+    """Return the levels in ns, and each pair of atoms joined by tensors with the largest level that these reach."""
+    atoms, model = evaluator.atoms, evaluator.pricing.model
+    tensors = model.profile.graph.tensors
+    least = {f.tensor: least_transfer_ns(evaluator, model.tensor_bytes(tensors[f.tensor])) for f in atoms.flows}
+    levels = _levels(sorted(set(least.values())))
+    pairs: dict[tuple[int, int], tuple[int, bool]] = {}
+    for flow in atoms.flows:
+        reached = sum(level <= least[flow.tensor] for level in levels) - 1
+        for consumer in flow.consumers:
+            level, gradient = pairs.get((flow.producer, consumer), (0, False))
+            pairs[flow.producer, consumer] = max(level, reached), gradient or tensors[flow.tensor].gradient
+    everywhere = all(gradient for _, gradient in pairs.values())
+    kept = [
+        Crossing(u, v, level, gradient)
+        for (u, v), (level, gradient) in pairs.items()
+        # Where a longer way leads, a direct one of the least level adds nothing to any path.
+        if level or not everywhere or v in atoms.reduction[u]
+    ]
+    return levels, tuple(kept)
+
+
+def _levels(times: list[int]) -> list[int]:
+    """Choose a few of the distinct times, the least among them."""
+    step = -(-len(times) // MOST_LEVELS)
+    return times[::step] if times else [0]
+
+
+def least_transfer_ns(evaluator: Evaluator, size_bytes: int) -> int:
+    """Least time between two of the ranks of a message that holds at least so many bytes."""
+    cluster, ranks = evaluator.problem.machines, range(evaluator.problem.num_devices)
+    if cluster.links and "p2p" in cluster.links.classes:
+        link = cluster.links.classes["p2p"]
+        starts = [r.min_bytes for r in link.ranges if r.min_bytes > size_bytes]
+        return min(link.time_ns(size) for size in (size_bytes, *starts))
+    return min((cluster.p2p_ns(i, j, size_bytes) for i in ranks for j in ranks if i < j), default=0)
