@@ -34,6 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help="train under autocast to bfloat16 (default with the flag) or float16",
     )
+    parser.add_argument(
+        "--memory-limit",
+        type=float,
+        default=0.0,
+        metavar="GiB",
+        help="a model whose training needs more is captured on meta and measured block by block",
+    )
+    parser.add_argument(
+        "--reuse", default="", metavar="OLD", help="profile to take operators of equal kind, shapes and dtype from"
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=9, help="timed steps a size (default %(default)s)")
     parser.add_argument(
@@ -73,6 +83,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         companions=default_companions(args.threads) if args.companions is None else args.companions,
         dry_run=args.dry_run,
         autocast=args.autocast,
+        memory_limit_bytes=round(args.memory_limit * 2**30),
+        reuse=args.reuse,
     )
     found = _dry(options) if args.dry_run else _measured(options, Path(f"{args.output}.journal"), args.resume)
     write_profile(args.output, found)

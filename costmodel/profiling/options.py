@@ -36,6 +36,10 @@ class Options:
         Run nothing: graph, operations and bytes alone, on the meta device.
     autocast : str
         ``bfloat16`` or ``float16``: forward and loss run under autocast to it; "" for none.
+    memory_limit_bytes : int
+        A model that needs more is measured block by block; 0 for no limit.
+    reuse : str
+        Profile whose operators need not be measured again; "" for none.
     """
 
     model: str
@@ -49,6 +53,8 @@ class Options:
     companions: int = 0
     dry_run: bool = False
     autocast: str = ""
+    memory_limit_bytes: int = 0
+    reuse: str = ""
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -60,6 +66,8 @@ class Options:
             raise UsageError(f"--autocast {self.autocast}: allowed are bfloat16 and float16")
         if min(self.threads, self.repeats) < 1:
             raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
+        if self.reuse and self.memory_limit_bytes:
+            raise UsageError("--reuse and --memory-limit: one at a time")
         if self.device == "cuda" and not self.dry_run and not torch.cuda.is_available():
             raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
 

@@ -41,7 +41,7 @@ def weight_shares(capture: Capture, microbatch_size: int, clock: Clock, repeats:
         if not has_weights or not passes_on:
             shares[group.name] = float(has_weights)
             continue
-        key = _signature(group, infos)
+        key = signature(group, infos)
         if key not in known:
             known[key] = _measure(capture, group, infos, raw, clock, repeats)
         shares[group.name] = known[key]
@@ -50,12 +50,12 @@ def weight_shares(capture: Capture, microbatch_size: int, clock: Clock, repeats:
 
 def _values(capture: Capture, group: Group, infos: Infos) -> list[fx.Node]:
     """Return the tensors that a group reads from other operators."""
-    sources = {source for node in group.nodes for source in node.all_input_nodes if source.op == "call_function"}
+    sources = {source for node in group.nodes for source in node.all_input_nodes if source.op != "get_attr"}
     outside = sources - set(group.nodes) - capture.replicated
     return [source for source in outside if infos[source.name]]
 
 
-def _signature(group: Group, infos: Infos) -> Any:
+def signature(group: Group, infos: Infos) -> Any:
     """Return what two operators must have in common to cost the same."""
     place = {node: i for i, node in enumerate(group.nodes)}
 

@@ -5,7 +5,7 @@ Leaves out the command line (`command`) and what one measurement is (`timing`, `
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from costmodel.links import LINKS_KEYS, Links
 from costmodel.profile import Profile, Whole
 from costmodel.profiling.assemble import Round, assemble
 from costmodel.profiling.batches import TrainingModel, move, take
+from costmodel.profiling.blocks import GIB, signatures
+from costmodel.profiling.blockwise import Bench
 from costmodel.profiling.capture import Capture, capture, operator_graph
 from costmodel.profiling.clock import clock_for
 from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
+from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.links import measure_links
 from costmodel.profiling.memory import counted_graph
@@ -29,14 +32,13 @@ from costmodel.profiling.models import explain, load_model
 from costmodel.profiling.optimizer import time_optimizer
 from costmodel.profiling.options import Options
 from costmodel.profiling.parts import extract
+from costmodel.profiling.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
 from costmodel.profiling.progress import Progress
 from costmodel.profiling.ratio import weight_shares
 from costmodel.profiling.separation import check_separates
 from costmodel.profiling.timing import (
-    ACCUMULATE,
-    ContextTimes,
     MarkCost,
-    WholeTimes,
+    in_order,
     measure_mark_cost,
     time_in_context,
     time_whole,
@@ -71,6 +73,10 @@ def profile(
     """
     torch.set_num_threads(options.threads)
     sizes = tuple(sorted(options.microbatch_sizes))
+    if options.memory_limit_bytes:
+        found = _in_blocks(options, sizes, journal_path, resume, say)
+        if found is not None:
+            return found
     say("capturing the model")
     model = load_model(options.model, max(sizes), options.seed)
     model = options.cast(move(model, options.device, getattr(torch, options.dtype)))
@@ -81,7 +87,14 @@ def profile(
     if remark:
         say(remark)
     graph = operator_graph(captured, sizes)
-    journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **_versions()}, resume)
+    journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **versions()}, resume)
+    if options.reuse:
+        old = read_old(options.reuse)
+        bench = _bench(options, sizes, captured, journal, say)
+        alike = signatures(captured, sizes[-1])
+        counted = counted_graph(captured, sizes)
+        reused = profile_reusing(bench, counted, alike, options.dtype, old, options.reuse)
+        return replace(reused, links=old.links, extra={**reused.extra, "signatures": alike})
     try:
         return _Session(options, sizes, captured, journal, say).profile()
     except RuntimeError as error:
@@ -91,6 +104,44 @@ def profile(
             f"{options.model}: the written-down run cannot be repeated ({explain(error)}): its shapes hang on random "
             f"numbers. {captured.program.plan_only}"
         ) from None
+
+
+def _in_blocks(
+    options: Options, sizes: tuple[int, ...], journal_path: Path | None, resume: bool, say: Callable[[str], None]
+) -> Profile | None:
+    """Return the profile of a model that needs more than the limit, None where it fits."""
+    say("capturing the model on meta")
+    captured = capture(load_on_meta(options), sizes[-1])
+    graph = counted_graph(captured, sizes)
+    needed = state_bytes(graph, sizes[-1])
+    if needed <= options.memory_limit_bytes:
+        return None
+    check_separates(captured.model)
+    say(f"training needs {needed / GIB:.2f} GiB, the limit is {options.memory_limit_bytes / GIB:.2f}: block by block")
+    journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **versions()}, resume)
+    alike = signatures(captured, sizes[-1])
+    bench = _bench(options, sizes, captured, journal, say)
+    found = profile_in_blocks(bench, graph, alike, options.dtype, options.memory_limit_bytes)
+    links = _measured_links(options, journal, say)
+    return replace(found, links=links, extra={**found.extra, "signatures": alike})
+
+
+def _bench(
+    options: Options, sizes: tuple[int, ...], captured: Capture, journal: Journal, say: Callable[[str], None]
+) -> Bench:
+    device = torch.device(options.device)
+    clock = clock_for(device, options.threads)
+    marks = MarkCost(*journal.item("marks", lambda: list(astuple(measure_mark_cost(clock, device)))))
+    return Bench(captured, sizes, device, clock, marks, options.repeats, journal, say)
+
+
+def _measured_links(options: Options, journal: Journal, say: Callable[[str], None]) -> Links | None:
+    if not options.links:
+        return None
+    say("measuring links between two local ranks")
+    device = options.device if torch.cuda.device_count() > 1 else "cpu"
+    body = journal.item("links", lambda: measure_links(2, device).to_json())
+    return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS))
 
 
 class _Session:
@@ -121,7 +172,7 @@ class _Session:
             self.progress.say("splitting backwards into input and weight gradients")
             shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
-        links = self._links()
+        links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
         graph = counted_graph(self.captured, self.sizes)
         found = assemble(graph, rounds, shares)
@@ -167,7 +218,7 @@ class _Session:
 
         def measure() -> list[Any]:
             steps = time_whole(whole, piece, self.clock), time_in_context(walk, piece, self.clock)
-            return _round(captured.operators, *steps, marks).to_list()
+            return in_order(captured.operators, *steps, marks).to_list()
 
         for _ in range(WARM_UP_STEPS):
             measure()
@@ -188,43 +239,18 @@ class _Session:
 
     def _extra(self, unscaled: Mapping[str, list[float]]) -> dict[str, object]:
         plan_only = self.captured.program.plan_only
-        return {"unscaled": unscaled, **({"plan_only": plan_only} if plan_only else {})}
-
-    def _links(self) -> Links | None:
-        if not self.options.links:
-            return None
-        self.progress.say("measuring links between two local ranks")
-        device = self.options.device if torch.cuda.device_count() > 1 else "cpu"
-        body = self.journal.item("links", lambda: measure_links(2, device).to_json())
-        return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS))
+        extra = {"unscaled": unscaled, "signatures": signatures(self.captured.at(self.sizes[-1]), self.sizes[-1])}
+        return {**extra, **({"plan_only": plan_only} if plan_only else {})}
 
 
-def _round(operators: tuple[str, ...], whole: WholeTimes, context: ContextTimes, marks: MarkCost) -> Round:
-    """Put a round into the operators' order, each mark's own cost taken off."""
-
-    def net(spans: Mapping[str, int], counts: Mapping[str, int], cost: float, name: str) -> int:
-        return max(0, round(spans.get(name, 0) - counts.get(name, 0) * cost))
-
-    def backward(name: str) -> int:
-        return net(context.backward_ns, context.backward_marks, marks.backward_ns, name)
-
-    return Round(
-        whole.forward_ns,
-        whole.backward_ns,
-        whole.wall_ns,
-        backward(ACCUMULATE),
-        tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in operators),
-        tuple(map(backward, operators)),
-    )
-
-
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return what measured times depend on beside the options."""
     return {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
 
 
 def _provenance(options: Options) -> Mapping[str, object]:
     return {
-        **_versions(),
+        **versions(),
         "autocast": options.autocast,
         "threads": options.threads,
         "repeats": options.repeats,

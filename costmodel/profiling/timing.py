@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from costmodel.graph import LOSS
+from costmodel.profiling.assemble import Round
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import capture
 from costmodel.profiling.clock import Clock, Mark
@@ -54,6 +55,25 @@ class MarkCost:
 
     forward_ns: float = 0.0
     backward_ns: float = 0.0
+
+
+def in_order(operators: tuple[str, ...], whole: WholeTimes, context: ContextTimes, marks: MarkCost) -> Round:
+    """Put a round into the operators' order, each mark's own cost taken off."""
+
+    def net(spans: Mapping[str, int], counts: Mapping[str, int], cost: float, name: str) -> int:
+        return max(0, round(spans.get(name, 0) - counts.get(name, 0) * cost))
+
+    def backward(name: str) -> int:
+        return net(context.backward_ns, context.backward_marks, marks.backward_ns, name)
+
+    return Round(
+        whole.forward_ns,
+        whole.backward_ns,
+        whole.wall_ns,
+        backward(ACCUMULATE),
+        tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in operators),
+        tuple(map(backward, operators)),
+    )
 
 
 def time_whole(whole: Part, piece: TrainingModel, clock: Clock) -> WholeTimes:

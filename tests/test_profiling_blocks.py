@@ -1,0 +1,123 @@
+"""Models measured in pieces: block by block under a memory limit, and only what is new with an old profile."""
+
+import argparse
+
+import pytest
+import torch
+
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.graph import LOSS
+from costmodel.profile import read_profile
+from costmodel.profiling.blocks import make_runnable, signatures, split_into_blocks
+from costmodel.profiling.capture import capture
+from costmodel.profiling.clock import HostClock
+from costmodel.profiling.command import add_arguments, run
+from costmodel.profiling.memory import counted_graph
+from costmodel.profiling.parts import extract
+from costmodel.profiling.timing import time_whole
+from costmodel.zoo import gpt
+
+OWN = """
+from costmodel.zoo import gpt
+
+def build(batch=2):
+    return gpt.build(batch, vocabulary=64, hidden=32, num_layers=3, num_heads=2, sequence=16)
+
+def wider_head(batch=2):
+    return gpt.build(batch, vocabulary=96, hidden=32, num_layers=4, num_heads=2, sequence=16)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_models(tmp_path, monkeypatch):
+    torch.set_num_threads(1)
+    (tmp_path / "blockmodels.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def small_gpt():
+    model, inputs, targets, loss = gpt.build(2, vocabulary=64, hidden=32, num_layers=3, num_heads=2, sequence=16)
+    from costmodel.profiling.batches import TrainingModel
+
+    return capture(TrainingModel("gpt", model.train(), inputs, {}, targets, True, loss, {}, 2))
+
+
+def command(model, output, *flags):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = [model, "-o", output, "--no-links", "--repeats", "2", "--microbatch-sizes", "1,2", "--companions", "0"]
+    return run(parser.parse_args([*words, *flags]))
+
+
+def test_equal_layers_are_equal_blocks_and_every_operator_is_in_one_block(small_gpt):
+    alike = signatures(small_gpt, 2)
+    graph = counted_graph(small_gpt, (2,))
+    blocks = split_into_blocks(graph, alike, alike, 2)
+    assert sorted(name for block in blocks for name in block.operators) == sorted(small_gpt.operators)
+    layers = [block for block in blocks if len(block.operators) > 5]
+    assert (len(layers), len({block.likeness for block in layers})) == (3, 1)
+
+
+def test_blocks_that_do_not_fit_are_divided_and_an_operator_that_does_not_is_named(small_gpt):
+    alike = signatures(small_gpt, 2)
+    graph = counted_graph(small_gpt, (2,))
+    whole = split_into_blocks(graph, alike, alike, 2)
+    finer = split_into_blocks(graph, alike, alike, 2, 60_000)
+    assert len(finer) > len(whole)
+    with pytest.raises(InvalidInput, match="operator 'embedding' alone needs"):
+        split_into_blocks(graph, alike, alike, 2, 1000)
+
+
+def test_a_block_runs_by_itself_and_every_parameter_of_it_gets_a_gradient(small_gpt):
+    alike = signatures(small_gpt, 2)
+    for block in split_into_blocks(counted_graph(small_gpt, (2,)), alike, alike, 2):
+        running = make_runnable(small_gpt, block, 2, torch.device("cpu"))
+        assert running.operators == (*(name for name in block.operators if name != LOSS), LOSS)
+        time_whole(extract(running, running.operators), running.model, HostClock())
+        assert all(p.grad is not None for p in running.model.module.parameters())
+
+
+def test_under_a_memory_limit_each_distinct_block_is_measured_once():
+    answer = command("blockmodels:build", "profile.json", "--memory-limit", "0.0003")
+    found = read_profile("profile.json")
+    counts = found.extra["in_blocks"]
+    assert counts["distinct"] < counts["blocks"]
+    assert answer["coverage"] > 0
+    assert all(t.forward_ns[0] > 0 for t in found.times if t is not found.times[-1])
+    layers = [
+        [found.times_of[o.name] for o in found.graph.operators if o.module.startswith(f"layers.{i}.")] for i in range(3)
+    ]
+    assert layers[0] == layers[1] == layers[2]
+
+
+def test_a_model_within_the_limit_is_measured_whole():
+    command("blockmodels:build", "profile.json", "--memory-limit", "1")
+    assert "in_blocks" not in read_profile("profile.json").extra
+
+
+def test_only_operators_of_new_kinds_shapes_or_dtypes_are_measured_again():
+    command("blockmodels:build", "old.json")
+    command("blockmodels:wider_head", "new.json", "--reuse", "old.json")
+    old, new = read_profile("old.json"), read_profile("new.json")
+    measured = {
+        o.name for o in new.graph.operators if new.extra["signatures"][o.name] not in old.extra["signatures"].values()
+    }
+    assert new.extra["reused"] == {"operators": len(new.times) - len(measured), "measured": len(measured)}
+    assert {"embedding", "linear_16", "loss"} == measured
+    assert new.times_of["gelu"] in old.times
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--dtype", "float64"), "measured on .* with float32, this is .* with float64"),
+        (("--microbatch-sizes", "4"), r"it has the micro-batch sizes \[1, 2\], not \[4\]"),
+        (("--memory-limit", "1"), "one at a time"),
+    ],
+)
+def test_a_profile_of_other_circumstances_is_not_reused(flags, message):
+    command("blockmodels:build", "old.json")
+    with pytest.raises(UsageError, match=message):
+        command("blockmodels:build", "new.json", "--reuse", "old.json", *flags)
