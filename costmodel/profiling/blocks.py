@@ -75,7 +75,7 @@ def split_into_blocks(
         elif len(names) == 1:
             raise InvalidInput(
                 f"operator {names[0]!r} alone needs {needed(names) / GIB:.3g} GiB with micro-batches of "
-                f"{microbatch_size}, the limit is {limit_bytes / GIB:.3g} GiB; give a higher one or smaller micro-batches"
+                f"{microbatch_size}, the limit is {limit_bytes / GIB:.3g} GiB; give a higher one or smaller sizes"
             )
         else:
             finer = _by_path(graph, names, depth) if depth < 8 else [[name] for name in names]
