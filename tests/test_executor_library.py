@@ -2,7 +2,12 @@
 
 import pytest
 
+from costmodel.profiling.capture import capture
+from costmodel.profiling.models import load_model
+from examples.train import train_alone, train_plan
+from planner.plan import write_plan
 from tests import executor_jobs as jobs
+from tests.plans_by_hand import in_equal_runs, plan_by_hand
 from tests.rank_pool import RankPool
 
 
@@ -71,3 +76,11 @@ def test_a_rank_is_told_which_inputs_and_samples_it_reads(ranks):
     replicas = ranks.run(jobs.train, model="two_branch", num_steps=1, num_stages=1, ranks=[(0, 1)], num_microbatches=4)
     halves = [((0, 2), (4, 6)), ((2, 4), (6, 8))]
     assert [answer["needed"] for answer in replicas] == [{0: h, 1: h, "targets": h} for h in halves]
+
+
+def test_the_example_job_has_the_same_curve_on_ranks_as_alone(ranks, tmp_path):
+    source = capture(load_model("examples.train:build", 4))
+    groups = in_equal_runs(source.operators, 2)
+    write_plan(tmp_path / "plan.json", plan_by_hand(source, groups, num_microbatches=4, microbatch_size=8))
+    found = ranks.run(train_plan, plan=str(tmp_path / "plan.json"), num_steps=8)
+    assert found[0] == found[1] == pytest.approx(train_alone(8), rel=1e-5)
