@@ -17,10 +17,12 @@ from planner.search.setting import Setting
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
-DETERMINISTIC_PER_S = 0.25
+DETERMINISTIC_PER_S = 0.3
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
+EARLY_PART = 0.45
+"""Most of the time that may pass before the solver starts."""
 SOLVER_PART = 0.75
 """Most of the time left that the solver may take; the rest is for improving what it found."""
 CHAIN_PART = 0.25
@@ -68,6 +70,7 @@ class Search:
     def __init__(self, problem: Problem, report: Report | None) -> None:
         self.problem, self.setting = problem, Setting(problem)
         self.limits = Limits(clock_s(problem))
+        self.early = Limits(clock_s(problem) * EARLY_PART)
         self.chains = Incumbent(problem.schedules)
         self.incumbent = Incumbent(problem.schedules, report)
         self.bounds_ns: dict[int, int] = {}
@@ -88,26 +91,26 @@ class Search:
         self.bounds_ns = dict(self.setting.closed_forms_ns)
         self._raise_bound()
         evaluators = list(self.setting.evaluators.values())
-        cut(evaluators[0], GRAPH, 0, self.incumbent, self.limits)  # something to keep, should Ctrl-C come soon
+        cut(evaluators[0], GRAPH, 0, self.incumbent, self.early)  # something to keep, should Ctrl-C come soon
         self.chains = chain_search(evaluators)
         self.incumbent.offer(self.chains.found.values())
         self.incumbent.say("chain")
         for candidate in sorted(self.chains.found.values(), key=lambda c: c.rank)[:NUM_CHAINS_TRIED]:
             as_graph(self.setting.evaluators[candidate.microbatch_size], candidate.partition, self.incumbent)
         self.incumbent.say("chain as a graph")
-        search(evaluators, GRAPH, self.incumbent, self.limits)
-        self._shake(NUM_SHAKES_BEFORE, self.problem.seed)
+        search(evaluators, GRAPH, self.incumbent, self.early)
+        self._shake(NUM_SHAKES_BEFORE, self.problem.seed, self.early)
         self._solve()
-        self._shake(NUM_SHAKES_AFTER, self.problem.seed + 1)
-        if self.limits.hit:
+        self._shake(NUM_SHAKES_AFTER, self.problem.seed + 1, self.limits)
+        if self.limits.hit or self.early.hit:
             self.limited_by = "time limit"
         elif self._proved:
             self.limited_by = "proved"
 
-    def _shake(self, num_shakes: int, seed: int) -> None:
+    def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         if self.problem.num_stages > 1 and not self._proved:
             evaluator = self.setting.evaluators[self.incumbent.best.microbatch_size]
-            shake_best(evaluator, self.incumbent, num_shakes, seed, self.limits)
+            shake_best(evaluator, self.incumbent, num_shakes, seed, limits)
 
     @property
     def _proved(self) -> bool:

@@ -20,7 +20,7 @@ from planner.search.cut.variables import Variables
 
 OBJECTIVES = {"estimate": estimate, "bound": bound}
 NUM_WORKERS = 4
-ALONE_PART = 0.6
+ALONE_PART = 0.7
 """Part of the limits for one worker alone."""
 LEAST_STEP = 1e-4
 """Relative rise of the bound that is worth a message."""
