@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+import executor.worker
 from costmodel.profiling.batches import TrainingModel, split_batch
 from costmodel.profiling.capture import Capture, capture, operator_graph
 from costmodel.profiling.models import load_model
@@ -14,10 +15,12 @@ from costmodel.strategy import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from executor.optimizer import OPTIMIZERS
+from executor.transport import Transport
 from planner.checker import check_plan
 from planner.plan import Plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 from tests.random_training import captured_random, random_model, random_real_plan
+from tests.strict_transport import StrictTransport
 
 
 @cache
@@ -122,8 +125,9 @@ def start(pipe: Pipeline, state: dict[str, Any] | None) -> torch.optim.Optimizer
     return optimizer
 
 
-def random_errors(seed: int) -> dict[str, Any]:
+def random_errors(seed: int, strict: bool = False) -> dict[str, Any]:
     """Run a random plan of a random model and compare it with one process."""
+    executor.worker.Transport = StrictTransport if strict else Transport
     plan = random_real_plan(seed, torch.distributed.get_world_size())
     number = int(plan.model_name.removeprefix("random"))
     source, batch = captured_random(number), random_model(number, plan.batch.global_size)

@@ -106,11 +106,11 @@ def _last_words(ranks: Ranks, victim: int, start: float, limit_s: float) -> list
 
 
 def random_plan_failures(num_cases: int, num_ranks: int = 4) -> list[str]:
-    """Run random plans of random models; return those that fail or are not exact."""
+    """Run random plans of random models, a quarter with waiting sends; return those that fail or are not exact."""
     pool, failures = RankPool(num_ranks), []
     for seed in range(num_cases):
         try:
-            found = pool.run(jobs.random_errors, seed=seed)[0]
+            found = pool.run(jobs.random_errors, seed=seed, strict=seed % 4 == 0)[0]
         except AssertionError as error:
             failures.append(f"seed {seed}: {str(error)[-300:]}")
             continue

@@ -158,3 +158,8 @@ def test_opt_gives_the_parameters_of_one_process_sharded_or_not(ranks, model, ze
 @pytest.mark.parametrize("seed", range(30))
 def test_random_plans_finish_with_the_gradients_of_one_process(ranks, seed):
     assert_exact(ranks.run(jobs.random_errors, seed=seed), limit=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_random_plans_run_where_every_send_waits_for_its_receive_in_one_order(ranks, seed):
+    assert_exact(ranks.run(jobs.random_errors, seed=seed, strict=True), limit=1e-5)
