@@ -3,7 +3,7 @@
 Received tensors become leaves of the stage's own autograd graph; a tensor that is passed on (relayed) is
 such a leaf too, so its downstream gradient adds to the local one by itself. Outputs are kept only as the
 edges at which the backward starts, so that memory follows the plan. A stage that recomputes draws the same
-random numbers again, but updates buffers (BatchNorm's averages) twice. Leaves out messages and order.
+random numbers again and leaves buffers (BatchNorm's averages) as its forward did. Leaves out messages and order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +54,8 @@ class Stage:
         Whether a forward keeps nothing but what was received, and runs again before its backward.
     queue : Queue or None
         Where a split part leaves its weight halves.
+    buffers : tuple of torch.Tensor
+        Those that the part reads, and perhaps updates.
     losses : list of (loss, weight or None)
         Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
     """
@@ -68,6 +70,7 @@ class Stage:
     inputs: Callable[[int], tuple[Mapping[str, Any], Any]]
     recomputes: bool = False
     queue: Queue | None = None
+    buffers: tuple[torch.Tensor, ...] = ()
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     weight_halves: dict[int, list[WeightHalf]] = field(default_factory=dict)
@@ -97,10 +100,12 @@ class Stage:
         if running.recorded or running.random_state is None:
             return
         running.recorded = True
-        later = torch.get_rng_state()
+        later, kept = torch.get_rng_state(), [buffer.clone() for buffer in self.buffers]
         torch.set_rng_state(running.random_state)
         self._run(first, running)
         torch.set_rng_state(later)
+        for buffer, value in zip(self.buffers, kept, strict=True):
+            buffer.data.copy_(value)  # past autograd, which has saved what it needs
 
     def backward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the whole backward of a group; parameters accumulate in ``.grad``.

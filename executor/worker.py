@@ -17,6 +17,7 @@ from costmodel.costs import at
 from costmodel.profiling.batches import TARGETS
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.parts import Part, extract
+from costmodel.profiling.shapes import fetch
 from executor.feed import Feed
 from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
 from executor.program import Instruction, Program
@@ -207,7 +208,14 @@ class Worker:
             read,
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
+            buffers=self._buffers(part),
         )
+
+    def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:
+        """Return the model's buffers that a part reads."""
+        known = {id(buffer) for buffer in self.capture.model.module.buffers()}
+        read = [fetch(part.module, node.target) for node in part.module.graph.nodes if node.op == "get_attr"]
+        return tuple(tensor for tensor in read if id(tensor) in known)
 
     def _part(self, index: int) -> Part:
         """Cut a stage out of the model; what it passes on without computing it is no output of the part."""

@@ -1,6 +1,7 @@
 """`Pipeline` inside the user's own loop: losses, clipping, checkpoints under another plan, inputs needed."""
 
 import pytest
+import torch
 
 from costmodel.profiling.capture import capture
 from costmodel.profiling.models import load_model
@@ -61,6 +62,12 @@ def test_the_saved_state_is_the_plain_models(ranks):
     assert int(state["1.num_batches_tracked"]) == int(state["4.num_batches_tracked"]) == 2 * 4
     assert answer[1]["state"]["model"] == {}
     plain.load_state_dict(state)
+
+
+def test_a_recomputed_stage_leaves_batch_statistics_as_one_forward_does(ranks):
+    plain = ranks.run(jobs.train, model="normed", num_steps=2, **TWO)[0]["state"]["model"]
+    again = ranks.run(jobs.train, model="normed", num_steps=2, schedule="recompute", **TWO)[0]["state"]["model"]
+    assert all(torch.equal(again[name], value) for name, value in plain.items())
 
 
 def test_a_pipeline_without_an_example_is_made_by_its_first_step(ranks):
