@@ -37,6 +37,17 @@ def own_models(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    """A whole profile of the model, measured once."""
+    folder = tmp_path_factory.mktemp("old")
+    (folder / "blockmodels.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        command("blockmodels:build", str(folder / "old.json"))
+    return str(folder / "old.json")
+
+
+@pytest.fixture(scope="module")
 def small_gpt():
     model, inputs, targets, loss = gpt.build(2, vocabulary=64, hidden=32, num_layers=3, num_heads=2, sequence=16)
     from costmodel.profiling.batches import TrainingModel
@@ -97,10 +108,9 @@ def test_a_model_within_the_limit_is_measured_whole():
     assert "in_blocks" not in read_profile("profile.json").extra
 
 
-def test_only_operators_of_new_kinds_shapes_or_dtypes_are_measured_again():
-    command("blockmodels:build", "old.json")
-    command("blockmodels:wider_head", "new.json", "--reuse", "old.json")
-    old, new = read_profile("old.json"), read_profile("new.json")
+def test_only_operators_of_new_kinds_shapes_or_dtypes_are_measured_again(old):
+    command("blockmodels:wider_head", "new.json", "--reuse", old)
+    old, new = read_profile(old), read_profile("new.json")
     measured = {
         o.name for o in new.graph.operators if new.extra["signatures"][o.name] not in old.extra["signatures"].values()
     }
@@ -117,7 +127,30 @@ def test_only_operators_of_new_kinds_shapes_or_dtypes_are_measured_again():
         (("--memory-limit", "1"), "one at a time"),
     ],
 )
-def test_a_profile_of_other_circumstances_is_not_reused(flags, message):
-    command("blockmodels:build", "old.json")
+def test_a_profile_of_other_circumstances_is_not_reused(old, flags, message):
     with pytest.raises(UsageError, match=message):
-        command("blockmodels:build", "new.json", "--reuse", "old.json", *flags)
+        command("blockmodels:build", "new.json", "--reuse", old, *flags)
+
+
+def test_linear_layers_and_attention_are_measured_at_their_shard_shapes():
+    command("blockmodels:build", "profile.json", "--tensor", "1,2,3")
+    found = read_profile("profile.json")
+    shards = found.extra["tensor"]
+    kinds = {o.name: o.kind for o in found.graph.operators}
+    assert {kinds[name] for name in shards} == {"linear", "scaled_dot_product_attention"}
+    for name, cuts in shards.items():
+        attention = kinds[name] != "linear"
+        if attention:
+            assert set(cuts) == {"2/heads"}
+        else:
+            assert set(cuts) >= {"2/column", "2/row"}
+        assert all(len(row) == 2 and row[0] > 0 for rows in cuts.values() for row in rows[:1])
+    qkv = next(o.name for o in found.graph.operators if o.module.endswith("qkv"))
+    assert "3/column" in shards[qkv]
+    assert "3/row" not in shards[qkv]
+
+
+@pytest.mark.parametrize("flags", [("--tensor", "0"), ("--tensor", "2,x"), ("--tensor", "2", "--memory-limit", "1")])
+def test_shards_that_cannot_be_meant_are_refused(flags):
+    with pytest.raises(UsageError, match="--tensor"):
+        command("blockmodels:build", "profile.json", *flags)

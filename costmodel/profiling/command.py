@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reuse", default="", metavar="OLD", help="profile to take operators of equal kind, shapes and dtype from"
     )
+    parser.add_argument(
+        "--tensor", default="", metavar="LIST", help="measure linear layers and attention at these shards too, e.g. 2,4"
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=9, help="timed steps a size (default %(default)s)")
     parser.add_argument(
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     start = time.perf_counter()
     options = Options(
         model=args.model,
-        microbatch_sizes=_sizes(args.microbatch_sizes),
+        microbatch_sizes=_sizes("--microbatch-sizes", args.microbatch_sizes),
         device=args.device,
         dtype=args.dtype,
         threads=args.threads,
@@ -85,6 +88,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         autocast=args.autocast,
         memory_limit_bytes=round(args.memory_limit * 2**30),
         reuse=args.reuse,
+        tensor=_sizes("--tensor", args.tensor) if args.tensor else (),
     )
     found = _dry(options) if args.dry_run else _measured(options, Path(f"{args.output}.journal"), args.resume)
     write_profile(args.output, found)
@@ -135,10 +139,8 @@ def _answer(found: Profile) -> dict[str, object]:
     }
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _sizes(flag: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(
-            f"--microbatch-sizes {text!r}: whole numbers separated by commas are needed, e.g. 1,2,4"
-        ) from None
+        raise UsageError(f"{flag} {text!r}: whole numbers separated by commas are needed, e.g. 1,2,4") from None

@@ -119,6 +119,12 @@ def saved_per_sample(small: Kept, small_size: int, large: Kept, large_size: int)
     return found
 
 
+def saved_bytes(graph: OperatorGraph, microbatch_size: int) -> int:
+    """Return the bytes that all operators together keep for the backward, each storage once."""
+    union = {s.storage: s.size_bytes * (1 if s.fixed else microbatch_size) for o in graph.operators for s in o.saved}
+    return sum(union.values())
+
+
 def counted_graph(captured: Capture, sizes: tuple[int, ...]) -> OperatorGraph:
     """Return the operator graph with memory and FLOP, seen at two sizes."""
     large = sizes[-1]

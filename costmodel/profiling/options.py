@@ -40,6 +40,8 @@ class Options:
         A model that needs more is measured block by block; 0 for no limit.
     reuse : str
         Profile whose operators need not be measured again; "" for none.
+    tensor : tuple of int
+        Numbers of ranks at whose shard shapes linear layers and attention are measured too.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Options:
     autocast: str = ""
     memory_limit_bytes: int = 0
     reuse: str = ""
+    tensor: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -66,6 +69,10 @@ class Options:
             raise UsageError(f"--autocast {self.autocast}: allowed are bfloat16 and float16")
         if min(self.threads, self.repeats) < 1:
             raise UsageError(f"--threads {self.threads} --repeats {self.repeats}: both must be at least 1")
+        if self.tensor and min(self.tensor) < 1:
+            raise UsageError(f"--tensor {list(self.tensor)}: whole numbers from 1 are needed")
+        if self.tensor and (self.reuse or self.memory_limit_bytes):
+            raise UsageError("--tensor measures the whole model: without --reuse and --memory-limit")
         if self.reuse and self.memory_limit_bytes:
             raise UsageError("--reuse and --memory-limit: one at a time")
         if self.device == "cuda" and not self.dry_run and not torch.cuda.is_available():

@@ -16,6 +16,7 @@ from costmodel.profile import OperatorTimes, Profile, Whole, read_profile
 from costmodel.profiling.blocks import Block, split_into_blocks
 from costmodel.profiling.blockwise import Bench, Sums, measure_blocks, unscaled
 from costmodel.profiling.device import describe_device
+from costmodel.profiling.memory import saved_bytes
 
 STATE_COPIES = 4
 """Parameter, gradient and Adam's two moments."""
@@ -23,8 +24,7 @@ STATE_COPIES = 4
 
 def state_bytes(graph: OperatorGraph, microbatch_size: int) -> int:
     """Return what training holds at once: parameters, gradients, moments and everything saved."""
-    saved = {s.storage: s.size_bytes * (1 if s.fixed else microbatch_size) for o in graph.operators for s in o.saved}
-    return STATE_COPIES * sum(p.size_bytes for p in graph.parameters) + sum(saved.values())
+    return STATE_COPIES * sum(p.size_bytes for p in graph.parameters) + saved_bytes(graph, microbatch_size)
 
 
 def profile_in_blocks(

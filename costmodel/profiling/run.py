@@ -14,8 +14,9 @@ import torch
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
+from costmodel.graph import OperatorGraph
 from costmodel.links import LINKS_KEYS, Links
-from costmodel.profile import Profile, Whole
+from costmodel.profile import OperatorTimes, Profile, Whole
 from costmodel.profiling.assemble import Round, assemble
 from costmodel.profiling.batches import TrainingModel, move, take
 from costmodel.profiling.blocks import GIB, signatures
@@ -26,8 +27,9 @@ from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal
+from costmodel.profiling.kernels import highest_bytes, kernel_ns
 from costmodel.profiling.links import measure_links
-from costmodel.profiling.memory import counted_graph
+from costmodel.profiling.memory import counted_graph, saved_bytes
 from costmodel.profiling.models import explain, load_model
 from costmodel.profiling.optimizer import time_optimizer
 from costmodel.profiling.options import Options
@@ -36,6 +38,7 @@ from costmodel.profiling.piecewise import profile_in_blocks, profile_reusing, re
 from costmodel.profiling.progress import Progress
 from costmodel.profiling.ratio import weight_shares
 from costmodel.profiling.separation import check_separates
+from costmodel.profiling.tensor import shard_times
 from costmodel.profiling.timing import (
     MarkCost,
     in_order,
@@ -172,10 +175,12 @@ class _Session:
             self.progress.say("splitting backwards into input and weight gradients")
             shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
+        seen = [item(f"kernels/{size}", partial(self._kernels, size)) for size in self.sizes]
         links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
         graph = counted_graph(self.captured, self.sizes)
         found = assemble(graph, rounds, shares)
+        shards = self._shards(dict(zip(self.captured.operators, found.times, strict=True)))
         return Profile(
             graph,
             describe_device(self.device),
@@ -185,7 +190,7 @@ class _Session:
             Whole(found.step_ns, found.loss_ns, found.accumulate_ns, optimizer_ns),
             links,
             _provenance(self.options),
-            self._extra(found.unscaled),
+            {**self._extra(found.unscaled, seen, graph), **shards},
         )
 
     def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:
@@ -237,10 +242,38 @@ class _Session:
     def _shares(self, size: int) -> dict[str, float]:
         return weight_shares(self.captured.at(size), size, self.clock, self.options.repeats)
 
-    def _extra(self, unscaled: Mapping[str, list[float]]) -> dict[str, object]:
-        plan_only = self.captured.program.plan_only
-        extra = {"unscaled": unscaled, "signatures": signatures(self.captured.at(self.sizes[-1]), self.sizes[-1])}
-        return {**extra, **({"plan_only": plan_only} if plan_only else {})}
+    def _shards(self, times_of: Mapping[str, OperatorTimes]) -> dict[str, object]:
+        degrees = self.options.tensor
+        if not degrees:
+            return {}
+        self.progress.say("measuring linear layers and attention at their shard shapes")
+        found = shard_times(
+            self.captured, self.sizes, degrees, times_of, self.clock, self.options.repeats, self.journal
+        )
+        return {"tensor": found}
+
+    def _kernels(self, size: int) -> list[int]:
+        """Measure one whole step's time in kernels, and its memory at its highest."""
+        captured, piece = self._at(size)
+        what = extract(captured, captured.operators), piece, self.clock, self.device
+        found = [kernel_ns(*what), highest_bytes(*what)]
+        captured.model.module.zero_grad(set_to_none=True)
+        return found
+
+    def _extra(
+        self, unscaled: Mapping[str, list[float]], seen: list[list[int]], graph: OperatorGraph
+    ) -> dict[str, object]:
+        last = self.sizes[-1]
+        extra: dict[str, object] = {
+            "unscaled": {**unscaled, "kernel_ns": [kernel for kernel, _ in seen]},
+            "signatures": signatures(self.captured.at(last), last),
+        }
+        if self.device.type == "cuda":
+            pairs = zip(self.sizes, seen, strict=True)
+            extra["workspace_bytes"] = [max(0, highest - saved_bytes(graph, size)) for size, (_, highest) in pairs]
+        if self.captured.program.plan_only:
+            extra["plan_only"] = self.captured.program.plan_only
+        return extra
 
 
 def versions() -> dict[str, str]:
