@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
 from costmodel.costs import Costs, EdgeCost, StageCost
@@ -101,35 +102,14 @@ def plan_by_hand(
     graph = operator_graph(capture, (microbatch_size,))
     stage_of = {name: s for s, names in enumerate(groups) for name in names}
     edges = tensors_between(graph, stage_of, relay)
-    by_name = {tensor.name: tensor for tensor in graph.tensors}
-    trainable = {o.name: o.trainable for o in graph.operators}
-    ranks = list(ranks or [(s,) for s in range(len(groups))])
-    multiples = list(multiples or [1] * len(groups))
-    stages = [
-        StageCost(durations_ns, durations_ns, durations_ns, backward=any(trainable[name] for name in names))
-        for names in groups
-    ]
-    costs = Costs(
-        tuple(stages),
-        tuple(EdgeCost(a, b, 0, 0, any(by_name[n].gradient for n in names)) for (a, b), names in sorted(edges.items())),
-        tuple(ranks),
-        tuple(multiples),
-    )
-    built = (
-        build_schedule(schedule, costs, num_microbatches)
-        if isinstance(schedule, str)
-        else schedule(costs, num_microbatches)
-    )
-    parameters = {p.name: p.trainable for p in graph.parameters}
-    owned = [
-        {p for name in names for p in graph.operators[graph.index[name]].parameters if parameters[p]}
-        for names in groups
-    ]
-    closed = close_step(built, reduced_stages(owned, costs), optimizer is not None)
+    costs = _costs(graph, groups, edges, ranks, multiples, durations_ns)
+    build = schedule if callable(schedule) else partial(build_schedule, schedule)
+    built = build(costs, num_microbatches)
+    closed = close_step(built, reduced_stages(_owned(graph, groups), costs), optimizer is not None)
     lowered = lower(closed, simulate(closed, costs))
     timeline = simulate(lowered, costs)
-    num_ranks = costs.num_ranks
-    memory = timeline.peak_memory_bytes
+    configs = configs or [StageConfig(data=len(row)) for row in costs.ranks]
+    memory, num_ranks = timeline.peak_memory_bytes, costs.num_ranks
     return Plan(
         capture.model.name,
         graph.fingerprint,
@@ -137,23 +117,38 @@ def plan_by_hand(
         Cluster((DeviceType("cpu", 64 * GIB, "cpu"),), (Host("cpu", num_ranks),), (LinkGroup("local", 0, 1.0, 20000),)),
         Batch(num_microbatches * microbatch_size, microbatch_size, num_microbatches),
         built.name,
-        tuple(
-            PlanStage(
-                tuple(names),
-                ranks[s],
-                stages[s],
-                configs[s] if configs else StageConfig(data=len(ranks[s])),
-                multiples[s],
-            )
-            for s, names in enumerate(groups)
-        ),
-        tuple(
-            PlanEdge(a, b, tuple(names), 0, 0, any(by_name[n].gradient for n in names))
-            for (a, b), names in sorted(edges.items())
-        ),
+        tuple(map(PlanStage, map(tuple, groups), costs.ranks, costs.stages, configs, costs.multiples)),
+        tuple(PlanEdge(e.source, e.target, tuple(edges[e.source, e.target]), 0, 0, e.gradient) for e in costs.edges),
         tuple(tuple(map(str, order)) for order in lowered.orders),
         Prediction(timeline.step_time_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
         SearchResult("heuristic", timeline.step_time_ns, 0, "none", {}, timeline.step_time_ns),
         ("executor",),
         {"options": {"optimizer": optimizer}} if optimizer else {},
     )
+
+
+def _costs(
+    graph: OperatorGraph,
+    groups: Sequence[Sequence[str]],
+    edges: Edges,
+    ranks: Sequence[tuple[int, ...]] | None,
+    multiples: Sequence[int] | None,
+    durations_ns: int,
+) -> Costs:
+    by_name = {tensor.name: tensor for tensor in graph.tensors}
+    trainable = {o.name: o.trainable for o in graph.operators}
+    one = StageCost(durations_ns, durations_ns, durations_ns)
+    return Costs(
+        tuple(replace(one, backward=any(trainable[name] for name in names)) for names in groups),
+        tuple(EdgeCost(a, b, 0, 0, any(by_name[n].gradient for n in names)) for (a, b), names in sorted(edges.items())),
+        tuple(ranks or [(s,) for s in range(len(groups))]),
+        tuple(multiples or [1] * len(groups)),
+    )
+
+
+def _owned(graph: OperatorGraph, groups: Sequence[Sequence[str]]) -> list[set[str]]:
+    """Trainable parameters that each stage reads."""
+    trainable = {p.name for p in graph.parameters if p.trainable}
+    return [
+        trainable & {p for name in names for p in graph.operators[graph.index[name]].parameters} for names in groups
+    ]

@@ -60,7 +60,7 @@ sys.meta_path.insert(0, Blocker())
         "planner.commands planner.commands.validate planner.checker planner.plan",
         "planner.commands.profile costmodel.profiling.command costmodel.profiling.run",
         "planner.commands.links costmodel.profiling.links",
-        "executor executor.__main__",
+        "executor executor.__main__ executor.run executor.pipeline",
         "simulator.actions simulator.schedule simulator.timeline simulator.lowering simulator.validation",
     ],
 )
