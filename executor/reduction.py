@@ -2,7 +2,8 @@
 
 Parameters are put into sets by the stages that own them; a set whose stages lie on several ranks is
 summed over all of these in one all-reduce. It starts at the last REDUCE of those stages on each rank and
-is waited for at the end of the step, so that a rank never blocks here while others need its backwards.
+is waited for at the end of the step, so that a rank never blocks here while others need its backwards. All
+copies start as the lowest rank's.
 Leaves out sharding.
 """
 
@@ -79,7 +80,10 @@ class Reduction:
             if me in members:
                 dist.all_reduce(torch.zeros(1, device=device), group=group)
                 mine = tuple(stage for stage in stages if me in ranks[stage])
-                self._sets.append(SharedSet(mine, members, tuple(parameters[n] for n in sorted(names)), group))
+                shared = SharedSet(mine, members, tuple(parameters[n] for n in sorted(names)), group)
+                for parameter in shared.parameters:  # a user's seed may differ from rank to rank
+                    dist.broadcast(parameter.detach(), members[0], group=group)
+                self._sets.append(shared)
 
     def begin(self) -> None:
         """Start a step: every stage of every set is still at work."""

@@ -164,3 +164,14 @@ def trained_alone(model: str, num_steps: int = 3, **options: Any) -> dict[str, A
             (part.evaluate(module(*part.args, **part.kwargs), part.targets)[0] / count).backward()
         optimizer.step()
     return module.state_dict()
+
+
+def copies_of_shared_parameters(**options: Any) -> dict[str, float]:
+    """Sums of a rank's parameters after a pipeline was made from a model that differs from rank to rank."""
+    plan = make_plan("tied_gpt", **options)
+    model = load_model("tests.training_models:tied_gpt", plan.batch.global_size)
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.add_(torch.distributed.get_rank())
+    with Pipeline(plan, model) as pipeline:
+        return {name: float(parameter.detach().sum()) for name, parameter in pipeline.named_parameters()}

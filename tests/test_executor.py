@@ -63,6 +63,13 @@ def test_replicas_of_a_stage_with_a_tied_parameter_sum_over_all_owners(ranks):
     assert_exact(ranks.run(jobs.errors, model="tied_gpt", ranks=[(0, 1), (2,), (1, 2)]), limit=1e-6)
 
 
+def test_copies_of_a_parameter_start_as_the_lowest_ranks(ranks):
+    first, second, third = ranks.run(jobs.copies_of_shared_parameters, ranks=[(0, 1), (2,), (1, 2)])
+    for one, other in ((first, second), (second, third), (first, third)):
+        assert one.keys() & other.keys()
+        assert all(one[name] == other[name] for name in one.keys() & other.keys())
+
+
 @pytest.mark.parametrize("multiples", [(1, 2, 4), (4, 2, 1), (2, 4, 2)])
 def test_stages_may_take_several_microbatches_in_one_action(ranks, multiples):
     assert_exact(ranks.run(jobs.errors, model="two_branch", multiples=multiples), limit=1e-6)
