@@ -72,7 +72,8 @@ def explain(error: BaseException) -> str:
     """Return an error of the user's code in one line: its type, first line of text and place."""
     text = str(error).strip().split("\n")[0]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__ and "<" not in f.filename]
+    ours = os.path.dirname(__file__)
+    own = [f for f in frames if "site-packages" not in f.filename and ours not in f.filename and "<" not in f.filename]
     place = f" at {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
     return f"{type(error).__name__}: {text}{place}"
 
