@@ -276,10 +276,3 @@ def test_under_autocast_matrix_products_and_what_flows_from_them_are_in_the_smal
 def test_an_unknown_autocast_is_refused():
     with pytest.raises(UsageError, match="allowed are bfloat16 and float16"):
         Options("ownmodel:build", autocast="int8")
-
-
-def test_time_in_kernels_is_part_of_the_step_and_kept_apart():
-    found = profile(Options("ownmodel:build", (2,), repeats=1, links=False))
-    unscaled = found.extra["unscaled"]
-    assert unscaled["kernel_ns"][0] > 0
-    assert set(unscaled) == {"sum_ns", "step_ns", "wall_ns", "coverage", "kernel_ns"}

@@ -6,10 +6,11 @@ function gets the same program, whatever its batch, because export always sees `
 """
 
 import inspect
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,12 +145,12 @@ def _input_names(model: TrainingModel) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep export's own warnings and logs from the user's screen; its errors are raised."""
+    """Keep export's own warnings, logs and half-made graphs from the user's screen; its errors are raised."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

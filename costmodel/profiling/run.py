@@ -265,10 +265,11 @@ class _Session:
     ) -> dict[str, object]:
         last = self.sizes[-1]
         extra: dict[str, object] = {
-            "unscaled": {**unscaled, "kernel_ns": [kernel for kernel, _ in seen]},
+            "unscaled": unscaled,
             "signatures": signatures(self.captured.at(last), last),
         }
         if self.device.type == "cuda":
+            extra["unscaled"] = {**unscaled, "kernel_ns": [kernel for kernel, _ in seen]}
             pairs = zip(self.sizes, seen, strict=True)
             extra["workspace_bytes"] = [max(0, highest - saved_bytes(graph, size)) for size, (_, highest) in pairs]
         if self.captured.program.plan_only:

@@ -34,7 +34,7 @@ def check_separates(model: TrainingModel) -> str:
         shown = "return_loss=True" if model.kwargs.get("return_loss") else repr(name)
         raise InvalidInput(
             f"{model.name}: the loss {shown} compares the samples of a batch with each other; cut into micro-batches "
-            f"it would be another loss. {_WAY_OUT}"
+            f"it would be another loss; {_WAY_OUT}"
         )
     found = _losses(model)
     if found is None:
@@ -49,7 +49,7 @@ def check_separates(model: TrainingModel) -> str:
         return "the loss weighs micro-batches unequally (masked tokens?): return (sum, weight) to train the same loss"
     raise InvalidInput(
         f"{model.name}: the loss {name!r} of a batch is {whole:.6g}, of its halves {first:.6g} and {second:.6g}: it "
-        f"does not separate over micro-batches (contrastive?). {_WAY_OUT}"
+        f"does not separate over micro-batches (contrastive?); {_WAY_OUT}"
     )
 
 
