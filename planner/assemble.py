@@ -91,6 +91,7 @@ def provenance(problem: Problem) -> dict[str, object]:
             "deterministic_limit": problem.deterministic_limit,
             "memory_margin": MEMORY_MARGIN,
             "transfers": "priced" if problem.cluster or problem.profile.links else "free: nothing was measured",
+            **({"pins": problem.pins.to_json()} if problem.pins else {}),
         },
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from costmodel.errors import NoPlanFits, UsageError
 from planner import baselines
 from planner.assemble import assemble
+from planner.pinned import plan_pinned
 from planner.plan import Plan, SearchResult
 from planner.problem import Problem, Report
 from planner.search.evaluate import Candidate, Evaluator
@@ -18,7 +19,7 @@ from planner.search.setting import Setting
 
 
 def plan(problem: Problem, progress: Report | None = None) -> Plan:
-    """Return the plan that the problem's planner finds.
+    """Return the plan that the problem's planner finds, or that its pins describe whole.
 
     Parameters
     ----------
@@ -35,6 +36,8 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     """
     if problem.planner not in PLANNERS:
         raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
+    if problem.pins and problem.pins.stages:
+        return plan_pinned(problem, problem.pins)
     return PLANNERS[problem.planner](problem, progress)
 
 

@@ -1,8 +1,8 @@
 """From operators to atoms: the indivisible pieces between which a search may cut.
 
 An atom is one operator, with those that must share its stage: in-place operators and their producers,
-and whatever such contraction makes cyclic. Nothing else is contracted, except that graphs of more than
-`MOST_ATOMS` pieces keep only their best cut positions (`planner.thinning`). Leaves out costs.
+what pins put together, and whatever such contraction makes cyclic. Nothing else is contracted, except that graphs
+of more than `MOST_ATOMS` pieces keep only their best cut positions (`planner.thinning`). Leaves out costs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -131,9 +131,9 @@ class Atoms:
         return tuple(kept)
 
 
-def prepare(graph: OperatorGraph) -> Atoms:
-    """Return the atoms of a graph: every cut that respects them can be run."""
-    return group(graph, _glued(graph))
+def prepare(graph: OperatorGraph, together: Iterable[tuple[int, int]] = ()) -> Atoms:
+    """Return the atoms of a graph: every cut that respects them can be run, and keeps the pairs of `together`."""
+    return group(graph, [*_glued(graph), *together])
 
 
 def group(graph: OperatorGraph, pairs: Iterable[tuple[int, int]]) -> Atoms:

@@ -12,6 +12,7 @@ from costmodel.cluster import Cluster, DeviceType, uniform_cluster
 from costmodel.cost_model import OPTIMIZER_STATES, CostModel
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.profile import Profile
+from planner.pins import Pins
 from simulator.schedules import SCHEDULES
 
 AUTO = "auto"
@@ -43,7 +44,7 @@ class Problem:
     microbatch_size : int, optional
         Fixes it; else every size of `microbatch_sizes` is tried.
     schedule : str
-        A schedule of the catalogue that runs one stage a rank, or ``auto``.
+        A schedule of the catalogue that runs one stage a rank, or ``auto``; with pinned stages any of the catalogue.
     optimizer : str
         A key of `costmodel.cost_model.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
     memory_limit_bytes : int, optional
@@ -57,6 +58,8 @@ class Problem:
     seed : int
     planner : str
         A key of `planner.planners.PLANNERS`.
+    pins : Pins, optional
+        What is fixed beforehand.
 
     Raises
     ------
@@ -79,6 +82,7 @@ class Problem:
     deterministic_limit: float | None = None
     seed: int = 0
     planner: str = "ours"
+    pins: Pins | None = None
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -110,6 +114,8 @@ class Problem:
         self._check_schedule()
 
     def _check_schedule(self) -> None:
+        if self.pins and self.pins.stages:
+            return  # `build_schedule` says what runs on the pinned ranks
         fitting = [name for name, kind in SCHEDULES.items() if kind.placement in ("line", "graph") and not kind.split]
         if self.schedule != AUTO and self.schedule not in fitting:
             raise UsageError(

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", default="ours", metavar="NAME", help="ours, or a named baseline such as chain")
     parser.add_argument("--optimizer", default="none", choices=tuple(OPTIMIZER_STATES), help="price and run its step")
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
+    parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
     parser.add_argument("--max-stages", type=positive, metavar="K")
     parser.add_argument("--time-limit", type=seconds, default=10.0, metavar="S", help="of the search (default 10)")
     parser.add_argument(
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _problem(args: argparse.Namespace) -> "Problem":
     from costmodel.cluster import read_cluster
     from costmodel.profile import read_profile
+    from planner.pins import read_pins
     from planner.problem import Problem
 
     return Problem(
@@ -79,6 +81,7 @@ def _problem(args: argparse.Namespace) -> "Problem":
         time_limit_s=args.time_limit,
         deterministic_limit=args.deterministic_limit,
         seed=args.seed,
+        pins=read_pins(args.pin) if args.pin else None,
     )
 
 

@@ -24,7 +24,8 @@ class Setting:
     @cached_property
     def atoms(self) -> Atoms:
         """The pieces between which cuts are sought."""
-        atoms = prepare(self.problem.profile.graph)
+        graph, pins = self.problem.profile.graph, self.problem.pins
+        atoms = prepare(graph, pins.pairs(graph) if pins else ())
         evaluator = Evaluator(self.problem, atoms, self.problem.microbatch_sizes[-1])
         model = evaluator.pricing.model
         return thin(atoms, evaluator.work_ns, [model.tensor_bytes(t) for t in self.problem.profile.graph.tensors])
@@ -59,6 +60,8 @@ class Setting:
             f"stage, at most {problem.num_stages} stages, micro-batch size {sizes.replace(', ', ' or ')}, schedules "
             "that run F and whole B with one stage a rank"
         )
+        if problem.pins:
+            text += f", [[together]] pins: {len(problem.pins.together)}"
         if any(evaluator.memory_can_bind for evaluator in self.evaluators.values()):
             limit = max(problem.memory_limits_bytes)
             text += f", at least the micro-batches in flight of {problem.schedules[0]}, {limit} bytes a rank"

@@ -1,0 +1,214 @@
+"""Pins: what a person fixes before the search begins (``plan --pin FILE``).
+
+``[[together]]`` joins operators into one stage; ``[[stage]]`` gives one stage whole: operators, ranks and
+configuration. ``[[apart]]`` keeps what its patterns name in different stages; it is checked where the stages are
+given and has no search that keeps to it. Leaves out what pinned stages cost (`planner.placed`).
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from costmodel.errors import InvalidInput
+from costmodel.files import Node, read_toml
+from costmodel.graph import OperatorGraph
+from costmodel.strategy import StageConfig
+
+REST = ("*",)
+"""The patterns of a stage that takes every operator which no other stage names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Patterns of operator names or module paths, and where they stand in the file."""
+
+    patterns: tuple[str, ...]
+    place: str
+
+    def rows(self, graph: OperatorGraph) -> list[list[int]]:
+        """Return the positions of the operators that each pattern matches.
+
+        Raises
+        ------
+        InvalidInput
+            For a pattern that matches nothing; names what is nearest.
+        """
+        return [self._matching(pattern, graph) for pattern in self.patterns]
+
+    def _matching(self, pattern: str, graph: OperatorGraph) -> list[int]:
+        found = [
+            position
+            for position, operator in enumerate(graph.operators)
+            if fnmatchcase(operator.name, pattern) or fnmatchcase(operator.module, pattern)
+        ]
+        if not found:
+            known = dict.fromkeys(name for o in graph.operators for name in (o.module, o.name) if name)
+            near = difflib.get_close_matches(pattern.rstrip("*"), known, 3, 0.4) or list(known)[:3]
+            raise InvalidInput(
+                f"{self.place}: the pattern {pattern!r} matches no operator and no module; near are {', '.join(near)}"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class StagePin:
+    """One stage: its operators, its ranks (none given: the lowest that no other pin names), how it runs."""
+
+    group: Group
+    ranks: tuple[int, ...] = ()
+    config: StageConfig | None = None
+    microbatch_multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """A pin file's content.
+
+    Attributes
+    ----------
+    together, apart : tuple of Group
+    stages : tuple of StagePin
+        The whole plan, when there are any.
+    """
+
+    together: tuple[Group, ...] = ()
+    apart: tuple[Group, ...] = ()
+    stages: tuple[StagePin, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.together and not self.apart and not self.stages:
+            raise InvalidInput("no pin; give [[together]], [[apart]] or [[stage]], or leave --pin out")
+        if self.apart and not self.stages:
+            raise InvalidInput(
+                f"{self.apart[0].place}: the search knows [[together]] alone; [[apart]] is checked "
+                "where [[stage]] gives every stage: add those, or take it out"
+            )
+
+    def pairs(self, graph: OperatorGraph) -> Iterator[tuple[int, int]]:
+        """Yield pairs of operators that share a stage."""
+        for group in self.together:
+            members = sorted({position for row in group.rows(graph) for position in row})
+            for other in members[1:]:
+                yield members[0], other
+
+    def stage_of(self, graph: OperatorGraph) -> tuple[int, ...]:
+        """Return the pinned stage of each operator, numbered as in the file.
+
+        Raises
+        ------
+        InvalidInput
+            When an operator stands in two stages or in none, or `together` or `apart` is broken.
+        """
+        found: dict[int, int] = {}
+        for stage, pin in enumerate(self.stages):
+            if pin.group.patterns != REST:
+                for position in sorted({p for row in pin.group.rows(graph) for p in row}):
+                    self._put(found, graph, position, stage)
+        self._put_rest(found, graph)
+        stages = tuple(found[position] for position in range(len(graph.operators)))
+        self._check_together(graph, stages)
+        self._check_apart(graph, stages)
+        return stages
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form for a plan's provenance."""
+        return {
+            "together": [list(group.patterns) for group in self.together],
+            "apart": [list(group.patterns) for group in self.apart],
+            "stage": [list(pin.group.patterns) for pin in self.stages],
+        }
+
+    def _put(self, found: dict[int, int], graph: OperatorGraph, position: int, stage: int) -> None:
+        other = found.setdefault(position, stage)
+        if other != stage:
+            raise InvalidInput(
+                f"{self.stages[stage].group.place}: the operator {graph.operators[position].name!r} stands in stage "
+                f"{other} already; an operator stands in one stage: make the patterns narrower"
+            )
+
+    def _put_rest(self, found: dict[int, int], graph: OperatorGraph) -> None:
+        takers = [stage for stage, pin in enumerate(self.stages) if pin.group.patterns == REST]
+        left = [position for position in range(len(graph.operators)) if position not in found]
+        if len(takers) > 1 or (takers and not left):
+            raise InvalidInput(
+                f"{self.stages[takers[-1]].group.place}: nothing is left for this stage; ['*'] takes what no other "
+                "stage names, in one stage alone"
+            )
+        if left and not takers:
+            names = ", ".join(repr(graph.operators[position].name) for position in left[:5])
+            raise InvalidInput(
+                f"{self.stages[-1].group.place}: {len(left)} operators stand in no stage, the first are {names}; name "
+                "them, or add a last [[stage]] with operators = ['*'], which takes the rest"
+            )
+        found |= dict.fromkeys(left, takers[0] if takers else 0)
+
+    def _check_together(self, graph: OperatorGraph, stages: Sequence[int]) -> None:
+        for group in self.together:
+            held = {stages[position]: position for row in group.rows(graph) for position in row}
+            if len(held) > 1:
+                names = [graph.operators[position].name for position in held.values()]
+                raise InvalidInput(
+                    f"{group.place}: {names[0]!r} and {names[1]!r} are to be together, and [[stage]] puts them in the "
+                    f"stages {sorted(held)}; change one of the two"
+                )
+
+    def _check_apart(self, graph: OperatorGraph, stages: Sequence[int]) -> None:
+        for group in self.apart:
+            held: dict[int, int] = {}
+            for number, row in enumerate(group.rows(graph)):
+                for position in row:
+                    if held.setdefault(stages[position], number) != number:
+                        raise InvalidInput(
+                            f"{group.place}: {graph.operators[position].name!r} is to be apart from what "
+                            f"{group.patterns[held[stages[position]]]!r} matches, and [[stage]] puts both in stage "
+                            f"{stages[position]}; change one of the two"
+                        )
+
+
+def read_pins(path: str | Path) -> Pins:
+    """Read a pin file (TOML); see `costmodel.files` for what is refused."""
+    root = read_toml(path)
+    tables = {name: node.items() for name, node in root.members((), ("together", "apart", "stage")).items()}
+    together = tuple(_group(node, node.members(("operators",))["operators"]) for node in tables.get("together", ()))
+    apart = tuple(_group(node, node.members(("operators",))["operators"]) for node in tables.get("apart", ()))
+    stages = tuple(map(_stage, tables.get("stage", ())))
+    return root.build(lambda: Pins(together, apart, stages))
+
+
+def _group(table: Node, operators: Node) -> Group:
+    patterns = operators.texts()
+    if not patterns:
+        operators.fail("at least one pattern is needed")
+    return Group(patterns, f"{table.file}: {table.pointer}")
+
+
+def _stage(node: Node) -> StagePin:
+    fields = node.members(("operators",), ("ranks", "config", "microbatch_multiple"))
+    ranks = fields["ranks"].integers() if "ranks" in fields else ()
+    if "ranks" in fields and len(set(ranks)) != max(1, len(ranks)):
+        fields["ranks"].fail("a stage needs at least one rank, each named once")
+    return StagePin(
+        _group(node, fields["operators"]),
+        ranks,
+        _config(fields["config"], max(1, len(ranks))) if "config" in fields else None,
+        fields["microbatch_multiple"].integer(1) if "microbatch_multiple" in fields else 1,
+    )
+
+
+def _config(node: Node, num_ranks: int) -> StageConfig:
+    """Read a configuration; its data is the number of ranks where it is left out."""
+    given = node.entries()
+    config = StageConfig.from_node(
+        Node({"data": num_ranks, **{k: v.value for k, v in given.items()}}, node.pointer, node.file)
+    )
+    wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
+    wrong += ["zero"] if config.zero > 1 else []
+    wrong += ["recompute"] if config.recompute == "selective" else []
+    wrong += ["offload"] if config.offload != "none" else []
+    if wrong:
+        given[wrong[0]].fail("pinned stages run replicas (data), zero 0 or 1, and recompute none or full")
+    if config.data != num_ranks:
+        node.fail(f"the stage has {num_ranks} ranks, one for each replica: data = {num_ranks}")
+    return config

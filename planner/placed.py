@@ -1,0 +1,131 @@
+"""What stages with given ranks cost: replicas, several stages a rank, multiples, recompute, ZeRO-1.
+
+An action of k micro-batches is priced as one micro-batch k times as large. A stage that recomputes runs its
+forward once more; its memory follows from R in the orders. ZeRO-1 keeps an even share of the optimizer's state
+on each replica, which gather the stepped parameters in half the time of an all-reduce. Leaves out orders.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.cost_model import OPTIMIZER_STATES, CostModel
+from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.graph import OperatorGraph, Tensor
+from costmodel.strategy import StageConfig
+from planner.pricing import Layout, all_reduce_ns
+from planner.problem import Problem
+
+Flows = Mapping[tuple[int, int], Sequence[int]]
+"""Positions of the tensors on each edge of the stage graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStage:
+    """A stage before it is priced: positions of its operators, ranks, configuration, micro-batches an action."""
+
+    operators: tuple[int, ...]
+    ranks: tuple[int, ...]
+    config: StageConfig
+    microbatch_multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Priced stages: the layout, and for each stage whether its gradients are summed over ranks."""
+
+    layout: Layout
+    reduces: tuple[bool, ...]
+
+
+def flows_between(graph: OperatorGraph, stages: Sequence[PlacedStage]) -> Flows:
+    """Return the tensors on each edge, every one sent straight to each stage that reads it."""
+    stage_of = {graph.operators[i].name: s for s, stage in enumerate(stages) for i in stage.operators}
+    found: dict[tuple[int, int], list[int]] = {}
+    for position, tensor in enumerate(graph.tensors):
+        source = stage_of[tensor.producer]
+        for target in sorted({stage_of[name] for name in tensor.consumers} - {source}):
+            found.setdefault((source, target), []).append(position)
+    return dict(sorted(found.items()))
+
+
+def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage]) -> Placed:
+    """Price placed stages at one micro-batch size."""
+    graph = problem.profile.graph
+    flows = flows_between(graph, stages)
+    edges = tuple(_edge(problem, microbatch_size, stages, ends, row) for ends, row in flows.items())
+    returns = {stage for edge in edges if edge.gradient for stage in (edge.source, edge.target)}
+    costs = []
+    for index, stage in enumerate(stages):
+        received = sorted({t for (_, target), row in flows.items() if target == index for t in row})
+        model = problem.cost_model(microbatch_size * stage.microbatch_multiple)
+        costs.append(_stage(model, stage, [graph.tensors[t] for t in received], index in returns))
+    model = problem.cost_model(microbatch_size)
+    reduces, reduce_ns = _reductions(model, stages, [cost.backward for cost in costs])
+    priced = tuple(replace(cost, reduce_ns=ns) for cost, ns in zip(costs, reduce_ns, strict=True))
+    layout = Layout(
+        tuple(stage.operators for stage in stages),
+        tuple(map(tuple, flows.values())),
+        Costs(priced, edges, tuple(s.ranks for s in stages), tuple(s.microbatch_multiple for s in stages)),
+    )
+    return Placed(layout, reduces)
+
+
+def _stage(model: CostModel, stage: PlacedStage, received: Iterable[Tensor], returns: bool) -> StageCost:
+    cost = model.stage(stage.operators, received)
+    cost = replace(cost, backward=cost.backward or returns)
+    if stage.config.recompute == "full" and cost.backward:
+        cost = replace(cost, recompute_ns=cost.forward_ns)
+    return _divided(model, stage, cost) if stage.config.zero == 1 else cost
+
+
+def _divided(model: CostModel, stage: PlacedStage, cost: StageCost) -> StageCost:
+    """Divide the optimizer's state and step among the replicas (ZeRO-1)."""
+    replicas, terms = len(stage.ranks), dict(cost.memory_terms)
+    if replicas == 1 or model.optimizer == "none":
+        return cost
+    terms["optimizer"] = OPTIMIZER_STATES[model.optimizer] * -(-terms["gradients"] // replicas)
+    gather_ns = -(-all_reduce_ns(model, replicas, terms["gradients"]) // 2)
+    return replace(
+        cost,
+        static_bytes=sum(terms.values()),
+        memory_terms=tuple(terms.items()),
+        optimizer_ns=-(-cost.optimizer_ns // replicas) + gather_ns,
+    )
+
+
+def _edge(
+    problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage], ends: tuple[int, int], row: Sequence[int]
+) -> EdgeCost:
+    """Price an edge by what one action of its source sends, over the slowest link between the two stages' ranks."""
+    source, target = stages[ends[0]], stages[ends[1]]
+    model = problem.cost_model(microbatch_size * source.microbatch_multiple)
+    tensors = [problem.profile.graph.tensors[t] for t in row]
+    size = sum(model.tensor_bytes(tensor) for tensor in tensors)
+    p2p_ns = max(model.p2p_ns(mine, theirs, size) for mine in source.ranks for theirs in target.ranks)
+    return EdgeCost(*ends, p2p_ns, size, any(tensor.gradient for tensor in tensors))
+
+
+def _reductions(
+    model: CostModel, stages: Sequence[PlacedStage], backward: Sequence[bool]
+) -> tuple[tuple[bool, ...], list[int]]:
+    """Return whether and how long each stage sums gradients: one all-reduce a set of stages with common parameters."""
+    graph = model.profile.graph
+    owners: dict[str, set[int]] = {}
+    for index, stage in enumerate(stages):
+        for position in stage.operators:
+            for name in graph.operators[position].parameters:
+                if graph.parameter_index[name].trainable:
+                    owners.setdefault(name, set()).add(index)
+    sizes: dict[tuple[int, ...], int] = {}
+    for name, found in owners.items():
+        key = tuple(sorted(found))
+        sizes[key] = sizes.get(key, 0) + graph.parameter_index[name].size_bytes
+    reduces, reduce_ns = [len(stage.ranks) > 1 for stage in stages], [0] * len(stages)
+    for members, size in sizes.items():
+        num_ranks = len({rank for member in members for rank in stages[member].ranks})
+        if num_ranks > 1:
+            for member in members:
+                reduces[member] = True
+                reduce_ns[member] += all_reduce_ns(model, num_ranks, size)
+    flags = tuple(flag and back for flag, back in zip(reduces, backward, strict=True))
+    return flags, [ns if flag else 0 for ns, flag in zip(reduce_ns, flags, strict=True)]
