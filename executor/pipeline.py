@@ -232,6 +232,8 @@ class Pipeline:
         if error is None:
             self.close()
         elif self._worker is not None:  # the other ranks cannot go on without this one
+            if isinstance(error, RuntimeError) and self.num_ranks > 1:
+                self.watch.listen()
             self.watch.close(getattr(error, "exit_code", 1))
 
     def _start(self, model: TrainingModel | Capture) -> None:

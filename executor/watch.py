@@ -95,8 +95,12 @@ class Watch:
 
         Waits a moment first: if some rank has died, the watch hears of it and ends this process by itself.
         """
-        time.sleep(SETTLING_S)
+        self.listen()
         return PeerLost(self._message(peer, f"its connection broke ({reason})"))
+
+    def listen(self) -> None:
+        """Wait for the news that may explain an error: the watch ends this process if a rank has died."""
+        time.sleep(SETTLING_S)
 
     def close(self, exit_code: int = 0) -> None:
         """End the watch: with 0 as agreed with the other ranks, else because this rank alone fails."""

@@ -168,7 +168,7 @@ class Worker:
 
     def excess_ns(self) -> int:
         """Return how much longer than planned the last step's actions took on this rank."""
-        planned = sum(instruction.planned_ns for instruction in self._instructions)
+        planned = sum(i.planned_ns for i in self._instructions if i.stream == "compute")
         return sum(end - start for _, stream, start, end in self.spans if stream == "compute") - planned
 
     def total_loss(self) -> StepLoss:
