@@ -46,6 +46,8 @@ def plan_pinned(problem: Problem, pins: Pins) -> Plan:
     """
     if problem.planner != "ours":
         raise UsageError(f"--planner {problem.planner} cuts by itself, and [[stage]] pins give the cut; drop one")
+    if problem.max_stages is not None and problem.max_stages < len(pins.stages):
+        raise UsageError(f"--max-stages {problem.max_stages}, and the pins give {len(pins.stages)} stages; drop one")
     stages = _in_topological_order(problem, place(problem, pins))
     size = problem.microbatch_sizes[0]
     placed = price(problem, size, stages)

@@ -184,6 +184,11 @@ def test_pinned_stages_leave_no_planner_to_choose(tmp_path):
         planned(tmp_path, TWO_BRANCHES, planner="chain")
 
 
+def test_pinned_stages_keep_to_the_most_that_are_asked_for(tmp_path):
+    with pytest.raises(UsageError, match="--max-stages 2, and the pins give 3 stages"):
+        planned(tmp_path, TWO_BRANCHES, max_stages=2)
+
+
 def test_a_schedule_that_does_not_run_on_the_ranks_says_so(tmp_path):
     with pytest.raises(UsageError, match="1f1b runs one stage a rank, and rank 2 has the stages"):
         planned(tmp_path, TWO_BRANCHES, schedule="1f1b")
