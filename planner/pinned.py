@@ -50,20 +50,20 @@ def plan_pinned(problem: Problem, pins: Pins) -> Plan:
         raise UsageError(f"--max-stages {problem.max_stages}, and the pins give {len(pins.stages)} stages; drop one")
     stages = _in_topological_order(problem, place(problem, pins))
     size = problem.microbatch_sizes[0]
-    placed = price(problem, size, stages)
+    layout = price(problem, size, stages)
     name = DEFAULT_SCHEDULE if problem.schedule == AUTO else problem.schedule
     num_microbatches = problem.global_batch // size
-    order = build_schedule(name, placed.layout.costs, num_microbatches)
+    order = build_schedule(name, layout.costs, num_microbatches)
     recomputed = [s.config.recompute == "full" for s in stages]
-    closed = close_step(_with_recompute(order, recomputed), placed.reduces, problem.optimizer != "none")
+    closed = close_step(_with_recompute(order, recomputed), layout.reduces, problem.optimizer != "none")
     structure = Structure(closed)
-    speeds = problem.speeds[: placed.layout.costs.num_ranks]
-    times = structure.times(placed.layout.costs, speeds)
+    speeds = problem.speeds[: layout.costs.num_ranks]
+    times = structure.times(layout.costs, speeds)
     _check_fits(problem, times)
-    bound = bound_of(structure.schedule, placed.layout.costs, speeds=speeds)
+    bound = bound_of(structure.schedule, layout.costs, speeds=speeds)
     step_ns = times.step_time_ns
     search = SearchResult("baseline", step_ns, bound.ns, bound.scope, best_step_time_ns=step_ns)
-    return _assemble(problem, stages, placed.layout, Batch(problem.global_batch, size, num_microbatches), times, search)
+    return _assemble(problem, stages, layout, Batch(problem.global_batch, size, num_microbatches), times, search)
 
 
 def place(problem: Problem, pins: Pins) -> tuple[PlacedStage, ...]:

@@ -29,14 +29,6 @@ class PlacedStage:
     microbatch_multiple: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Priced stages: the layout, and for each stage whether its gradients are summed over ranks."""
-
-    layout: Layout
-    reduces: tuple[bool, ...]
-
-
 def flows_between(graph: OperatorGraph, stages: Sequence[PlacedStage]) -> Flows:
     """Return the tensors on each edge, every one sent straight to each stage that reads it."""
     stage_of = {graph.operators[i].name: s for s, stage in enumerate(stages) for i in stage.operators}
@@ -48,7 +40,7 @@ def flows_between(graph: OperatorGraph, stages: Sequence[PlacedStage]) -> Flows:
     return dict(sorted(found.items()))
 
 
-def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage]) -> Placed:
+def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage]) -> Layout:
     """Price placed stages at one micro-batch size."""
     graph = problem.profile.graph
     flows = flows_between(graph, stages)
@@ -62,12 +54,12 @@ def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage])
     model = problem.cost_model(microbatch_size)
     reduces, reduce_ns = _reductions(model, stages, [cost.backward for cost in costs])
     priced = tuple(replace(cost, reduce_ns=ns) for cost, ns in zip(costs, reduce_ns, strict=True))
-    layout = Layout(
+    return Layout(
         tuple(stage.operators for stage in stages),
         tuple(map(tuple, flows.values())),
         Costs(priced, edges, tuple(s.ranks for s in stages), tuple(s.microbatch_multiple for s in stages)),
+        reduces,
     )
-    return Placed(layout, reduces)
 
 
 def _stage(model: CostModel, stage: PlacedStage, received: Iterable[Tensor], returns: bool) -> StageCost:

@@ -5,7 +5,7 @@ line), a tensor passes through every stage on its way, which receives, holds and
 on rank i. Leaves out orders and time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.cost_model import CostModel
@@ -28,11 +28,14 @@ class Layout:
     tensors : tuple of tuple of int
         Positions of the tensors that each edge of `costs` carries.
     costs : Costs
+    reduces : tuple of bool
+        Whether each stage sums gradients with others, however little time that takes.
     """
 
     operators: tuple[tuple[int, ...], ...]
     tensors: tuple[tuple[int, ...], ...]
     costs: Costs
+    reduces: tuple[bool, ...]
 
 
 class Pricing:
@@ -77,13 +80,15 @@ class Pricing:
             self._stage(mask, tuple(sorted(row)), back)
             for mask, row, back in zip(masks, received, returns, strict=True)
         ]
+        priced, tied = self._with_reductions(partition, stages)
         return Layout(
             tuple(self._operators(mask) for mask in masks),
             tuple(tuple(carried[ends]) for ends in edges),
             Costs(
-                tuple(self._with_reductions(partition, stages)),
+                tuple(priced),
                 tuple(self._edge(ends, [self._tensors[t] for t in carried[ends]]) for ends in edges),
             ),
+            tuple(stage in tied for stage in range(len(stages))),
         )
 
     def _operators(self, mask: int) -> tuple[int, ...]:
@@ -105,8 +110,10 @@ class Pricing:
         gradient = any(tensor.gradient for tensor in tensors)
         return EdgeCost(*ends, self.model.p2p_ns(*ends, size), size, gradient)
 
-    def _with_reductions(self, partition: Partition, stages: Iterable[StageCost]) -> list[StageCost]:
-        """Add the time in which stages that share trainable parameters sum their gradients."""
+    def _with_reductions(
+        self, partition: Partition, stages: Iterable[StageCost]
+    ) -> tuple[list[StageCost], Container[int]]:
+        """Add the time in which stages that share trainable parameters sum their gradients; return those stages too."""
         priced = list(stages)
         tied: dict[int, int] = {}
         most: dict[int, int] = {}
@@ -118,7 +125,7 @@ class Pricing:
                     most[stage] = max(most.get(stage, 0), len(owners))
         for stage, size in tied.items():
             priced[stage] = replace(priced[stage], reduce_ns=all_reduce_ns(self.model, most[stage], size))
-        return priced
+        return priced, tied
 
 
 def all_reduce_ns(model: CostModel, num_ranks: int, size_bytes: int) -> int:

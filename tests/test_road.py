@@ -123,3 +123,20 @@ def test_a_plan_for_another_model_exits_6(road: Path) -> None:
     done = run("planner", "validate", "plan.json", "--model", "zoo:gpt:small", cwd=road)
     assert done.returncode == 6, done.stderr
     assert "fingerprint" in done.stderr
+
+
+def test_parameters_shared_by_stages_are_summed_also_where_links_cost_nothing(road: Path) -> None:
+    answer("planner", "profile", "tied:build", "-o", "tied.json", "--microbatch-sizes", 2, "--no-links", cwd=road)
+    flags = ("--devices", 3, "--batch", 8, "--planner", "uniform", "-o", "tied.plan.json")
+    answer("planner", "plan", "tied.json", *flags, cwd=road)
+    plan = json.loads((road / "tied.plan.json").read_text())
+    assert sum("REDUCE" in action for rank in plan["ranks"] for action in rank["actions"]) >= 2
+
+
+@pytest.mark.parametrize(("function", "says"), [("forward_fails", "inside the model"), ("loss_fails", "no such key")])
+def test_an_error_of_the_users_model_is_not_called_ours(road: Path, function: str, says: str) -> None:
+    done = run("planner", "profile", f"tied:{function}", "-o", "never.json", "--microbatch-sizes", 2, cwd=road)
+    assert done.returncode == 3, done.stderr
+    assert says in done.stderr
+    assert "tied.py" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -23,7 +23,7 @@ from costmodel.profiling.attention import agrees, mask_free_attention, without_c
 from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
 from costmodel.profiling.custom_functions import opaque_custom_functions
 from costmodel.profiling.eager import trace_eagerly
-from costmodel.profiling.models import explain
+from costmodel.profiling.models import explain, running
 
 CAPTURE_SAMPLES = 2
 """Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
@@ -75,7 +75,8 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None, pla
         reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
     if not plan_only:
         raise InvalidInput(f"{model.name}: {reason}. Until then it can be profiled and planned, not run")
-    return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
+    with running(model.name):
+        return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
 
 
 class _ByLeaves(nn.Module):

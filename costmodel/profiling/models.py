@@ -8,7 +8,8 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from costmodel import zoo
-from costmodel.errors import InvalidInput, UsageError
+from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.profiling.batches import (
     TARGETS,
     Split,
@@ -29,7 +30,7 @@ from costmodel.profiling.batches import (
     take,
 )
 
-__all__ = ["TrainingModel", "batched_dimensions", "explain", "load_model", "move", "split_batch", "take"]
+__all__ = ["TrainingModel", "batched_dimensions", "explain", "load_model", "move", "running", "split_batch", "take"]
 
 
 def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> TrainingModel:
@@ -66,6 +67,19 @@ def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> 
     if microbatch_size is not None and model.batch != microbatch_size:
         model = take(model, microbatch_size)
     return model
+
+
+@contextmanager
+def running(name: str) -> Iterator[None]:
+    """Turn an error of the user's model or loss, as it runs on its own inputs, into `InvalidInput` with the place."""
+    try:
+        yield
+    except (PenstockError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"{name}: the model or its loss fails on its own inputs with {explain(error)}; run it once by hand"
+        ) from None
 
 
 def explain(error: BaseException) -> str:

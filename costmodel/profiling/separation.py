@@ -15,6 +15,7 @@ from torch import nn
 
 from costmodel.errors import InvalidInput
 from costmodel.profiling.batches import TrainingModel, split_batch, take
+from costmodel.profiling.models import running
 
 _NAMES = re.compile(r"contrastive|info_?nce|nt_?xent|sim_?clr|clip_?loss|sig_?lip_?loss|barlow", re.IGNORECASE)
 _WAY_OUT = "a loss of each sample alone, or (sum, weight) of such, is needed"
@@ -65,7 +66,8 @@ def _losses(model: TrainingModel) -> tuple[float, tuple[float, float], bool] | N
     with _per_sample(model.module), torch.no_grad():
         before = _random_state()
         pieces = [batch, split_batch(batch, 0, 2), split_batch(batch, 1, 2)]
-        found = [piece.evaluate(piece.module(*piece.args, **piece.kwargs), piece.targets) for piece in pieces]
+        with running(model.name):
+            found = [piece.evaluate(piece.module(*piece.args, **piece.kwargs), piece.targets) for piece in pieces]
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(), strict=True)):
             return None
     values = [float(loss) for loss, _ in found]

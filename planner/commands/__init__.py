@@ -66,7 +66,8 @@ def _run(arguments: list[str]) -> int:
     if chosen not in COMMANDS:
         _top_parser().parse_args(arguments)  # --help and --version leave here
         known = ", ".join(COMMANDS)
-        raise UsageError(f"{chosen or 'no command'!r} is no command; the commands are {known}")
+        found = f"{chosen!r} is no command" if chosen else "a command is needed"
+        raise UsageError(f"{found}; the commands are {known}")
     module = import_module(f"planner.commands.{_MODULES.get(chosen, chosen)}")
     parser = Parser(prog=f"penstock {chosen}", description=module.__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip

@@ -5,6 +5,7 @@ import math
 from fractions import Fraction
 
 GIB = 2**30
+LONGEST_NS = 86_400 * 10**9
 
 
 def positive(text: str) -> int:
@@ -19,13 +20,13 @@ def positive(text: str) -> int:
 
 
 def nanoseconds(text: str) -> int:
-    """Read a time in whole nanoseconds, 0 or more."""
+    """Read a time in whole nanoseconds, a day at most: sums over all micro-batches must fit 64 bits."""
     try:
         value = int(text)
     except ValueError:
         value = -1
-    if not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"found {text!r}; whole nanoseconds, 0 or more, are needed")
+    if not 0 <= value <= LONGEST_NS:
+        raise argparse.ArgumentTypeError(f"found {text!r}; whole nanoseconds from 0 to {LONGEST_NS} (a day) are needed")
     return value
 
 
@@ -48,9 +49,13 @@ def exact_amount(text: str) -> Fraction:
 
 def seconds(text: str) -> float:
     """Read a time limit in seconds, 0 or more."""
-    if text.strip() in ("0", "0.0"):
-        return 0.0
-    return amount(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (value >= 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"found {text!r}; seconds, 0 or more, are needed")
+    return value
 
 
 def gibibytes(text: str) -> int:

@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING
 
 from costmodel.cost_model import OPTIMIZER_STATES
-from costmodel.errors import ReadableButWrong
 from planner.commands.answer import Answer, mebibytes, milliseconds, percent, say
 from planner.commands.flags import amount, gibibytes, positive, seconds
 
@@ -53,9 +52,7 @@ def run(args: argparse.Namespace) -> Answer:
     elapsed = time.perf_counter() - start
     problems = check_plan(found, problem.profile.graph)
     if problems:
-        raise ReadableButWrong(
-            f"a bug of Penstock's: the checker refuses the plan, which was not written: {problems[0].message}"
-        )
+        raise RuntimeError(f"the checker refuses the plan, which was not written: {problems[0].message}")
     write_plan(args.output, found)
     interrupted = found.search.limited_by == "interrupted"
     return Answer(_body(found, elapsed), _text(args.output, found, elapsed), 130 if interrupted else 0)

@@ -95,7 +95,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     elapsed = time.perf_counter() - start
     schedule = _closed(compute, costs)
     timeline = simulate(schedule, costs, p2p=args.p2p, optimizer_mode=args.optimizer_mode)
-    _check_limit(args.schedule, timeline, limit, share_bytes)
+    _check_limit(args, timeline, limit, share_bytes)
     extra: dict[str, object] = {"search_seconds": elapsed} if SCHEDULES[args.schedule].synthesis else {}
     if share_bytes:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
@@ -132,16 +132,17 @@ def _closed(schedule: "Schedule", costs: "Costs") -> "Schedule":
     return close_step(schedule, reduces, any(stage.optimizer_ns for stage in costs.stages))
 
 
-def _check_limit(name: str, timeline: "Timeline", limit: int | None, share_bytes: int) -> None:
+def _check_limit(args: argparse.Namespace, timeline: "Timeline", limit: int | None, share_bytes: int) -> None:
     """Refuse a fixed order that needs more than the limit."""
     peak = max(timeline.peak_memory_bytes)
     if limit is None or peak <= limit:
         return
     rank = timeline.peak_memory_bytes.index(peak)
-    needed, allowed = (f"{x / share_bytes:g} activation shares" if share_bytes else f"{x} bytes" for x in (peak, limit))
+    unit = "activation shares" if share_bytes else "bytes"
+    needed, allowed = peak / (share_bytes or 1), float(args.memory_limit)
     raise NoPlanFits(
-        f"{name} needs {needed} on rank {rank}, the limit is {allowed}; raise --memory-limit by the difference "
-        "or choose a schedule that plans within a limit (zb-auto)"
+        f"{args.schedule} needs {needed:g} {unit} on rank {rank}, the limit is {allowed:g}; raise --memory-limit by the "
+        "difference or choose a schedule that plans within a limit (zb-auto)"
     )
 
 

@@ -127,7 +127,7 @@ class Evaluator:
         layout = self.pricing.graph(partition) if shape == GRAPH else self.pricing.chain(partition)
         costs = layout.costs
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
-        reduces = tuple(stage.reduce_ns > 0 for stage in costs.stages)
+        reduces = layout.reduces
         backward = tuple(stage.backward for stage in costs.stages)
         key: tuple[object, ...] = (schedule, edges, reduces, backward)
         if schedule == EAGER:
