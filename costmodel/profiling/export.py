@@ -32,7 +32,7 @@ CAPTURE_SAMPLES = 2
 _HINTS = (
     ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
     ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
-    ("fake tensor", "a kernel of your own needs torch.library.register_fake"),
+    ("fake tensor", "a kernel of your own must be given a fake one with register_fake of torch's library module"),
     ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
 )
 """What to change, by words of export's message; the first that fits."""

@@ -7,29 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-
-class Block(nn.Module):
-    """One causal pre-norm transformer layer on (batch, sequence, hidden)."""
-
-    def __init__(self, hidden: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.norm_attention = nn.LayerNorm(hidden)
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.project = nn.Linear(hidden, hidden)
-        self.norm_ffn = nn.LayerNorm(hidden)
-        self.up = nn.Linear(hidden, 4 * hidden)
-        self.down = nn.Linear(4 * hidden, hidden)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (batch, sequence, hidden) to the same shape."""
-        batch, sequence, hidden = x.shape
-        heads = self.qkv(self.norm_attention(x)).view(batch, sequence, 3, self.num_heads, -1)
-        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
-        out: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_ffn(x))))
-        return out
+from costmodel.zoo.layers import FusedLayer
 
 
 class Decoder(nn.Module):
@@ -41,7 +19,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, hidden)
         self.positions = nn.Embedding(sequence, hidden)
-        self.layers = nn.Sequential(*(Block(hidden, num_heads) for _ in range(num_layers)))
+        self.layers = nn.Sequential(
+            *(FusedLayer(hidden, num_heads, 4 * hidden, causal=True) for _ in range(num_layers))
+        )
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Linear(hidden, vocabulary, bias=False)
         if tied:

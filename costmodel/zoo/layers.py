@@ -55,6 +55,30 @@ class Layer(nn.Module):
         return out
 
 
+class FusedLayer(nn.Module):
+    """A pre-norm transformer layer whose query, key and value are one matrix product."""
+
+    def __init__(self, hidden: int, num_heads: int, ffn: int, causal: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.norm_attention = nn.LayerNorm(hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.project = nn.Linear(hidden, hidden)
+        self.norm_ffn = nn.LayerNorm(hidden)
+        self.up = nn.Linear(hidden, ffn)
+        self.down = nn.Linear(ffn, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (batch, sequence, hidden) to the same shape."""
+        batch, sequence, hidden = x.shape
+        heads = self.qkv(self.norm_attention(x)).view(batch, sequence, 3, self.num_heads, -1)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.project(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+        out: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_ffn(x))))
+        return out
+
+
 class VisionTower(nn.Module):
     """Images (batch, 3, side, side) to patches (batch, patches, hidden) through transformer layers."""
 

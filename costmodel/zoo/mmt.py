@@ -6,31 +6,8 @@ concatenation. Leaves out the modalities' own encoders (patches, tokens): featur
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-
-class Layer(nn.Module):
-    """One pre-norm transformer layer on (batch, sequence, hidden)."""
-
-    def __init__(self, hidden: int, num_heads: int, ffn: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.norm_attention = nn.LayerNorm(hidden)
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.project = nn.Linear(hidden, hidden)
-        self.norm_ffn = nn.LayerNorm(hidden)
-        self.up = nn.Linear(hidden, ffn)
-        self.down = nn.Linear(ffn, hidden)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (batch, sequence, hidden) to the same shape."""
-        batch, sequence, hidden = x.shape
-        heads = self.qkv(self.norm_attention(x)).view(batch, sequence, 3, self.num_heads, -1)
-        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, sequence, hidden)
-        x = x + self.project(mixed)
-        out: torch.Tensor = x + self.down(F.gelu(self.up(self.norm_ffn(x))))
-        return out
+from costmodel.zoo.layers import FusedLayer
 
 
 class MultiModalTransformer(nn.Module):
@@ -41,7 +18,7 @@ class MultiModalTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.branches = nn.ModuleList(
-            nn.Sequential(*(Layer(hidden, num_heads, ffn) for _ in range(num_layers))) for _ in range(num_branches)
+            nn.Sequential(*(FusedLayer(hidden, num_heads, ffn) for _ in range(num_layers))) for _ in range(num_branches)
         )
         self.head = nn.Linear(num_branches * hidden, num_classes)
 
