@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.errors import InvalidInput
+from costmodel.work import Work
 
 LOSS = "loss"
 """Name and kind of the operator that computes the scalar loss."""
@@ -76,6 +77,8 @@ class Operator:
         Whether a gradient flows into it: False means that it has no backward at all.
     in_place : bool
         It changes (or is a view bound to) its producer's value, so it must share its producer's stage.
+    work : Work, optional
+        What it does for one sample, where that is known.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Operator:
     saved: tuple[SavedStorage, ...] = ()
     trainable: bool = True
     in_place: bool = False
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.links import LINKS_KEYS, Links
+from costmodel.work import Work
 
 PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 1
 
@@ -215,6 +216,7 @@ def _operator_to_json(operator: Operator, times: OperatorTimes) -> dict[str, obj
         "backward_input_ns": list(times.backward_input_ns),
         "backward_weight_ns": list(times.backward_weight_ns),
         "spread": list(times.spread),
+        **({"work": operator.work.to_json()} if operator.work else {}),
     }
 
 
@@ -225,7 +227,7 @@ _OPERATOR_KEYS = (
 
 
 def _operator(node: Node) -> Operator:
-    fields = node.members(_OPERATOR_KEYS, ("saved_fixed",))
+    fields = node.members(_OPERATOR_KEYS, ("saved_fixed", "work"))
     return Operator(
         name=fields["name"].text(),
         kind=fields["kind"].text(),
@@ -237,6 +239,7 @@ def _operator(node: Node) -> Operator:
         saved=_saved(fields["saved"], False) + _saved(fields.get("saved_fixed"), True),
         trainable=fields["trainable"].flag(),
         in_place=fields["in_place"].flag(),
+        work=Work.from_node(fields["work"]) if "work" in fields else None,
     )
 
 
@@ -251,7 +254,7 @@ def _saved(node: Node | None, fixed: bool) -> tuple[SavedStorage, ...]:
 
 
 def _times(node: Node) -> OperatorTimes:
-    fields = node.members(_OPERATOR_KEYS, ("saved_fixed",))
+    fields = node.members(_OPERATOR_KEYS, ("saved_fixed", "work"))
     return OperatorTimes(
         fields["forward_ns"].integers(),
         fields["backward_input_ns"].integers(),
