@@ -73,6 +73,12 @@ def _no_rank_is_left(num_cases: int) -> list[str]:
     return lost_rank_failures(num_cases)
 
 
+def _profiles_resume(num_cases: int) -> list[str]:
+    from tests.profiler_promises import interruption_failures
+
+    return interruption_failures(num_cases)
+
+
 PROMISES = [
     Promise(
         "engines-agree",
@@ -122,6 +128,13 @@ PROMISES = [
         6,
         80,
         _no_rank_is_left,
+    ),
+    Promise(
+        "profiles-resume",
+        "Profilings interrupted at random moments, kill -9 included, and resumed know the same and measure nothing twice",
+        3,
+        30,
+        _profiles_resume,
     ),
 ]
 """All promises; a new one is a row here."""
