@@ -1,7 +1,6 @@
-"""What an operator does for one sample, apart from any device: enough to price it where nothing was measured, and to
-say how it divides among devices.
+"""What an operator does for one sample, apart from any device.
 
-A measured profile need not say it; then only strategies that leave operators whole can be priced. Leaves out
+Enough to price it where nothing was measured, and to say how it divides among devices. A measured profile need not say it; then only strategies that leave operators whole can be priced. Leaves out
 times (`costmodel.roofline`) and what dividing costs (`costmodel.strategies`).
 """
 
