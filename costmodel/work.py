@@ -1,7 +1,8 @@
 """What an operator does for one sample, apart from any device.
 
-Enough to price it where nothing was measured, and to say how it divides among devices. A measured profile need not say it; then only strategies that leave operators whole can be priced. Leaves out
-times (`costmodel.roofline`) and what dividing costs (`costmodel.strategies`).
+Enough to price it where nothing was measured, and to say how it divides among devices. A measured profile need not
+say it; then only strategies that leave operators whole can be priced. Leaves out times (`costmodel.roofline`) and what
+dividing costs (`costmodel.strategies`).
 """
 
 from dataclasses import dataclass, fields
