@@ -131,7 +131,7 @@ PROMISES = [
     ),
     Promise(
         "profiles-resume",
-        "Profilings interrupted at random moments, kill -9 included, and resumed know the same and measure nothing twice",
+        "A profiling interrupted at random moments (kill -9 too) and resumed knows the same and measures nothing twice",
         3,
         30,
         _profiles_resume,

@@ -162,12 +162,14 @@ def at(amount: Amount, action_index: int) -> int:
     return amount if isinstance(amount, int) else amount[action_index]
 
 
-def read_costs(path: str | Path) -> Costs:
-    """Read a costs file (CONTRACT, "Costs")."""
+def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
+    """Read a costs file (CONTRACT, "Costs"); with a number of micro-batches lists must have one value an action."""
     root = read_json(path)
     top = document(root, COSTS_FORMAT, COSTS_VERSION, ("stages",), ("edges", "extra"))
     stages = top["stages"].items()
     fields = [node.members(_REQUIRED, _OPTIONAL) for node in stages]
+    for members in fields if num_microbatches else ():
+        _check_lengths(members, num_microbatches)
     edges = _edges(top["edges"]) if "edges" in top else tuple(EdgeCost(i, i + 1) for i in range(len(stages) - 1))
     return root.build(
         lambda: Costs(
@@ -182,6 +184,19 @@ def read_costs(path: str | Path) -> Costs:
 _REQUIRED = ("forward_ns", "backward_input_ns", "backward_weight_ns")
 _OPTIONAL = ("rank", "activation_bytes", "weight_activation_bytes", "static_bytes", "recompute_ns", "reduce_ns",
              "optimizer_ns", "microbatch_multiple", "backward")  # fmt: skip
+
+
+def _check_lengths(fields: dict[str, Node], num_microbatches: int) -> None:
+    """Refuse a list that has not one value an action, or as many for each slice of it."""
+    multiple = fields["microbatch_multiple"].integer(1) if "microbatch_multiple" in fields else 1
+    num_actions = max(1, num_microbatches // multiple)
+    for key in PER_ACTION:
+        if key in fields and isinstance(fields[key].value, list) and len(fields[key].items()) % num_actions:
+            found = len(fields[key].items())
+            raise InvalidInput(
+                f"{fields[key].file}: {fields[key].pointer}: found a list of {found} values; {num_actions} are needed, "
+                f"one an action ({num_microbatches} micro-batches, {multiple} an action)"
+            )
 
 
 def _stage(fields: dict[str, Node]) -> StageCost:

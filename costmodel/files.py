@@ -4,6 +4,7 @@ JSON and TOML become trees of `Node`, each of which knows its file and JSON poin
 names the place. Leaves out: what the fields mean (each type reads itself from a `Node`).
 """
 
+import codecs
 import gzip
 import io
 import json
@@ -152,8 +153,9 @@ def read_json(path: str | Path) -> Node:
 def read_toml(path: str | Path) -> Node:
     """Read a TOML file into a `Node`; the same rules as `read_json`."""
     file = str(path)
+    text = _read_text(Path(path))
     try:
-        value = tomllib.loads(_read_text(Path(path)), parse_float=_finite)
+        value = tomllib.loads(text, parse_float=_finite)
         _check_depth(value)
     except RecursionError:
         raise InvalidInput(f"{file}: nested too deeply; at most {MAX_DEPTH} levels are allowed") from None
@@ -239,6 +241,8 @@ def _read_text(path: Path) -> str:
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.GzipFile(fileobj=io.BytesIO(data)).read()
+        if data.startswith(codecs.BOM_UTF8):
+            raise InvalidInput(f"{path}: begins with a byte order mark; save it as UTF-8 without one (BOM)")
         return data.decode("utf-8")
     except FileNotFoundError:
         raise InvalidInput(f"{path}: there is no such file; check the name and the working folder") from None

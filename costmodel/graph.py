@@ -196,6 +196,8 @@ class OperatorGraph:
                     self._explain_order(tensor.producer, consumer)
 
     def _explain_order(self, producer: str, consumer: str) -> None:
+        if producer == consumer:
+            raise InvalidInput(f"operator {producer!r} reads its own output; drop it from that tensor's consumers")
         # An edge backwards in the list is a cycle only if the consumer also leads to the producer.
         parent = {self.index[consumer]: -1}
         queue = [self.index[consumer]]

@@ -37,6 +37,7 @@ BROKEN = [
     ("deep nesting", "[" * 100 + "]" * 100, "nested too deeply; at most 64 levels are allowed"),
     ("very deep nesting", "[" * 100_000 + "]" * 100_000, "nested too deeply; at most 64 levels are allowed"),
     ("deep objects", '{"a":' * 100 + "1" + "}" * 100, "nested too deeply; at most 64 levels are allowed"),
+    ("a byte order mark", b"\xef\xbb\xbf{}", "begins with a byte order mark; save it as UTF-8 without one (BOM)"),
     ("bytes that are no text", b'{"a": "\xff"}', "byte 7 is not UTF-8 text; is this the right file?"),
 ]
 
@@ -56,6 +57,7 @@ def test_toml_follows_the_same_rules(tmp_path: Path) -> None:
     assert refusal(path, "a = -inf") == "found -inf; only finite numbers are allowed"
     assert refusal(path, "a = 1e999") == "found 1e999; only finite numbers are allowed"
     assert refusal(path, "a = 1\na = 2").startswith("not TOML: ")
+    assert refusal(path, b"\xef\xbb\xbfa = 1").startswith("begins with a byte order mark")
     assert refusal(path, "a = " + "[" * 5000 + "]" * 5000) == "nested too deeply; at most 64 levels are allowed"
 
 

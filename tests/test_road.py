@@ -82,6 +82,10 @@ def back_edge(profile: dict[str, Any]) -> None:
     profile["tensors"].append({"name": "back", "producer": last, "consumers": [first], "bytes": [4, 8]})
 
 
+def own_reader(profile: dict[str, Any]) -> None:
+    profile["tensors"][0]["consumers"].append(profile["tensors"][0]["producer"])
+
+
 def unknown_operator(profile: dict[str, Any]) -> None:
     profile["tensors"][0]["consumers"] = ["no_such_operator"]
 
@@ -92,7 +96,12 @@ def not_a_number(profile: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [(back_edge, "cycle"), (unknown_operator, "no_such_operator"), (not_a_number, "NaN")],
+    [
+        (back_edge, "cycle"),
+        (own_reader, "reads its own output"),
+        (unknown_operator, "no_such_operator"),
+        (not_a_number, "NaN"),
+    ],
 )
 def test_a_wrong_profile_is_one_clear_error(road: Path, change: Any, says: str) -> None:
     path = broken(road, f"{says}.json", change)

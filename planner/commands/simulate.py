@@ -113,7 +113,7 @@ def _costs(args: argparse.Namespace) -> tuple["Costs", int]:
             raise UsageError(
                 f"--{given[0].replace('_', '-')} does not go with --costs, which gives every stage its own"
             )
-        return read_costs(args.costs), 0
+        return read_costs(args.costs, args.microbatches), 0
     if not args.ranks:
         raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
     chunks = args.chunks or 1
