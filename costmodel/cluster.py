@@ -1,7 +1,8 @@
 """The machines: device types, hosts in order of rank, and link groups apart from hosts.
 
 Two devices use the first (innermost) link whose group holds both. The same keys make the TOML file
-that people write and the JSON inside a plan. Leaves out what collectives cost.
+that people write and the JSON inside a plan. Leaves out what collectives cost (`costmodel.collectives`), the
+routes through a fabric, and links that differ between groups of one level.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from costmodel import catalogue
 from costmodel.errors import InvalidInput
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.links import LINKS_KEYS, SLOWEST_GBS, LinkClass, Links, SizeRange, read_links
@@ -41,7 +43,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
-    """A link that joins groups of `group` consecutive devices (0: all of them)."""
+    """A link that joins groups of `group` consecutive devices (0: all of them).
+
+    `bandwidth_gbs` is that of one device, one direction; `shared_gbs` (0: none) what all devices of one host share.
+    """
 
     name: str
     group: int
@@ -105,18 +110,44 @@ class Cluster:
         """Speed of a rank against its device type."""
         return dict(self.speeds).get(rank, 1.0)
 
+    @cached_property
+    def _devices_beside(self) -> tuple[int, ...]:
+        return tuple(host.devices for host in self.hosts for _ in range(host.count * host.devices))
+
+    def flow_gbs(self, rank: int, group: LinkGroup) -> float:
+        """What a device gets of a link when all devices of its host use it at once, 10^9 bytes a second."""
+        share = group.shared_gbs / self._devices_beside[rank] if group.shared_gbs else group.bandwidth_gbs
+        return min(group.bandwidth_gbs, share)
+
+    def within_hosts(self, group: LinkGroup) -> bool:
+        """Whether each group of this link lies within one host."""
+        return bool(group.group) and all(host.devices % group.group == 0 for host in self.hosts)
+
     def link_between(self, first: int, second: int) -> LinkGroup:
         """Innermost link whose group holds both ranks."""
         return next(g for g in self.groups if not g.group or first // g.group == second // g.group)
 
     def p2p_ns(self, first: int, second: int, size_bytes: int) -> int:
-        """Time of one transfer between two ranks; 0 within a rank."""
+        """Time of one transfer alone between two ranks; 0 within a rank.
+
+        A measured time counts for pairs joined by the link that it was measured on, that of ranks 0 and 1. Devices
+        that reach each peer at less than their full rate (catalogue: `pair_gbs`) send at that rate.
+        """
         if first == second:
             return 0
-        if self.links and "p2p" in self.links.classes:
-            return self.links.classes["p2p"].time_ns(size_bytes)
         group = self.link_between(first, second)
-        return LinkClass((SizeRange(0, group.latency_ns, group.bandwidth_gbs),)).time_ns(size_bytes)
+        if self.links and "p2p" in self.links.classes and group == self.link_between(0, 1):
+            return self.links.classes["p2p"].time_ns(size_bytes)
+        rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
+        return LinkClass((SizeRange(0, group.latency_ns, min(rate for rate in rates if rate)),)).time_ns(size_bytes)
+
+    def _pair_gbs(self, rank: int) -> float:
+        name = self._types[rank].catalogue
+        return catalogue.device(name).pair_gbs if name else 0.0
+
+    def host_ns(self, first: int, second: int, size_bytes: int) -> int:
+        """Time that either of two ranks loses to its end of a message; 0 within a rank, or where it was not measured."""
+        return 0 if first == second or not self.links else self.links.host_ns(size_bytes)
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON that stands in a plan: the keys of the TOML file."""

@@ -74,6 +74,10 @@ class CostModel:
         """Time of a transfer between two ranks."""
         return self.cluster.p2p_ns(first, second, size_bytes)
 
+    def host_ns(self, first: int, second: int, tensors: Iterable[Tensor]) -> int:
+        """Time that either of two ranks loses to its end of the message of some tensors."""
+        return self.cluster.host_ns(first, second, sum(map(self.tensor_bytes, tensors)))
+
     @cached_property
     def forward_ns(self) -> tuple[int, ...]:
         """Forward of each operator."""

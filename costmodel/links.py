@@ -1,6 +1,7 @@
 """How long a transfer takes: latency and bandwidth by range of sizes, as measured or as given.
 
-Models one transfer alone on its link. Leaves out contention, which the simulator's mode ``links`` and
+Models one transfer alone on its link; class ``p2p_host`` is what one end of a message takes from a rank that computes
+meanwhile. Leaves out contention, which the simulator's mode ``links`` and
 the cluster's shared links add.
 """
 
@@ -12,7 +13,7 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 
 LINKS_FORMAT, LINKS_VERSION = "penstock-links", 1
-CLASSES = ("p2p", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+CLASSES = ("p2p", "p2p_host", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 SLOWEST_GBS = 1e-9
 """One byte a second: no link is slower, and times stay numbers that can be rounded."""
@@ -63,6 +64,10 @@ class Links:
     device: str
     num_ranks: int
     classes: Mapping[str, LinkClass]
+
+    def host_ns(self, size_bytes: int) -> int:
+        """Time that a rank loses to one end of a message, which holds a byte at least; 0 where it was not measured."""
+        return self.classes["p2p_host"].time_ns(max(1, size_bytes)) if "p2p_host" in self.classes else 0
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON body (without ``format`` and ``version``)."""

@@ -73,7 +73,7 @@ class Transport:
         while len(waiting) > MAX_UNSETTLED:
             self._settle(peer)
 
-    def receive(self, peer: int, templates: Sequence[Template], tag: int) -> Pending:
+    def receive(self, peer: int, templates: tuple[Template, ...], tag: int) -> Pending:
         """Start receiving the tensors of one message."""
         group, place = self._group(peer, self._rank, peer)
         message, tensors = empty_message(templates, self._wire_device)

@@ -71,12 +71,12 @@ class Wire:
         """Return the units that lie in the micro-batches [first, first + count)."""
         return [unit for unit in range(first, first + count) if unit in self.units]
 
-    def expected(self, key: Key) -> list[Template]:
+    def expected(self, key: Key) -> tuple[Template, ...]:
         """Return what a message of this edge holds."""
         templates = self.templates[self.units[key[3]]]
         if key[0] is Direction.FORWARD:
-            return list(templates)
-        return [templates[position] for position in self.gradients]
+            return templates
+        return tuple(templates[position] for position in self.gradients)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,23 @@
 
 An action of k micro-batches is priced as one micro-batch k times as large. A stage that recomputes runs its
 forward once more; its memory follows from R in the orders. ZeRO-1 keeps an even share of the optimizer's state
-on each replica, which gather the stepped parameters in half the time of an all-reduce. Leaves out orders.
+on each replica, which gather the stepped parameters in half the time of an all-reduce. Messages between different
+ranks take host time at both ends; where replicas make some of a stage's messages stay on a rank, its actions differ.
+Leaves out orders.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.cost_model import OPTIMIZER_STATES, CostModel
 from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.graph import OperatorGraph, Tensor
 from costmodel.strategy import StageConfig
-from planner.pricing import Layout, all_reduce_ns
+from planner.pricing import Layout, all_reduce_ns, with_host_time
 from planner.problem import Problem
+
+Ends = tuple[tuple[int, int], ...]
+"""Stage and number of the action at the two ends of a message."""
 
 Flows = Mapping[tuple[int, int], Sequence[int]]
 """Positions of the tensors on each edge of the stage graph."""
@@ -54,10 +59,11 @@ def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage])
     model = problem.cost_model(microbatch_size)
     reduces, reduce_ns = _reductions(model, stages, [cost.backward for cost in costs])
     priced = tuple(replace(cost, reduce_ns=ns) for cost, ns in zip(costs, reduce_ns, strict=True))
+    whole = Costs(priced, edges, tuple(s.ranks for s in stages), tuple(s.microbatch_multiple for s in stages))
     return Layout(
         tuple(stage.operators for stage in stages),
         tuple(map(tuple, flows.values())),
-        Costs(priced, edges, tuple(s.ranks for s in stages), tuple(s.microbatch_multiple for s in stages)),
+        _with_host_time(problem, microbatch_size, whole, flows),
         reduces,
     )
 
@@ -95,6 +101,42 @@ def _edge(
     size = sum(model.tensor_bytes(tensor) for tensor in tensors)
     p2p_ns = max(model.p2p_ns(mine, theirs, size) for mine in source.ranks for theirs in target.ranks)
     return EdgeCost(*ends, p2p_ns, size, any(tensor.gradient for tensor in tensors))
+
+
+def _with_host_time(problem: Problem, microbatch_size: int, costs: Costs, flows: Flows) -> Costs:
+    """Add to F and I of each stage what the messages of each of its actions take."""
+    num_microbatches = problem.global_batch // microbatch_size
+    forward = [[0] * -(-num_microbatches // multiple) for multiple in costs.multiples]
+    backward = [row.copy() for row in forward]
+    tensors = problem.profile.graph.tensors
+    models = {count: problem.cost_model(microbatch_size * count) for count in range(1, max(costs.multiples) + 1)}
+    for edge, carried in zip(costs.edges, flows.values(), strict=True):
+        row = [tensors[t] for t in carried]
+        back = [tensor for tensor in row if tensor.gradient]
+        for groups, count in _messages(costs, edge, num_microbatches):
+            sender, receiver = (_rank_of(costs, stage, group) for stage, group in groups)
+            there_ns = models[count].host_ns(sender, receiver, row)
+            back_ns = models[count].host_ns(sender, receiver, back) if back else 0
+            for stage, group in groups:
+                forward[stage][group] += there_ns
+                backward[stage][group] += back_ns
+    return replace(costs, stages=tuple(map(with_host_time, costs.stages, forward, backward)))
+
+
+def _messages(costs: Costs, edge: EdgeCost, num_microbatches: int) -> Iterator[tuple[Ends, int]]:
+    """Yield each message of an edge: its action's stage and number at both ends, and the micro-batches in it."""
+    ends = (edge.source, edge.target)
+    sizes = [costs.multiples[stage] for stage in ends]
+    first = 0
+    while first < num_microbatches:
+        groups = [first // size for size in sizes]
+        stop = min((group + 1) * size for group, size in zip(groups, sizes, strict=True))
+        yield tuple(zip(ends, groups, strict=True)), stop - first
+        first = stop
+
+
+def _rank_of(costs: Costs, stage: int, group: int) -> int:
+    return costs.ranks[stage][group % len(costs.ranks[stage])]
 
 
 def _reductions(

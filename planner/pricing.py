@@ -2,14 +2,15 @@
 
 As a graph, a stage sends each tensor straight to every stage that reads it. As a chain (stages in one
 line), a tensor passes through every stage on its way, which receives, holds and sends it on. Stage i runs
-on rank i. Leaves out orders and time.
+on rank i. All tensors of an edge travel as one message, which takes host time at both ends: from F the outputs,
+from I the gradients. Leaves out orders and time.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.cost_model import CostModel
-from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.costs import Amount, Costs, EdgeCost, StageCost
 from costmodel.graph import Tensor
 from planner.prepare import Atoms
 
@@ -45,6 +46,7 @@ class Pricing:
         self.model, self.atoms = model, atoms
         self._tensors = model.profile.graph.tensors
         self._known: dict[tuple[int, tuple[int, ...], bool], StageCost] = {}
+        self._known_host_ns: dict[tuple[int, ...], tuple[int, int]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._shared = _shared_parameters(atoms)
 
@@ -80,7 +82,7 @@ class Pricing:
             self._stage(mask, tuple(sorted(row)), back)
             for mask, row, back in zip(masks, received, returns, strict=True)
         ]
-        priced, tied = self._with_reductions(partition, stages)
+        priced, tied = self._with_reductions(partition, self._with_host_time(stages, carried))
         return Layout(
             tuple(self._operators(mask) for mask in masks),
             tuple(tuple(carried[ends]) for ends in edges),
@@ -110,6 +112,30 @@ class Pricing:
         gradient = any(tensor.gradient for tensor in tensors)
         return EdgeCost(*ends, self.model.p2p_ns(*ends, size), size, gradient)
 
+    def _with_host_time(
+        self, stages: Sequence[StageCost], carried: Mapping[tuple[int, int], Sequence[int]]
+    ) -> list[StageCost]:
+        """Add what its messages take from each stage: the outputs from F, the gradients from I."""
+        forward, backward = [0] * len(stages), [0] * len(stages)
+        for ends, row in carried.items():
+            there_ns, back_ns = self._host_ns(tuple(row))
+            for stage in ends:
+                forward[stage] += there_ns
+                backward[stage] += back_ns
+        return [
+            with_host_time(stage, [there_ns], [back_ns])
+            for stage, there_ns, back_ns in zip(stages, forward, backward, strict=True)
+        ]
+
+    def _host_ns(self, tensors: tuple[int, ...]) -> tuple[int, int]:
+        """Return what one end loses to the message of these tensors, and to that of their gradients."""
+        if tensors not in self._known_host_ns:
+            row = [self._tensors[t] for t in tensors]
+            back = [tensor for tensor in row if tensor.gradient]
+            host_ns = self.model.host_ns
+            self._known_host_ns[tensors] = host_ns(0, 1, row), host_ns(0, 1, back) if back else 0
+        return self._known_host_ns[tensors]
+
     def _with_reductions(
         self, partition: Partition, stages: Iterable[StageCost]
     ) -> tuple[list[StageCost], Container[int]]:
@@ -126,6 +152,21 @@ class Pricing:
         for stage, size in tied.items():
             priced[stage] = replace(priced[stage], reduce_ns=all_reduce_ns(self.model, most[stage], size))
         return priced, tied
+
+
+def with_host_time(stage: StageCost, forward: Sequence[int], backward: Sequence[int]) -> StageCost:
+    """Add host times to the F and I of a stage, one value each or one an action."""
+    return replace(
+        stage,
+        forward_ns=_plus(stage.forward_ns, forward),
+        backward_input_ns=_plus(stage.backward_input_ns, backward),
+    )
+
+
+def _plus(amount: Amount, more: Sequence[int]) -> Amount:
+    base = (amount,) * len(more) if isinstance(amount, int) else amount
+    found = [a + b for a, b in zip(base, more, strict=True)]
+    return found[0] if len(set(found)) == 1 else tuple(found)
 
 
 def all_reduce_ns(model: CostModel, num_ranks: int, size_bytes: int) -> int:

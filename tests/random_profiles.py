@@ -19,12 +19,16 @@ def profile_of(
     saved_bytes: int = 4000,
     parameter_bytes: int = 20_000,
     latency_ns: int = 50,
+    host_ns: int = 0,
     in_place: frozenset[int] = frozenset(),
     frozen: frozenset[int] = frozenset(),
     tied: Sequence[tuple[int, int]] = (),
     whole: Whole | None = None,
 ) -> Profile:
-    """Return a profile whose i-th operator works `works[i]` ns forward a sample and twice that backward."""
+    """Return a profile whose i-th operator works `works[i]` ns forward a sample and twice that backward.
+
+    A message takes `host_ns` and a nanosecond for each 10 bytes from each of its ends, if that is given.
+    """
     names = [f"op{i}" for i in range(len(works))]
     consumers: dict[int, list[int]] = {}
     for source, target in edges:
@@ -64,7 +68,9 @@ def profile_of(
         )
         for i, w in enumerate(works)
     )
-    link = LinkClass((SizeRange(0, latency_ns, 1.0),))
+    classes = {"p2p": LinkClass((SizeRange(0, latency_ns, 1.0),))}
+    if host_ns:
+        classes["p2p_host"] = LinkClass((SizeRange(0, host_ns, 10.0),))
     return Profile(
         OperatorGraph("made-up", operators, tensors, parameters),
         Device("cpu", "tester", 2**40),
@@ -72,7 +78,7 @@ def profile_of(
         sizes,
         times,
         whole or Whole(tuple(3 * sum(works) * s for s in sizes)),
-        Links("gloo", "cpu", 2, {"p2p": link}),
+        Links("gloo", "cpu", 2, classes),
     )
 
 

@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from costmodel.errors import UsageError
-from costmodel.links import LinkClass
+from costmodel.links import LinkClass, Links, SizeRange, read_links, write_links
 from costmodel.profiling.links import SIZES_BYTES, fit_ranges, measure_links
+from costmodel.profiling.links_host import HOST_SIZES_BYTES
 
 
 def test_two_local_ranks_are_measured_at_every_size():
@@ -15,6 +16,25 @@ def test_two_local_ranks_are_measured_at_every_size():
     assert [size for size, _ in table] == list(SIZES_BYTES)
     assert all(ns > 0 for _, ns in table)
     assert (links.backend, links.num_ranks) == ("gloo", 2)
+
+
+def test_the_time_that_a_message_takes_from_a_computing_rank_is_measured_by_size():
+    table = measure_links(2, "cpu", ("p2p_host",)).classes["p2p_host"].table
+    assert [size for size, _ in table] == list(HOST_SIZES_BYTES)
+    assert all(ns > 0 for _, ns in table)
+
+
+def test_links_without_host_time_price_none_and_an_empty_message_is_a_byte():
+    host = LinkClass((SizeRange(0, 300_000, 1.0),))
+    assert Links("gloo", "cpu", 2, {}).host_ns(4096) == 0
+    assert Links("gloo", "cpu", 2, {"p2p_host": host}).host_ns(4096) == 304_096
+    assert Links("gloo", "cpu", 2, {"p2p_host": host}).host_ns(0) == 300_001
+
+
+def test_a_links_file_keeps_host_time(tmp_path):
+    links = Links("gloo", "cpu", 2, {"p2p_host": LinkClass((SizeRange(0, 300_000, 1.0),), ((4096, 304_096),))})
+    write_links(tmp_path / "links.json", links)
+    assert read_links(tmp_path / "links.json") == links
 
 
 def test_a_fit_of_latency_and_bandwidth_gives_them_back():

@@ -40,7 +40,8 @@ def test_every_plan_by_pins_passes_the_checker(tmp_path, start):
     planned = 0
     for seed in range(start, start + 20):
         rng = Random(seed)
-        profile = random_profile(rng, rng.randint(3, 12), frozen=frozenset(range(rng.choice([0, 0, 2]))))
+        frozen = frozenset(range(rng.choice([0, 0, 2])))
+        profile = random_profile(rng, rng.randint(3, 12), frozen=frozen, host_ns=rng.choice([0, 500]))
         num_devices = rng.randint(1, 4)
         (tmp_path / "pins.toml").write_text(random_pins(rng, profile.graph, num_devices))
         name = rng.choice(["auto", "auto", "auto", *SCHEDULES])

@@ -41,6 +41,7 @@ PROFILES = {
     "U-Net": u_net(6),
     "chain": chain(10),
     "random": random_profile(Random(5), 16),
+    "host time": u_net(6, host_ns=150),
     "tied": profile_of([900, 500, 700, 800], [(0, 1), (1, 2), (2, 3)], tied=[(0, 3)]),
     "frozen source": profile_of([900, 500, 700, 800], [(0, 2), (1, 2), (2, 3)], frozen=frozenset({0})),
     "one operator": profile_of([900], []),

@@ -57,8 +57,9 @@ def tiny(seed: int) -> Profile:
     frozen = frozenset(rng.sample(range(size - 1), 1)) if rng.random() < 0.3 else frozenset()
     tied = [(0, size - 1)] if rng.random() < 0.3 else []
     profile = random_profile(
-        rng, size, whole=whole, tied=tied, latency_ns=rng.choice((0, 300, 2000)), tensor_bytes=rng.choice((10, 900))
-    )
+        rng, size, whole=whole, tied=tied, latency_ns=rng.choice((0, 300, 2000)), tensor_bytes=rng.choice((10, 900)),
+        host_ns=rng.choice((0, 200, 900)),
+    )  # fmt: skip
     if not frozen:
         return profile
     operators, times = list(profile.graph.operators), list(profile.times)

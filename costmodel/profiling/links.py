@@ -1,8 +1,9 @@
 """Measuring links: how long one transfer takes between the ranks at hand, by size.
 
 A point-to-point time is half a round trip of isend and irecv: from the end of the sender's action until
-the receiver may start. Collectives are timed from a common start to the last rank's end, by the bytes
-of the whole buffer. Leaves out contention between transfers.
+the receiver may start; what a message takes from ranks that compute is measured in `links_host`. Collectives
+are timed from a common start to the last rank's end, by the bytes of the whole buffer. Leaves out
+contention between transfers.
 """
 
 import os
@@ -20,6 +21,7 @@ from torch.multiprocessing.spawn import spawn
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.link_fit import Table, fit_ranges
 from costmodel.links import LinkClass, Links
+from costmodel.profiling.links_host import HOST_SIZES_BYTES, host_ns
 
 SIZES_BYTES = tuple(1024 * 4**i for i in range(8))
 """1 KiB to 16 MiB."""
@@ -28,6 +30,9 @@ BYTES_A_SIZE = 32 * 2**20
 """Bytes moved at one size: repetitions follow from it, within MIN_REPEATS and MAX_REPEATS."""
 
 MIN_REPEATS, MAX_REPEATS = 3, 60
+
+FOR_PLANS = ("p2p", "p2p_host", "all_reduce")
+"""Classes that plans are priced with."""
 
 IN_A_ROW = 4
 """Transfers between two barriers: ranks leave a barrier at different times."""
@@ -41,7 +46,7 @@ class _Setting:
     result: str
 
 
-def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, ...] = ("p2p", "all_reduce")) -> Links:
+def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, ...] = FOR_PLANS) -> Links:
     """Measure links between `num_ranks` local processes, or between torchrun's ranks under torchrun.
 
     Parameters
@@ -113,7 +118,14 @@ def _backend(device: str) -> str:
 
 def _tables(device: str, classes: tuple[str, ...]) -> dict[str, Table]:
     """Measure on every rank; rank 0's tables count."""
-    return {name: tuple((size, _measure(_TRANSFERS[name], size, device)) for size in SIZES_BYTES) for name in classes}
+    return {name: _table(name, device) for name in classes}
+
+
+def _table(name: str, device: str) -> Table:
+    if name == "p2p_host":
+        dist.barrier()
+        return tuple((size, host_ns(size, device)) for size in HOST_SIZES_BYTES)
+    return tuple((size, _measure(_TRANSFERS[name], size, device)) for size in SIZES_BYTES)
 
 
 def _measure(transfer: Callable[[torch.Tensor], int], size: int, device: str) -> int:
