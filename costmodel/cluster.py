@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from costmodel import catalogue
 from costmodel.errors import InvalidInput
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.links import LINKS_KEYS, SLOWEST_GBS, LinkClass, Links, SizeRange, read_links
+
+if TYPE_CHECKING:
+    from costmodel.collectives.price import Price
 
 CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
 GIB = 2**30
@@ -65,8 +69,8 @@ class Cluster:
     Raises
     ------
     InvalidInput
-        On an unknown device type, a group that does not divide the devices, or two devices that no
-        link joins.
+        On an unknown device type or catalogue id, a group that does not divide the devices or does not hold whole
+        groups of the link before it, or two devices that no link joins.
     """
 
     devices: tuple[DeviceType, ...]
@@ -76,6 +80,9 @@ class Cluster:
     links: Links | None = None
 
     def __post_init__(self) -> None:
+        for device in self.devices:
+            if device.catalogue:
+                catalogue.device(device.catalogue)
         known = {device.name for device in self.devices}
         for host in self.hosts:
             if host.device not in known:
@@ -111,11 +118,16 @@ class Cluster:
         return dict(self.speeds).get(rank, 1.0)
 
     @cached_property
+    def collectives(self) -> "dict[tuple[str, tuple[int, ...]], Price]":
+        """Prices of collectives by name and ranks, as far as `costmodel.collectives` has been asked for them."""
+        return {}
+
+    @cached_property
     def _devices_beside(self) -> tuple[int, ...]:
         return tuple(host.devices for host in self.hosts for _ in range(host.count * host.devices))
 
     def flow_gbs(self, rank: int, group: LinkGroup) -> float:
-        """What a device gets of a link when all devices of its host use it at once, 10^9 bytes a second."""
+        """Return what a device gets of a link when all of its host use it at once, 10^9 bytes a second."""
         share = group.shared_gbs / self._devices_beside[rank] if group.shared_gbs else group.bandwidth_gbs
         return min(group.bandwidth_gbs, share)
 
@@ -139,7 +151,8 @@ class Cluster:
         if self.links and "p2p" in self.links.classes and group == self.link_between(0, 1):
             return self.links.classes["p2p"].time_ns(size_bytes)
         rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
-        return LinkClass((SizeRange(0, group.latency_ns, min(rate for rate in rates if rate)),)).time_ns(size_bytes)
+        rate = min(rate for rate in rates if rate)
+        return LinkClass((SizeRange(0, group.latency_ns, rate),)).time_ns(size_bytes)
 
     def _pair_gbs(self, rank: int) -> float:
         name = self._types[rank].catalogue
@@ -190,6 +203,13 @@ class Cluster:
                     f"link {group.name!r} joins groups of {group.group} devices, which does not divide the "
                     f"{self.num_devices} devices; choose a divisor, or 0 for all of them"
                 )
+        sizes = [group.group or self.num_devices for group in self.groups]
+        for inner, outer, group in zip(sizes, sizes[1:], self.groups[1:], strict=False):
+            if outer % inner:
+                raise InvalidInput(
+                    f"link {group.name!r} joins groups of {outer} devices, which do not hold whole groups of {inner} of "
+                    "the link before it; list links innermost first, each group a multiple of the one before"
+                )
         if self.groups and all(0 < g.group < self.num_devices for g in self.groups):
             raise InvalidInput(
                 f"no link joins all {self.num_devices} devices; give an outermost [[link]] with group = 0"
@@ -235,13 +255,17 @@ def _cluster(top: Mapping[str, Node], links: Links | None) -> Cluster:
 
 
 def _device(node: Node) -> DeviceType:
-    fields = node.members(("name", "memory_gib"), ("type", "catalogue"))
-    return DeviceType(
-        fields["name"].text(),
-        round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB),
-        fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda",
-        fields["catalogue"].text() if "catalogue" in fields else "",
-    )
+    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch."""
+    fields = node.members(("name",), ("memory_gib", "type", "catalogue"))
+    name = fields["catalogue"].text() if "catalogue" in fields else ""
+    if "memory_gib" in fields:
+        memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
+    elif name:
+        memory_bytes = fields["catalogue"].build(lambda: catalogue.device(name)).memory_bytes
+    else:
+        node.fail("a device needs memory_gib, or a catalogue id that says it")
+    kind = fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda"
+    return DeviceType(fields["name"].text(), memory_bytes, kind, name)
 
 
 def _host(node: Node) -> Host:

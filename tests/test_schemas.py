@@ -19,7 +19,7 @@ MEANING = (
     r"allowed are (cpu|a100)",  # a rank's device is one of the cluster's
     r"listed in order of their index",
     r"link (joins|'\w*' joins)|no \[\[link\]\]|no link joins|use the first",
-    r"the file defines|no devices",
+    r"the file defines|no devices|the catalogue has no",
     r"edge -?\d+ -> -?\d+|the edges form a cycle",
     r"the stages use the ranks|ranks are numbered",
     r"lies? between 0 and \d+$",  # a span's rank is one of the timeline's
