@@ -1,8 +1,9 @@
 """The measured timeline of a step: every rank's spans on one clock.
 
 Clocks of ranks on one host are one clock (Linux: CLOCK_MONOTONIC); between hosts the offset to rank 0 is
-estimated from the quickest of a few round trips. A receive's span is the time that its user waited for
-it; a send's is the call. Leaves out memory.
+estimated from the quickest of a few round trips. A send's span is the call; a receive has two, the call that
+posts it and the time that its user waited for it. A sum of gradients (or of the losses' weights) likewise has its
+start and its wait. Leaves out memory.
 """
 
 import json

@@ -79,6 +79,7 @@ class Worker:
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         self.spans: list[RawSpan] = []
         self._emulate = emulate
+        self._posting_ns = 0
         self._optimizers: dict[int, StageOptimizer] = {}
         if any(action.kind is Kind.OPT for action in self.order):
             make = optimizer or planned_optimizer(plan)
@@ -128,6 +129,7 @@ class Worker:
         self.program.mailbox.waits.clear()
         self.reduction.begin()
         self._closed = False
+        self._posting_ns = 0
 
     def _do(self, instruction: Instruction) -> None:
         action = self.watch.at = instruction.action
@@ -135,10 +137,19 @@ class Worker:
         start = time.perf_counter_ns()
         instruction.execute(received)
         if self._emulate:
-            left = instruction.planned_ns - (time.perf_counter_ns() - start)
-            if left > 0:
-                time.sleep(left / 1e9)
+            self._hold(instruction, start)
         self.spans.append((action, instruction.stream, start, time.perf_counter_ns()))
+
+    def _hold(self, instruction: Instruction, start: int) -> None:
+        """Hold an action for its planned time, of which calls for messages since the last one have taken a part."""
+        spent = time.perf_counter_ns() - start
+        if instruction.stream in ("send", "receive"):
+            self._posting_ns += spent
+            return
+        left = instruction.planned_ns - spent - self._posting_ns
+        self._posting_ns = 0
+        if left > 0:
+            time.sleep(left / 1e9)
 
     def _optimize(self, stage: int) -> None:
         if not self._closed:
@@ -152,7 +163,9 @@ class Worker:
         self.reduction.finish()
         self.loss = self._own_loss()
         if self._weighted is not False and len(self.plan.orders) > 1:
+            start = time.perf_counter_ns()
             self.loss = self.total_loss()
+            self.reduction.waits.append((Action(Kind.REDUCE, max(self.stages)), start, time.perf_counter_ns()))
         self._weighted = self.loss.weighted
         if self._weighted:
             gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
@@ -160,11 +173,13 @@ class Worker:
                 torch._foreach_div_(gradients, self.loss.weight)
 
     def measured(self) -> list[RawSpan]:
-        """Return the last step's spans: actions, waits for messages and for sums of gradients."""
+        """Return the last step's spans: actions, waits for messages and for sums of gradients.
+
+        A receive has two: the call that posts it, and the later wait.
+        """
         waits = [(action, "receive", start, end) for action, start, end in self.program.mailbox.waits]
         sums = [(action, "collective", start, end) for action, start, end in self.reduction.waits]
-        posted = [span for span in self.spans if span[1] != "receive"]
-        return [*posted, *waits, *sums]
+        return [*self.spans, *waits, *sums]
 
     def excess_ns(self) -> int:
         """Return how much longer than planned the last step's actions took on this rank."""

@@ -1,40 +1,80 @@
-"""One figure of several plans: each one's stage graph and timeline on a common time axis, then the comparison."""
+"""One figure of several plans: each one's stage graph and timeline on a common time axis, then the comparison.
+
+Where a plan was run, the measured timeline stands under the predicted one.
+"""
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from planner.plan import Plan
-from planner.replay import depth, replay
+from planner.replay import depth
 from simulator.charts import (
     ComparedRow,
     comparison,
     gantt,
     gantt_height,
     new_figure,
+    pair_height,
+    predicted_and_measured,
     stage_graph_height,
     stage_graph_picture,
 )
 from simulator.schedule import stage_graph
+from simulator.timeline import Timeline
 
 COMPARISON_INCHES = 0.9
 """Height of the comparison, with this much more for every plan."""
 
 
-def compare_figure(plans: Sequence[tuple[str, Plan]]) -> Figure:
-    """Return the figure of (path, plan) pairs."""
-    graphs = [stage_graph(plan.costs()) for _, plan in plans]
-    timelines = [replay(plan) for _, plan in plans]
-    end_ns = max(timeline.step_time_ns for timeline in timelines)
-    heights = [h for g in graphs for h in (stage_graph_height(g), gantt_height(g.num_ranks))]
-    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(plans)])
-    rows = []
-    for i, ((path, plan), timeline) in enumerate(zip(plans, timelines, strict=True)):
-        name = Path(path).stem
-        title = f"{name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
-        stage_graph_picture(axes[2 * i], graphs[i], title=title)
-        gantt(axes[2 * i + 1], timeline, title=name, end_ns=end_ns)
-        rows.append(ComparedRow(name, timeline.step_time_ns, timeline.bubble_ratio, plan.search.lower_bound_ns))
-    comparison(axes[-1], rows)
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A plan with its predicted timeline, and the measured one and a note on it where there is one."""
+
+    name: str
+    plan: Plan
+    predicted: Timeline
+    measured: Timeline | None = None
+    note: str = ""
+
+    @property
+    def end_ns(self) -> int:
+        """When the longer of the timelines ends."""
+        return max(t.step_time_ns for t in (self.predicted, self.measured) if t)
+
+    @property
+    def height(self) -> float:
+        """A good height in inches for the timelines."""
+        return (pair_height if self.measured else gantt_height)(self.predicted.num_ranks)
+
+
+def compare_figure(pictures: Sequence[Picture]) -> Figure:
+    """Return the figure of some plans."""
+    graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
+    end_ns = max(picture.end_ns for picture in pictures)
+    heights = [h for g, p in zip(graphs, pictures, strict=True) for h in (stage_graph_height(g), p.height)]
+    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(pictures)])
+    for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
+        plan = picture.plan
+        title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
+        stage_graph_picture(axes[2 * i], graph, title=title)
+        _timelines(axes[2 * i + 1], picture, end_ns)
+    comparison(axes[-1], [_row(picture) for picture in pictures])
     return figure
+
+
+def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
+    if picture.measured:
+        predicted_and_measured(
+            ax, picture.predicted, picture.measured, title=picture.name, note=picture.note, end_ns=end_ns
+        )
+    else:
+        gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns)
+
+
+def _row(picture: Picture) -> ComparedRow:
+    step_ns, bound_ns = picture.predicted.step_time_ns, picture.plan.search.lower_bound_ns
+    measured_ns = picture.measured.step_time_ns if picture.measured else 0
+    return ComparedRow(picture.name, step_ns, picture.predicted.bubble_ratio, bound_ns, measured_ns)

@@ -80,6 +80,12 @@ class Action:
         return text
 
 
+def receive_of(send: Action) -> Action:
+    """Return the receive that takes what a SEND sends."""
+    kind = Kind.RECV_F if send.kind is Kind.SEND_F else Kind.RECV_B
+    return Action(kind, send.peer, send.microbatch, send.slice_index, send.stage)
+
+
 def parse_action(text: str) -> Action:
     """Read an action back from its text.
 

@@ -5,16 +5,18 @@ stream overlap, further tracks: complete events on one track never overlap. An a
 receive; memory is a counter. In a folder of one file a rank the events also look like kernels of GPU streams
 with a profiler step around them, which is what Holistic Trace Analysis (0.5) reads; transfers and reductions
 are then named as NCCL kernels, by which it tells communication from computation. Times are microseconds, as
-the format wants, with the nanoseconds as decimals; that tool rounds them to whole microseconds.
+the format wants, with the nanoseconds as decimals; that tool rounds them to whole microseconds. Several timelines
+stand one below the other in one file, their processes named after them.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.errors import UsageError
 from costmodel.files import write_text
-from simulator.actions import RECEIVES, SENDS, Action, Kind
+from simulator.actions import RECEIVES, SENDS, Kind, receive_of
 from simulator.timeline import STREAMS, Span, Timeline
 
 Event = dict[str, object]
@@ -23,6 +25,18 @@ KERNEL_OF = {
     **dict.fromkeys(SENDS | RECEIVES, "ncclDevKernel_SendRecv"),
     Kind.REDUCE: "ncclDevKernel_AllReduce",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a timeline stands among others: its first process and arrow, and what its processes are called."""
+
+    first_process: int = 0
+    first_arrow: int = 0
+    name: str = ""
+
+
+FIRST = _Place()
 
 
 def write_trace(path: str | Path, timeline: Timeline) -> None:
@@ -43,26 +57,46 @@ def write_trace(path: str | Path, timeline: Timeline) -> None:
     target = Path(path)
     if target.is_dir() or not target.suffix:
         for rank in range(timeline.num_ranks):
-            _write(
-                target / f"rank{rank}.json", rank_events(timeline, rank), {"distributedInfo": _place(timeline, rank)}
-            )
+            head = {"distributedInfo": _distributed_info(timeline, rank)}
+            _write(target / f"rank{rank}.json", rank_events(timeline, rank), head)
     elif target.name.endswith((".json", ".json.gz")):
         _write(target, trace_events(timeline), {"displayTimeUnit": "ms"})
     else:
         raise UsageError(f"{path}: a trace is written as .json, .json.gz, or into a folder; choose one of these")
 
 
-def trace_events(timeline: Timeline) -> list[Event]:
+def write_traces(path: str | Path, timelines: Sequence[tuple[str, Timeline]]) -> None:
+    """Write several named timelines into one ``.json`` or ``.json.gz`` file.
+
+    Raises
+    ------
+    UsageError
+        On another suffix.
+    """
+    target = Path(path)
+    if target.is_dir() or not target.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{path}: a trace of several timelines is one .json or .json.gz file; choose such a name")
+    events: list[Event] = []
+    process = arrow = 0
+    for name, timeline in timelines:
+        events += trace_events(timeline, _Place(process, arrow, f"{name}: "))
+        process, arrow = process + timeline.num_ranks, arrow + len(timeline.spans)
+    _write(target, events, {"displayTimeUnit": "ms"})
+
+
+def trace_events(timeline: Timeline, place: _Place = FIRST) -> list[Event]:
     """Return the events of all ranks: tracks, actions, arrows and memory."""
     events: list[Event] = []
     flows = _flows(timeline)
     for rank in range(timeline.num_ranks):
-        events += _names(rank)
+        process = place.first_process + rank
+        events += _names(process, f"{place.name}rank {rank}")
         for span, track in _tracks(timeline, rank):
-            events.append(_complete(span, track, str(span.action), span.stream, {}))
+            events.append({**_complete(span, track, str(span.action), span.stream, {}), "pid": process})
             if span in flows:
-                events.append(_arrow(span, track, flows[span]))
-    return [*events, *_counters(timeline, range(timeline.num_ranks))]
+                events.append({**_arrow(span, track, place.first_arrow + flows[span]), "pid": process})
+        events += [{**event, "pid": process} for event in _counters(timeline, rank)]
+    return events
 
 
 def rank_events(timeline: Timeline, rank: int) -> list[Event]:
@@ -70,26 +104,26 @@ def rank_events(timeline: Timeline, rank: int) -> list[Event]:
     end = max((span.end_ns for span in timeline.spans), default=0)
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ph": "X", "pid": 1000 + rank, "tid": 0,
             "ts": 0.0, "dur": end / 1000, "args": {}}  # fmt: skip
-    events: list[Event] = [*_names(rank), step]
+    events: list[Event] = [*_names(rank, f"rank {rank}"), step]
     for number, (span, track) in enumerate(_tracks(timeline, rank)):
         kernel = KERNEL_OF.get(span.action.kind)
         name = f"{kernel} {span.action}" if kernel else str(span.action)
         events.append(_complete(span, track, name, "kernel", {"stream": track, "correlation": number + 1}))
-    return [*events, *_counters(timeline, (rank,))]
+    return [*events, *_counters(timeline, rank)]
 
 
-def _place(timeline: Timeline, rank: int) -> dict[str, object]:
+def _distributed_info(timeline: Timeline, rank: int) -> dict[str, object]:
     return {"backend": "nccl", "rank": rank, "world_size": timeline.num_ranks}
 
 
-def _names(rank: int) -> Iterator[Event]:
-    """Yield the names of a rank and its tracks."""
-    yield {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}}
-    yield {"name": "process_sort_index", "ph": "M", "pid": rank, "args": {"sort_index": rank}}
+def _names(process: int, name: str) -> Iterator[Event]:
+    """Yield the names of a rank's process and its tracks."""
+    yield {"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}}
+    yield {"name": "process_sort_index", "ph": "M", "pid": process, "args": {"sort_index": process}}
     for stream in STREAMS:
         track = _track(stream, 0)
-        yield {"name": "thread_name", "ph": "M", "pid": rank, "tid": track, "args": {"name": stream}}
-        yield {"name": "thread_sort_index", "ph": "M", "pid": rank, "tid": track, "args": {"sort_index": track}}
+        yield {"name": "thread_name", "ph": "M", "pid": process, "tid": track, "args": {"name": stream}}
+        yield {"name": "thread_sort_index", "ph": "M", "pid": process, "tid": track, "args": {"sort_index": track}}
 
 
 def _track(stream: str, lane: int) -> int:
@@ -116,15 +150,11 @@ def _complete(span: Span, track: int, name: str, category: str, more: dict[str, 
 
 
 def _flows(timeline: Timeline) -> dict[Span, int]:
-    """Give both ends of each message one number."""
-    sends = {_receive_of(s.action): s for s in timeline.spans if s.action.kind in SENDS}
-    pairs = [(sends[s.action], s) for s in timeline.spans if s.action in sends]
+    """Give both ends of each message one number; a measured receive ends with the last of its spans, the wait."""
+    sends = {receive_of(s.action): s for s in timeline.spans if s.action.kind in SENDS}
+    receives = {s.action: s for s in timeline.spans if s.action in sends}
+    pairs = [(sends[action], span) for action, span in receives.items()]
     return {span: number for number, pair in enumerate(pairs) for span in pair}
-
-
-def _receive_of(action: Action) -> Action:
-    kind = Kind.RECV_F if action.kind is Kind.SEND_F else Kind.RECV_B
-    return Action(kind, action.peer, action.microbatch, action.slice_index, action.stage)
 
 
 def _arrow(span: Span, track: int, number: int) -> Event:
@@ -135,13 +165,12 @@ def _arrow(span: Span, track: int, number: int) -> Event:
     }  # fmt: skip
 
 
-def _counters(timeline: Timeline, ranks: Iterable[int]) -> Iterator[Event]:
-    for rank in ranks:
-        for time_ns, size in timeline.memory[rank] if timeline.memory else ():
-            yield {"name": "memory", "ph": "C", "pid": rank, "ts": time_ns / 1000, "args": {"bytes": size}}
+def _counters(timeline: Timeline, rank: int) -> Iterator[Event]:
+    for time_ns, size in timeline.memory[rank] if timeline.memory else ():
+        yield {"name": "memory", "ph": "C", "pid": rank, "ts": time_ns / 1000, "args": {"bytes": size}}
 
 
-def _write(path: Path, events: Iterable[Event], head: dict[str, object]) -> None:
+def _write(path: Path, events: Iterable[Event], head: Mapping[str, object]) -> None:
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in events)
     start = json.dumps(head, allow_nan=False)[:-1]
     write_text(path, f'{start}, "traceEvents": [\n{lines}\n]}}\n')

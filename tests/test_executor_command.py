@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+from collections import Counter
 
 import pytest
 
+from planner.commands import main
 from planner.plan import write_plan
-from simulator.actions import Kind
+from simulator.actions import RECEIVES, Kind
 from simulator.timeline import read_timeline
 from tests.executor_jobs import captured, make_plan
 from tests.executor_promises import Ranks, kill_problems, penstock_exit, stop_problems
@@ -54,6 +56,18 @@ def test_an_emulated_run_holds_each_action_for_its_planned_time(tmp_path):
     computed = [span for row in read_timeline(timeline).compute_spans for span in row]
     assert len(computed) == 3 * 3 * 4
     assert all(span.end_ns - span.start_ns >= 10_000_000 for span in computed)
+
+
+def test_compare_divides_the_difference_of_a_real_run_without_a_rest(plan_file, tmp_path, capsys):
+    timeline = tmp_path / "timeline.json"
+    found = Ranks(tmp_path, 3, plan_file, "--model", MODEL, "--steps", 2, "--timeline", timeline).finish()
+    assert [code for code, _, _ in found] == [0, 0, 0], found
+    receives = Counter(span.action for span in read_timeline(timeline).spans if span.action.kind in RECEIVES)
+    assert set(receives.values()) == {2}  # the call that posts it, and the wait
+    assert main(["compare", str(plan_file), "--measured", str(timeline), "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["rows"][0]["measured"]
+    difference_ns = measured["step_time_ns"] - measured["predicted_step_time_ns"]
+    assert [sum(parts.values()) for parts in measured["ranks"]] == [difference_ns] * 3
 
 
 def test_another_number_of_ranks_is_refused_before_any_communication(plan_file, tmp_path):

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
 from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture
-from simulator.charts.style import new_figure, save_figure
-from simulator.charts.timeline import gantt, gantt_height, predicted_and_measured
+from simulator.charts.style import figure_svg, new_figure, save_figure
+from simulator.charts.timeline import gantt, gantt_height, pair_height, predicted_and_measured
 from simulator.timeline import Timeline
 
 __all__ = [
@@ -19,10 +19,12 @@ __all__ = [
     "bubbles",
     "bubbles_height",
     "comparison",
+    "figure_svg",
     "gantt",
     "gantt_height",
     "memory",
     "new_figure",
+    "pair_height",
     "predicted_and_measured",
     "save_figure",
     "stage_graph_height",

@@ -154,10 +154,11 @@ def comparison(ax: Axes, rows: Sequence[ComparedRow], *, title: str = "step time
             ax.plot(row.measured_ns / 1e6, index, marker="D", color="white", markeredgecolor="black", markersize=6)
         end = max(step, row.measured_ns / 1e6)
         text = f"{milliseconds(row.step_time_ns)}, bubble {row.bubble_ratio:.1%}"
+        text += f"; measured {milliseconds(row.measured_ns)}" if row.measured_ns else ""
         ax.annotate(text, (end, index), (8, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE)
     _rows(ax, [row.name for row in rows])
     longest = max((max(row.step_time_ns, row.measured_ns) for row in rows), default=1)
-    time_axis(ax, int(1.3 * longest))
+    time_axis(ax, int((1.6 if any(row.measured_ns for row in rows) else 1.3) * longest))
     ax.set_xlabel("step time (ms)", fontsize=FONT_SIZE)
     ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
     _comparison_legend(ax, rows)

@@ -9,11 +9,13 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -110,10 +112,34 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise UsageError(f"{path}: a chart is written as {', '.join(FORMATS)}; choose one of these suffixes")
+    write_bytes(path, _content(figure, suffix))
+
+
+def figure_svg(figure: Figure) -> str:
+    """Return a figure as an ``<svg>`` element for a page; its text stays text."""
+    text = _content(figure, ".svg", "none").decode()
+    return text[text.index("<svg") :]
+
+
+def _content(figure: Figure, suffix: str, svg_text: Literal["path", "none"] = "path") -> bytes:
+    """Return the file; text of an SVG is drawn as paths unless `svg_text` is "none"."""
+    _settle(figure)
     buffer = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "penstock", "hatch.linewidth": HATCH_LINE_WIDTH}):
+    look: dict[Any, Any] = {"svg.hashsalt": "penstock", "svg.fonttype": svg_text, "hatch.linewidth": HATCH_LINE_WIDTH}
+    with mpl.rc_context(look):
         figure.savefig(buffer, format=suffix[1:], metadata=FORMATS[suffix])
-    write_bytes(path, buffer.getvalue())
+    return buffer.getvalue()
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the panels out once and round where they lie: the solver's last bits change from one time to the next."""
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+        for ax in figure.axes:
+            left, bottom, width, height = (round(part, 5) for part in ax.get_position().bounds)
+            ax.set_position((left, bottom, width, height))
 
 
 def time_axis(ax: Axes, end_ns: int) -> None:

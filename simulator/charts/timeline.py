@@ -44,6 +44,11 @@ def gantt_height(num_ranks: int) -> float:
     return 0.9 + ROW_INCHES * max(num_ranks, 3)
 
 
+def pair_height(num_ranks: int) -> float:
+    """Return a good height in inches for a predicted and a measured timeline."""
+    return 1.05 + 1.5 * ROW_INCHES * max(num_ranks, 2)
+
+
 def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool = False, end_ns: int = 0) -> Axes:
     """Draw a timeline.
 
@@ -74,12 +79,20 @@ def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool 
     return ax
 
 
-def predicted_and_measured(ax: Axes, predicted: Timeline, measured: Timeline, *, title: str = "") -> Axes:
-    """Draw two timelines of one plan on one axis: of each rank the predicted bars above the measured ones."""
-    _frame(ax, max(predicted.num_ranks, measured.num_ranks), max(_end(predicted), _end(measured)))
+def predicted_and_measured(
+    ax: Axes, predicted: Timeline, measured: Timeline, *, title: str = "", note: str = "", end_ns: int = 0
+) -> Axes:
+    """Draw two timelines of one plan on one axis: of each rank the predicted bars above the measured ones.
+
+    Calls that send and waits for messages are thin bars between the measured ones. `note` is a second line below the
+    title; `end_ns` the end of the time axis, to compare several pictures (0: the later end of the two).
+    """
+    _frame(ax, max(predicted.num_ranks, measured.num_ranks), max(end_ns, _end(predicted), _end(measured)))
     for lower, timeline in enumerate((predicted, measured)):
         for rank in range(timeline.num_ranks):
             row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
+            if lower:
+                _bars(ax, _of(timeline, rank, ("send", "receive")), _Row(row.bottom + 0.13, 0.14), {})
             _bars(ax, _of(timeline, rank, ("compute", "collective")), row, _chunks(timeline, rank))
             ax.text(
                 0, row.bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center", fontsize=FONT_SIZE - 2
@@ -87,11 +100,14 @@ def predicted_and_measured(ax: Axes, predicted: Timeline, measured: Timeline, *,
     ax.tick_params(axis="y", pad=46)
     error = predicted.step_time_ns / measured.step_time_ns - 1 if measured.step_time_ns else 0.0
     both = f"predicted {milliseconds(predicted.step_time_ns)}, measured {milliseconds(measured.step_time_ns)}"
-    summary = f"{both} ({error:+.1%})"
+    summary = f"{both} ({error:+.1%})" + (f"\n{note}" if note else "")
     ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
-    spans = (*predicted.spans, *measured.spans)
-    legend_beside(ax, _samples(s.action.kind for s in spans if s.stream in ("compute", "collective")))
+    legend_beside(ax, _samples(s.action.kind for s in (*_shown(predicted), *measured.spans)))
     return ax
+
+
+def _shown(timeline: Timeline) -> Iterable[Span]:
+    return (span for span in timeline.spans if span.stream in ("compute", "collective"))
 
 
 def _of(timeline: Timeline, rank: int, streams: Sequence[str]) -> list[Span]:

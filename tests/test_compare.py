@@ -1,0 +1,175 @@
+"""penstock compare: rows, measured timelines beside predicted ones, the page and the trace."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from costmodel.errors import DoesNotMatch
+from planner.commands import main
+from planner.measured import read_measured
+from planner.plan import write_plan
+from simulator.actions import RECEIVES, SENDS
+from simulator.timeline import Timeline, write_timeline
+from tests.measured_by_hand import measured_by_hand
+from tests.small_plan import PLAN
+
+MEASURED = measured_by_hand(PLAN)
+
+
+@pytest.fixture(name="files")
+def plan_and_timeline(tmp_path):
+    plan, timeline = tmp_path / "plan.json", tmp_path / "measured.json"
+    write_plan(plan, PLAN)
+    write_timeline(timeline, MEASURED)
+    return plan, timeline
+
+
+def compared(capsys, *words):
+    code = main(["compare", *map(str, words), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_four_parts_add_up_to_the_difference_between_measured_and_predicted(files, capsys):
+    plan, timeline = files
+    code, answer = compared(capsys, plan, "--measured", timeline)
+    (row,) = answer["rows"]
+    measured = row["measured"]
+    assert code == 0
+    assert row["step_time_ns"] == measured["predicted_step_time_ns"] == 124
+    assert measured["step_time_ns"] == MEASURED.step_time_ns
+    assert measured["error_percent"] == pytest.approx(100 * (124 - MEASURED.step_time_ns) / MEASURED.step_time_ns)
+    assert set(measured["difference_ns"]) == {"compute", "communication", "waiting", "python"}
+    assert sum(measured["difference_ns"].values()) == MEASURED.step_time_ns - 124
+    assert measured["ranks"][measured["rank"]] == measured["difference_ns"]
+    assert len(measured["ranks"]) == 4
+    # F takes 15 instead of 10 and B 25 instead of 20, twice each; the lowest stage comes first.
+    assert measured["drifts"][0] == {
+        "stage": 0, "kind": "B", "actions": 2, "predicted_ns": 40, "measured_ns": 50, "difference_ns": 10,
+    }  # fmt: skip
+
+
+def test_a_plan_that_was_not_run_has_nothing_measured(files, capsys):
+    plan, timeline = files
+    other = plan.with_name("other.json")
+    write_plan(other, PLAN)
+    _, answer = compared(capsys, plan, other, "--measured", timeline)
+    assert [row["measured"] is None for row in answer["rows"]] == [False, True]
+
+
+def test_people_read_the_difference_and_the_actions_furthest_from_the_plan(files, capsys):
+    plan, timeline = files
+    assert main(["compare", str(plan), "--measured", str(timeline)]) == 0
+    shown = capsys.readouterr().out
+    assert "measured minus predicted" in shown
+    assert "B of stage 0" in shown
+
+
+def without(timeline, kinds):
+    return Timeline(timeline.num_ranks, tuple(s for s in timeline.spans if s.action.kind not in kinds))
+
+
+def swapped(timeline):
+    """The first two actions of rank 0 the other way round."""
+    first, second = timeline.spans[:2]
+    spans = (replace(first, action=second.action), replace(second, action=first.action), *timeline.spans[2:])
+    return Timeline(timeline.num_ranks, spans)
+
+
+OTHERS = {
+    "ranks": (Timeline(5, MEASURED.spans), "measured on 5 ranks, and the plan has 4"),
+    "order": (swapped(MEASURED), "rank 0 did 0F1 where the plan has 0F0"),
+    "no sends": (without(MEASURED, SENDS), r"rank 0 did 0F1 where the plan has 0SEND_F0>1"),
+    "no receives": (without(MEASURED, RECEIVES), r"0RECV_B0<1 of rank 0 stands only in"),
+    "shorter": (Timeline(4, ()), "rank 0 did nothing more where the plan has 0F0"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_timeline_of_another_plan_is_refused(name, tmp_path):
+    timeline, message = OTHERS[name]
+    write_timeline(tmp_path / "other.json", timeline)
+    with pytest.raises(DoesNotMatch, match=message):
+        read_measured(tmp_path / "other.json", PLAN)
+
+
+def test_a_timeline_that_does_not_match_exits_6_with_one_line(files, capsys):
+    plan, timeline = files
+    write_timeline(timeline, swapped(MEASURED))
+    assert main(["compare", str(plan), "--measured", str(timeline)]) == 6
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "give the timeline that torchrun -m executor PLAN --timeline F wrote for this very plan" in line
+
+
+def test_more_timelines_than_plans_are_refused(files, capsys):
+    plan, timeline = files
+    code, answer = compared(capsys, plan, "--measured", timeline, "--measured", timeline)
+    assert (code, answer["exit"]) == (2, 2)
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of table cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.cells = [("", {})], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.tags[-1][0] in ("td", "th"):
+            self.cells.append(data.strip())
+
+
+def test_the_page_is_complete_in_itself(files, capsys):
+    plan, timeline = files
+    path = plan.with_name("page.html")
+    code, answer = compared(capsys, plan, "--measured", timeline, "--html", path)
+    assert (code, answer["html"]) == (0, str(path))
+    page = Page()
+    page.feed(path.read_text())
+    names = {tag for tag, _ in page.tags}
+    assert {"table", "svg", "style"} <= names
+    assert not names & {"script", "link", "img", "iframe", "object"}
+    targets = [value for _, attrs in page.tags for key, value in attrs.items() if key in ("src", "href", "xlink:href")]
+    assert targets
+    assert all(value.startswith("#") for value in targets)
+    assert not re.search(r"url\((?!#)|@import", path.read_text())
+    assert {"schedule", "graph-1f1b", "communication", "B of stage 0"} <= set(page.cells)
+
+
+def test_page_chart_and_trace_are_the_same_bytes_on_repeat(files, capsys):
+    plan, timeline = files
+    for name in "ab":
+        flags = [("--html", "html"), ("--chart", "svg"), ("--trace", "json")]
+        paths = [word for flag, suffix in flags for word in (flag, plan.with_name(f"{name}.{suffix}"))]
+        assert compared(capsys, plan, "--measured", timeline, *paths)[0] == 0
+    for suffix in ("html", "svg", "json"):
+        assert plan.with_name(f"a.{suffix}").read_bytes() == plan.with_name(f"b.{suffix}").read_bytes()
+
+
+def test_the_trace_holds_every_timeline_under_its_own_name(files, capsys):
+    plan, timeline = files
+    other, path = plan.with_name("chain.json"), plan.with_name("trace.json.out.json")
+    write_plan(other, PLAN)
+    compared(capsys, plan, other, "--measured", timeline, "--trace", path)
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    of = ("plan predicted", "plan measured", "chain")
+    assert names == {4 * i + rank: f"{name}: rank {rank}" for i, name in enumerate(of) for rank in range(4)}
+    # Arrows stay within a timeline, each from one send to one receive; a measured receive is two slices, one arrow.
+    ends = {}
+    for event in events:
+        if event["ph"] in "sf":
+            ends.setdefault(event["id"], []).append((event["ph"], event["pid"] // 4))
+    assert len(ends) == 3 * 16
+    assert all(sorted(pair) == [("f", pair[0][1]), ("s", pair[0][1])] for pair in ends.values())
+
+
+def test_a_trace_of_several_timelines_is_one_file(files, capsys):
+    code, answer = compared(capsys, files[0], "--trace", files[0].with_name("folder"))
+    assert code == 2
+    assert "one .json or .json.gz file" in answer["error"]
