@@ -44,7 +44,7 @@ def assemble(evaluator: Evaluator, candidate: Candidate, search: SearchResult, r
         prediction=_prediction(found),
         search=search,
         runs_on=() if problem.profile.extra.get("plan_only") else ("executor",),
-        provenance=provenance(problem),
+        provenance=provenance(problem, candidate.microbatch_size),
         extra={"choice": reason},
     )
 
@@ -73,8 +73,9 @@ def _prediction(found: Simulated) -> Prediction:
     return Prediction(times.step_time_ns, times.span_ns, times.bubble_ratio, peaks, upper)
 
 
-def provenance(problem: Problem) -> dict[str, object]:
-    """Return what a plan was made from: no clock readings, host names or dates."""
+def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
+    """Return what a plan was made from, and why its times are estimates: no clock readings, host names or dates."""
+    estimated = problem.estimated(microbatch_size)
     return {
         "penstock": _version(),
         "profile": profile_digest(problem.profile),
@@ -93,6 +94,7 @@ def provenance(problem: Problem) -> dict[str, object]:
             "transfers": "priced" if problem.cluster or problem.profile.links else "free: nothing was measured",
             **({"pins": problem.pins.to_json()} if problem.pins else {}),
         },
+        **({"estimated": list(estimated)} if estimated else {}),
     }
 
 

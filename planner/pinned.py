@@ -188,6 +188,6 @@ def _assemble(
         prediction=Prediction(times.step_time_ns, times.span_ns, times.bubble_ratio, peaks, upper),
         search=search,
         runs_on=() if problem.profile.extra.get("plan_only") else ("executor",),
-        provenance=provenance(problem),
+        provenance=provenance(problem, batch.microbatch_size),
         extra={"choice": "stages given by pins"},
     )

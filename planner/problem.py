@@ -12,6 +12,7 @@ from costmodel.cluster import Cluster, DeviceType, uniform_cluster
 from costmodel.cost_model import OPTIMIZER_STATES, CostModel
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.profile import Profile
+from costmodel.roofline import scale_profile
 from planner.pins import Pins
 from simulator.schedules import SCHEDULES
 
@@ -170,9 +171,29 @@ class Problem:
         """Speed of each rank."""
         return tuple(self.machines.speed_of(rank) for rank in range(self.num_devices))
 
+    @cached_property
+    def priced_profile(self) -> Profile:
+        """The profile, scaled where all devices are of another catalogue id than the one that was measured."""
+        asked = {self.machines.device_of(rank).catalogue for rank in range(self.num_devices)}
+        if len(asked) != 1 or not all(asked) or not self.profile.device.catalogue:
+            return self.profile
+        return scale_profile(self.profile, asked.pop())
+
+    def estimated(self, microbatch_size: int) -> tuple[str, ...]:
+        """Return why times at this micro-batch size are estimates; nothing where all were measured."""
+        given = self.priced_profile.extra.get("estimated", ())
+        reasons = [str(reason) for reason in given] if isinstance(given, list | tuple) else [str(given)]
+        sizes = self.priced_profile.microbatch_sizes
+        if not sizes[0] <= microbatch_size <= sizes[-1]:
+            reasons.append(
+                f"times at micro-batch size {microbatch_size} are continued from the measured sizes {sizes[0]} to "
+                f"{sizes[-1]}"
+            )
+        return tuple(reasons)
+
     def cost_model(self, microbatch_size: int) -> CostModel:
         """Return the cost model at one micro-batch size."""
-        return CostModel(self.profile, self.machines, microbatch_size, self.optimizer)
+        return CostModel(self.priced_profile, self.machines, microbatch_size, self.optimizer)
 
 
 def divisors(number: int) -> tuple[int, ...]:

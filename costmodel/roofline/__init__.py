@@ -1,0 +1,12 @@
+"""Compute times where nothing was measured: a roofline whose efficiency depends on the shape.
+
+Models what an operator takes on a device of the catalogue, as a central value between a lower and an upper one, and
+scales measured profiles to other devices and micro-batch sizes. Leaves out communication (`costmodel.communication`).
+"""
+
+from costmodel.roofline.interval import Interval, OperatorEstimate
+from costmodel.roofline.operators import estimate
+from costmodel.roofline.scaling import scale_profile
+from costmodel.roofline.updates import accumulate_ns, optimizer_step_ns
+
+__all__ = ["Interval", "OperatorEstimate", "accumulate_ns", "estimate", "optimizer_step_ns", "scale_profile"]

@@ -1,0 +1,54 @@
+"""Time of matmuls by shape: tiles dealt to processors in waves, or memory traffic, whichever is more.
+
+Of the tiles of `tiles.csv`, whole or with the inner dimension split, the fastest counts, as a library's heuristic
+would choose. The lower value lets a wave be filled in part (persistent kernels); the others wait for whole waves.
+Leaves out: operands that do not fit the cache and are read again, alignment of odd shapes, clocks that fall under load
+beyond what the achievable share says.
+"""
+
+from math import ceil, inf
+
+from costmodel.roofline import tables
+from costmodel.roofline.rates import Rates
+from costmodel.roofline.tables import Scenarios
+
+SPLITS = (1, 4, 16)
+"""Into how many parts a matmul may cut its inner dimension, to give every processor work."""
+PARTIAL_BYTES = 8
+"""An element of a partial sum, written and read in fp32."""
+QUANTISE_BYTES = 3
+"""fp8: an operand is read in two bytes and written in one before the matmul."""
+
+
+def matmul_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int = 1) -> Scenarios:
+    """Return (low, central, high) of `groups` matmuls (rows x inner) x (inner x outer) in one kernel.
+
+    Monotone in every argument, since each candidate is, and so is their minimum.
+    """
+    low, central, high = (
+        _fastest_ns(rates, rows, inner, outer, groups, scenario) * (factor if groups > 1 else 1.0)
+        for scenario, factor in enumerate(tables.overhead("grouped_factor"))
+    )
+    quantise = groups * rows * inner * QUANTISE_BYTES / rates.bandwidth if rates.operand_bytes == 1 else 0.0
+    return low, central + quantise, high + 2 * quantise
+
+
+def _fastest_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, scenario: int) -> float:
+    """Return the time of the fastest tile and split in one scenario (0: low)."""
+    lost = tables.overhead("tile_depth")[scenario]
+    launch = tables.overhead("kernel_ns")[scenario]
+    bandwidth = rates.bandwidth * tables.traffic()["matmul", "forward"].fraction[scenario]
+    result = groups * rows * outer
+    moved = groups * (rows + outer) * inner * rates.operand_bytes + result * rates.element_bytes
+    best = inf
+    for tile in tables.tiles():
+        blocks = groups * ceil(rows / tile.rows) * ceil(outer / tile.columns) / rates.num_sm
+        tile_ns = 2 * tile.rows * tile.columns * rates.num_sm / (rates.peak * rates.matmul[scenario])
+        tile_ns /= tile.fraction[scenario]
+        for split in SPLITS:
+            waves = max(1.0, blocks * split) if scenario == 0 else ceil(blocks * split)
+            compute_ns = waves * tile_ns * (inner / split + lost)
+            partial = result * split * PARTIAL_BYTES if split > 1 else 0
+            start_ns = launch if split == 1 else 2 * launch
+            best = min(best, start_ns + max(compute_ns, (moved + partial) / bandwidth))
+    return best

@@ -1,0 +1,96 @@
+"""Estimated times of one operator from what it does (`Work`), where nothing was measured.
+
+Kinds bound by memory take their traffic at an achievable share of the bandwidth; matmuls and attention are priced by
+shape in their own modules. Every estimate is at least FLOP / peak and bytes / bandwidth. Leaves out: communication,
+recompute, gradient accumulation (`costmodel.roofline.updates`), waiting for the host beyond a kernel's start.
+"""
+
+from functools import lru_cache
+from math import ceil
+
+from costmodel.catalogue import CatalogueDevice
+from costmodel.roofline import tables
+from costmodel.roofline.attention import attention_ns
+from costmodel.roofline.interval import NOTHING, Interval, OperatorEstimate, rounded_up
+from costmodel.roofline.matmul import matmul_ns
+from costmodel.roofline.rates import Rates, rates_of
+from costmodel.work import Work
+
+LOSS_BYTES = 4
+"""A loss works in fp32 whatever the precision."""
+
+
+def estimate(work: Work, device: CatalogueDevice, precision: str, microbatch_size: int) -> OperatorEstimate:
+    """Return the estimated times of an operator.
+
+    Parameters
+    ----------
+    work : Work
+        Of one sample.
+    device : CatalogueDevice
+    precision : str
+        One of ``fp32``, ``tf32``, ``fp16``, ``bf16`` and ``fp8`` (matmuls in fp8, the rest in bf16).
+    microbatch_size : int
+        Samples that it works on at once.
+
+    Returns
+    -------
+    OperatorEstimate
+        Forward, gradient of the input, gradient of the weight, each (low, central, high) in ns.
+
+    Raises
+    ------
+    UsageError
+        When the device lacks the precision.
+    """
+    half = precision == "fp8" and work.kind != "matmul"
+    return _priced(work, rates_of(device, "bf16" if half else precision), microbatch_size)
+
+
+@lru_cache(maxsize=65536)
+def _priced(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
+    if work.kind == "matmul":
+        return _matmul(work, rates, samples)
+    if work.kind == "attention":
+        return OperatorEstimate(*map(rounded_up, attention_ns(rates, work, samples)))
+    return _memory_bound(work, rates, samples)
+
+
+def _matmul(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
+    """Price a matmul and both of its gradients as matmuls of their own shapes."""
+    rows, groups = samples * work.tokens, 1
+    if work.experts:
+        rows *= max(1, work.active)
+        groups = min(work.experts, rows)
+        rows = ceil(rows / groups)
+    inner, outer = work.inner, work.outer
+    return OperatorEstimate(
+        rounded_up(matmul_ns(rates, rows, inner, outer, groups)),
+        rounded_up(matmul_ns(rates, rows, outer, inner, groups)),
+        rounded_up(matmul_ns(rates, inner, rows, outer, groups)),
+    )
+
+
+def _memory_bound(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
+    element = LOSS_BYTES if work.kind == "loss" else rates.element_bytes
+    moved = samples * work.tokens * work.outer * work.passes * element
+    table = work.inner * work.outer * element if work.kind == "embedding" else 0
+    return OperatorEstimate(
+        _traffic(rates, work.kind, "forward", moved),
+        _traffic(rates, work.kind, "backward_input", moved),
+        _traffic(rates, work.kind, "backward_weight", moved + table),
+    )
+
+
+def _traffic(rates: Rates, kind: str, part: str, size_bytes: int) -> Interval:
+    row = tables.traffic().get((kind, part))
+    return traffic_ns(rates.bandwidth, row, size_bytes) if row else NOTHING
+
+
+def traffic_ns(bandwidth: float, row: tables.Traffic, size_bytes: int) -> Interval:
+    """Return the time of kernels that move so many bytes, times the row's factor, and do nothing else that counts."""
+    launch = tables.overhead("kernel_ns")
+    low, central, high = (
+        row.num_kernels * launch[i] + size_bytes * row.factor / (bandwidth * row.fraction[i]) for i in range(3)
+    )
+    return rounded_up((low, central, high))

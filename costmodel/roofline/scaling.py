@@ -1,0 +1,185 @@
+"""A measured profile on another device, or at other micro-batch sizes, as an estimate.
+
+Each time is multiplied by the ratio of its roofline estimates, so that what the estimate gets wrong on both devices
+cancels out. Operators that do not say what they do (`Operator.work`) are scaled by FLOP and bytes alone. Links of
+another device are dropped. Leaves out clocks, drivers and libraries of the machine that was measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.catalogue import CatalogueDevice, device
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.graph import Operator, OperatorGraph
+from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.roofline import tables
+from costmodel.roofline.operators import estimate
+from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
+
+PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", **{name: name for name in ELEMENT_BYTES}}
+"""Precision by a profile's dtype."""
+PARTS = ("forward", "backward_input", "backward_weight")
+
+
+def scale_profile(profile: Profile, device_id: str, microbatch_sizes: Sequence[int] = ()) -> Profile:
+    """Return the profile as it would be on another device, at its own or at other micro-batch sizes.
+
+    Parameters
+    ----------
+    profile : Profile
+        Whose device has a catalogue id.
+    device_id : str
+        Catalogue id of the device asked for; the profile's own to change the sizes alone.
+    microbatch_sizes : sequence of int
+        The profile's own by default.
+
+    Returns
+    -------
+    Profile
+        With the reasons why its times are estimates in ``extra["estimated"]``.
+
+    Raises
+    ------
+    UsageError
+        When the profile's device has no catalogue id, or a device lacks the profile's precision.
+    InvalidInput
+        On an unknown device, or a dtype that no precision of the catalogue stands for.
+    """
+    if not profile.device.catalogue:
+        raise UsageError(
+            f"the profile's device {profile.device.name!r} has no catalogue id, so its times cannot be scaled to "
+            f"{device_id}; write the id into the profile's device.catalogue, or profile the model there"
+        )
+    sizes = tuple(sorted(set(microbatch_sizes))) or profile.microbatch_sizes
+    if device_id == profile.device.catalogue and sizes == profile.microbatch_sizes:
+        return profile
+    if sizes[0] < 1:
+        raise UsageError(f"micro-batch size {sizes[0]}; the least is 1")
+    return _scaled(profile, _Scaling(device(profile.device.catalogue), device(device_id), _precision(profile)), sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaling:
+    """From one device to another at one precision."""
+
+    source: CatalogueDevice
+    target: CatalogueDevice
+    precision: str
+
+    def ratio(self, operator: Operator, part: str, measured: int, size: int, sample_bytes: float) -> float:
+        """Return time at `size` on the target / time at the `measured` size on the source."""
+        before = self._model_ns(self.source, operator, part, measured, sample_bytes)
+        return self._model_ns(self.target, operator, part, size, sample_bytes) / before
+
+    def bandwidth_ratio(self) -> float:
+        """Return by what work that only moves memory takes longer on the target."""
+        return self.source.memory_gbs / self.target.memory_gbs
+
+    def _model_ns(self, on: CatalogueDevice, operator: Operator, part: str, size: int, sample_bytes: float) -> float:
+        if operator.work:
+            times = estimate(operator.work, on, self.precision, size)
+            return float(getattr(times, part).central_ns or times.forward.central_ns)
+        rates = rates_of(on, self.precision)
+        compute_ns = size * operator.flop / (rates.peak * rates.matmul[1])
+        memory_ns = (2 * size * sample_bytes + operator.parameter_bytes) / rates.bandwidth
+        return tables.overhead("kernel_ns")[1] + max(compute_ns, memory_ns)
+
+
+def _precision(profile: Profile) -> str:
+    """Return what matmuls ran in: what the profile was cast to while it trained, else its dtype."""
+    dtype = str(profile.provenance.get("autocast") or profile.dtype).removeprefix("torch.")
+    if dtype not in PRECISIONS:
+        raise InvalidInput(f"a profile of dtype {dtype!r} cannot be scaled; allowed are {', '.join(PRECISIONS)}")
+    return PRECISIONS[dtype]
+
+
+def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Profile:
+    graph, measured = profile.graph, profile.microbatch_sizes
+    operators = tuple(replace(o, output_bytes=_bytes(o.output_bytes, measured, sizes)) for o in graph.operators)
+    tensors = tuple(replace(t, size_bytes=_bytes(t.size_bytes, measured, sizes)) for t in graph.tensors)
+    times = tuple(
+        _times(operator, row, scaling, measured, sizes)
+        for operator, row in zip(graph.operators, profile.times, strict=True)
+    )
+    moved = scaling.source.id != scaling.target.id
+    target = scaling.target
+    kind = Device(profile.device.type, target.name, target.memory_bytes, target.id) if moved else profile.device
+    return replace(
+        profile,
+        graph=OperatorGraph(graph.name, operators, tensors, graph.parameters),
+        device=kind,
+        microbatch_sizes=sizes,
+        times=times,
+        whole=_whole(profile, times, scaling.bandwidth_ratio(), sizes),
+        links=None if moved else profile.links,
+        extra={**profile.extra, "estimated": [*_earlier(profile), *_reasons(profile, scaling, sizes)]},
+    )
+
+
+def _reasons(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> list[str]:
+    reasons = []
+    if scaling.source.id != scaling.target.id:
+        reasons.append(
+            f"times measured on {scaling.source.id} are scaled to {scaling.target.id} by their roofline estimates"
+        )
+    unmeasured = [str(size) for size in sizes if size not in profile.microbatch_sizes]
+    if unmeasured:
+        reasons.append(f"times at micro-batch size {', '.join(unmeasured)} are scaled from the nearest measured size")
+    return reasons
+
+
+def _earlier(profile: Profile) -> list[object]:
+    """Return the reasons that the profile itself gives."""
+    earlier = profile.extra.get("estimated", [])
+    return list(earlier) if isinstance(earlier, list) else [earlier]
+
+
+def _times(
+    operator: Operator, times: OperatorTimes, scaling: _Scaling, measured: tuple[int, ...], sizes: tuple[int, ...]
+) -> OperatorTimes:
+    nearest = [min(range(len(measured)), key=lambda i: abs(measured[i] - size)) for size in sizes]
+    forward, backward_input, backward_weight = (
+        tuple(
+            round(known[i] * scaling.ratio(operator, part, measured[i], size, operator.output_bytes[i] / measured[i]))
+            for i, size in zip(nearest, sizes, strict=True)
+        )
+        for part, known in zip(
+            PARTS, (times.forward_ns, times.backward_input_ns, times.backward_weight_ns), strict=True
+        )
+    )
+    return OperatorTimes(forward, backward_input, backward_weight, tuple(times.spread[i] for i in nearest))
+
+
+def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]) -> Whole:
+    """Scale the whole step as the sum of its operators, the rest as work that moves memory."""
+    before = [sum(column) for column in zip(*map(_sums, profile.times), strict=True)]
+    after = [sum(column) for column in zip(*map(_sums, times), strict=True)]
+    measured, whole = profile.microbatch_sizes, profile.whole
+    nearest = [min(range(len(measured)), key=lambda i: abs(measured[i] - size)) for size in sizes]
+    return Whole(
+        step_ns=tuple(
+            round(whole.step_ns[i] * after[k] / before[i]) if before[i] else whole.step_ns[i]
+            for k, i in enumerate(nearest)
+        ),
+        loss_ns=round(whole.loss_ns * bandwidth_ratio),
+        accumulate_ns=round(whole.accumulate_ns * bandwidth_ratio),
+        optimizer_ns=round(whole.optimizer_ns * bandwidth_ratio),
+    )
+
+
+def _sums(times: OperatorTimes) -> tuple[int, ...]:
+    rows = zip(times.forward_ns, times.backward_input_ns, times.backward_weight_ns, strict=True)
+    return tuple(map(sum, rows))
+
+
+def _bytes(values: Sequence[int], measured: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return bytes at these sizes: linear through the nearest two measured ones."""
+    found = []
+    for size in sizes:
+        right = next((i for i, known in enumerate(measured) if known >= size and i), len(measured) - 1)
+        if right == 0:
+            found.append(round(values[0] * size / measured[0]))
+            continue
+        slope = (values[right] - values[right - 1]) / (measured[right] - measured[right - 1])
+        found.append(max(0, round(values[right] + slope * (size - measured[right]))))
+    return tuple(found)
