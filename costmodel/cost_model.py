@@ -68,7 +68,7 @@ class CostModel:
 
     def tensor_bytes(self, tensor: Tensor) -> int:
         """Bytes of a tensor at this micro-batch size."""
-        return self._at(tensor.size_bytes)
+        return self.at(tensor.size_bytes)
 
     def p2p_ns(self, first: int, second: int, size_bytes: int) -> int:
         """Time of a transfer between two ranks."""
@@ -81,17 +81,17 @@ class CostModel:
     @cached_property
     def forward_ns(self) -> tuple[int, ...]:
         """Forward of each operator."""
-        return tuple(self._at(times.forward_ns) for times in self.profile.times)
+        return tuple(self.at(times.forward_ns) for times in self.profile.times)
 
     @cached_property
     def backward_input_ns(self) -> tuple[int, ...]:
         """Input gradient of each operator."""
-        return tuple(self._at(times.backward_input_ns) for times in self.profile.times)
+        return tuple(self.at(times.backward_input_ns) for times in self.profile.times)
 
     @cached_property
     def backward_weight_ns(self) -> tuple[int, ...]:
         """Weight gradient of each operator, accumulation left out."""
-        return tuple(self._at(times.backward_weight_ns) for times in self.profile.times)
+        return tuple(self.at(times.backward_weight_ns) for times in self.profile.times)
 
     @cached_property
     def _trainable_bytes(self) -> int:
@@ -128,7 +128,7 @@ class CostModel:
             "optimizer": OPTIMIZER_STATES[self.optimizer] * trainable,
         }
 
-    def _at(self, values: Sequence[int]) -> int:
+    def at(self, values: Sequence[int]) -> int:
         """Return the value at this micro-batch size from one value a measured size."""
         sizes = self.profile.microbatch_sizes
         size = self.microbatch_size

@@ -1,0 +1,100 @@
+"""The memory of a stage on one rank, term by term: a point estimate and an upper bound of each.
+
+The upper bound adds what trainers and allocators may take: fp32 gradients beside 16-bit weights, bucket copies,
+communicators, context, fragmentation. Leaves out other programs on the device.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+FRAGMENTATION = 0.10
+"""Part of all else that a caching allocator may hold and not use: `MEMORY_MARGIN` of measured profiles, the same."""
+CONTEXT_BYTES = 512 * 2**20
+"""A CUDA context with loaded kernels, 0.3 to 0.5 GiB on devices of today: seen as memory in use by no tensor."""
+COMMUNICATOR_BYTES = 256 * 2**20
+"""Buffers of one NCCL communicator, at most: up to 32 channels of 4 MiB a peer in both directions."""
+CUBLAS_BYTES = 8 * 2**20
+"""torch's default workspace of cuBLAS, ``:4096:2:16:8``; on Hopper it is 32 MiB, which the upper bound takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number of bytes: estimate and upper bound."""
+
+    point: int = 0
+    upper: int = 0
+
+    @classmethod
+    def known(cls, size_bytes: int) -> "Amount":
+        """Return an amount without doubt."""
+        return cls(size_bytes, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTerms:
+    """Bytes on one rank's device, each as `Amount`.
+
+    Attributes
+    ----------
+    parameters, gradients, optimizer, master_weights : Amount
+        What a stage holds all the time.
+    activations : Amount
+        Kept of all micro-batches in flight.
+    recompute_peak : Amount
+        Made again by one block's (or attention's) recompute while its backward runs.
+    communication_buffers : Amount
+        Gathered values, gradient buckets; communicators in the upper bound.
+    unsharded_parameters : Amount
+        ZeRO-3: the block in use and the one gathered ahead.
+    offload_window : Amount
+        Activations on their way to the host or back.
+    workspace : Amount
+        Matmul workspace, and the gradient of the loss's input while all else is kept.
+    fragmentation : Amount
+        Upper bound alone.
+    activations_per_microbatch, in_flight, host : int
+        One micro-batch's bytes, how many are alive, and bytes in host memory.
+    """
+
+    parameters: Amount
+    gradients: Amount
+    optimizer: Amount
+    master_weights: Amount
+    activations: Amount
+    recompute_peak: Amount
+    communication_buffers: Amount
+    unsharded_parameters: Amount
+    offload_window: Amount
+    workspace: Amount
+    fragmentation: Amount
+    activations_per_microbatch: int
+    in_flight: int
+    host: int
+
+    def items(self) -> Mapping[str, Amount]:
+        """Return the terms on the device by name."""
+        return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Amount)}
+
+    @property
+    def point_bytes(self) -> int:
+        """Bytes on the device: the estimate."""
+        return sum(amount.point for amount in self.items().values())
+
+    @property
+    def upper_bytes(self) -> int:
+        """Bytes on the device: the upper bound."""
+        return sum(amount.upper for amount in self.items().values())
+
+    def static(self) -> tuple[tuple[str, int], ...]:
+        """Return the terms held all the time (estimates), those that are nothing left out but the three usual ones."""
+        usual = ("parameters", "gradients", "optimizer")
+        return tuple(
+            (name, amount.point)
+            for name, amount in self.items().items()
+            if name != "activations" and (amount.point or name in usual)
+        )
+
+
+def with_fragmentation(terms: MemoryTerms) -> Amount:
+    """Return what fragmentation may add to these terms."""
+    return Amount(0, round(FRAGMENTATION * (terms.upper_bytes - terms.fragmentation.upper)))

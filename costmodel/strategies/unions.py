@@ -1,0 +1,76 @@
+"""Sums over sets of operators in which what several operators share counts once.
+
+Kept storages, parameters and gathered tensors are shared. A stage of consecutive operators is answered by
+differences of prefix sums, any other set of operators by walking it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+Item = tuple[int, object, int]
+"""Position of an operator, what it needs (equal keys are one thing), and its size."""
+
+
+class UnionSums:
+    """Answers "how much do these operators need together" for one list of items.
+
+    Parameters
+    ----------
+    items : iterable of Item
+        A key that stands with several sizes counts with its largest.
+    num_operators : int
+    """
+
+    def __init__(self, items: Iterable[Item], num_operators: int) -> None:
+        rows: list[dict[object, int]] = [{} for _ in range(num_operators)]
+        largest: dict[object, int] = {}
+        for position, key, size in items:
+            rows[position][key] = 0
+            largest[key] = max(size, largest.get(key, 0))
+        self.size_of: Mapping[object, int] = largest
+        self.rows: Sequence[Mapping[object, int]] = [{key: largest[key] for key in row} for row in rows]
+        self._readers: dict[object, list[int]] = {}
+        self._index()
+
+    def _index(self) -> None:
+        """Build the prefix sums: of sizes, and of repeats by their later and by their earlier reader."""
+        sizes = [sum(row.values()) for row in self.rows]
+        later, earlier, spans = [0] * len(sizes), [0] * len(sizes), []
+        for position, row in enumerate(self.rows):
+            for key, size in row.items():
+                readers = self._readers.setdefault(key, [])
+                if readers:
+                    later[position] += size
+                    earlier[readers[-1]] += size
+                    spans.append((position - readers[-1], readers[-1], position, size))
+                readers.append(position)
+        self._sizes, self._later, self._earlier = map(_prefix, (sizes, later, earlier))
+        self._spans = sorted(spans, reverse=True)
+
+    def over(self, operators: Sequence[int]) -> int:
+        """Return the sum over operators at these positions (rising)."""
+        if not operators:
+            return 0
+        start, stop = operators[0], operators[-1] + 1
+        if stop - start != len(operators):
+            return sum({key: size for i in operators for key, size in self.rows[i].items()}.values())
+        inside = self._later[stop] - self._earlier[start]
+        for length, first, last, size in self._spans:
+            if length <= stop - start:
+                break
+            if first < start and last >= stop:
+                inside += size  # counted among the earlier ones, though its later reader is outside
+        return self._sizes[stop] - self._sizes[start] - inside
+
+    def holds(self, operators: Sequence[int], key: object) -> bool:
+        """Whether any of these operators needs `key`."""
+        readers = self._readers.get(key, ())
+        if not readers or not operators:
+            return False
+        if operators[-1] - operators[0] + 1 == len(operators):
+            return any(operators[0] <= reader <= operators[-1] for reader in readers)
+        return not set(operators).isdisjoint(readers)
+
+
+def _prefix(values: Sequence[int]) -> list[int]:
+    return list(accumulate(values, initial=0))
