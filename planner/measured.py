@@ -12,7 +12,8 @@ from pathlib import Path
 
 from costmodel.errors import DoesNotMatch
 from planner.plan import Plan
-from simulator.actions import RECEIVES, Kind, parse_action
+from planner.replay import plan_schedule
+from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action
 from simulator.attribution import Attribution, attribute
 from simulator.timeline import Timeline, read_timeline
 
@@ -25,15 +26,16 @@ _WAY_OUT = "give the timeline that torchrun -m executor PLAN --timeline F wrote 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A predicted and a measured timeline of one plan."""
+    """A plan with its predicted and its measured timeline."""
 
+    plan: Plan
     predicted: Timeline
     measured: Timeline
 
     @cached_property
     def attribution(self) -> Attribution:
         """Where the difference comes from."""
-        return attribute(self.predicted, self.measured)
+        return attribute(self.predicted, self.measured, host_calls(self.plan))
 
     @property
     def error_percent(self) -> float:
@@ -63,6 +65,25 @@ class Measurement:
                 for drift in found.drifts
             ],
         }
+
+
+def host_calls(plan: Plan) -> dict[Action, int]:
+    """Return the ns that F, B and I of a plan were priced with for each SEND and RECV.
+
+    A gradient counts as large as its output, for a plan does not say which tensors of an edge carry one.
+    """
+    schedule = plan_schedule(plan)
+    edges = {(edge.source, edge.target): edge for edge in plan.edges}
+    found = {}
+    for rank, order in enumerate(schedule.orders):
+        for action in (action for action in order if action.kind in SENDS | RECEIVES):
+            downstream = action.kind in (Kind.SEND_F, Kind.RECV_B)
+            source, target = (action.stage, action.peer) if downstream else (action.peer, action.stage)
+            whole, taken = (plan.stages[stage].microbatch_multiple for stage in (source, target))
+            size = edges[source, target].size_bytes * min(whole, taken) // whole
+            peer = schedule.graph.rank_of(action.peer, action.microbatch)
+            found[action] = plan.cluster.host_ns(rank, peer, size)
+    return found
 
 
 def read_measured(path: str | Path, plan: Plan) -> Timeline:

@@ -3,8 +3,9 @@
 The step of a rank lasts from the first start to the last end over all ranks. Each of its instants counts once, under
 the first of these that holds:
 
-- predicted: ``compute`` while F, B, I, W, R or OPT runs; ``communication`` while a REDUCE does, or the message that
-  ends the idle time is under way; ``waiting`` otherwise. Python takes nothing.
+- predicted: ``compute`` while F, B, I, W, R or OPT runs, less the host time of messages that F, B and I were priced
+  with; ``communication`` is that time, while a REDUCE runs, and while the message that ends the idle time is under way;
+  ``waiting`` is the rest. Python takes nothing.
 - measured: ``communication`` in a call that sends, that posts a receive or that sums gradients, also inside an OPT, and
   in the wait for a message from the moment at which its SEND began; ``waiting`` in such a wait before that moment,
   before the rank's first span and after its last; ``compute`` in an action; ``python`` between two spans.
@@ -15,13 +16,18 @@ work was launched. Between hosts the moment of a SEND is as exact as their clock
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from simulator.actions import RECEIVES, SENDS, Action, Kind, receive_of
 from simulator.timeline import Span, Timeline
 
 Interval = tuple[int, int]
+Calls = Mapping[Action, int]
+"""Host time in ns of a SEND or RECV that a prediction counts into its stage's F, B or I."""
+
+NO_CALLS: Calls = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Attribution:
         return self.per_rank[self.rank]
 
 
-def attribute(predicted: Timeline, measured: Timeline) -> Attribution:
+def attribute(predicted: Timeline, measured: Timeline, calls: Calls = NO_CALLS) -> Attribution:
     """Divide the difference between two timelines of one plan.
 
     Parameters
@@ -99,14 +105,16 @@ def attribute(predicted: Timeline, measured: Timeline) -> Attribution:
     measured : Timeline
         Of the executor: calls and waits follow each other on a rank; a receive has a span for the call that posts it
         and a later one for the wait.
+    calls : mapping of Action to int
+        What of the predicted compute is host time of messages.
     """
-    pairs = zip(measured_parts(measured), predicted_parts(predicted), strict=True)
+    pairs = zip(measured_parts(measured), predicted_parts(predicted, calls), strict=True)
     per_rank = tuple(after.minus(before) for after, before in pairs)
     rank = min(range(len(per_rank)), key=lambda r: abs(per_rank[r].waiting))
-    return Attribution(per_rank, rank, _drifts(predicted, measured))
+    return Attribution(per_rank, rank, _drifts(predicted, measured, calls))
 
 
-def predicted_parts(timeline: Timeline) -> tuple[Parts, ...]:
+def predicted_parts(timeline: Timeline, calls: Calls = NO_CALLS) -> tuple[Parts, ...]:
     """Return how each rank spends a predicted step."""
     first, last = _ends(timeline.spans)
     rows = []
@@ -114,7 +122,8 @@ def predicted_parts(timeline: Timeline) -> tuple[Parts, ...]:
         compute = sorted(_intervals(own, "compute"))
         under_way = [_awaited(span, compute) for span in own if span.stream == "receive"]
         busy, communication, waiting = _lengths((compute, _intervals(own, "collective") + under_way), first, last)
-        rows.append(Parts(busy, communication, waiting, 0))
+        host = min(busy, sum(calls.get(span.action, 0) for span in own))
+        rows.append(Parts(busy - host, communication + host, waiting, 0))
     return tuple(rows)
 
 
@@ -166,10 +175,21 @@ def _lengths(layers: Sequence[Sequence[Interval]], first: int, last: int) -> lis
     return found
 
 
-def _drifts(predicted: Timeline, measured: Timeline) -> tuple[Drift, ...]:
+def _drifts(predicted: Timeline, measured: Timeline, calls: Calls) -> tuple[Drift, ...]:
     planned, took = _totals(predicted), _totals(measured)
+    for span in predicted.spans:
+        key = _caller(span.action, planned)
+        if key and span.action in calls:
+            count, total = planned[key]
+            planned[key] = count, max(0, total - calls[span.action])
     found = [Drift(*key, took[key][0], planned[key][1], took[key][1]) for key in took if key in planned]
     return tuple(sorted(found, key=lambda d: (-abs(d.difference_ns), d.stage, d.kind)))
+
+
+def _caller(message: Action, known: Container[tuple[int, Kind]]) -> tuple[int, Kind] | None:
+    """Return the stage and kind of the actions that a message of their stage is priced with."""
+    kinds = (Kind.F,) if message.kind in (Kind.SEND_F, Kind.RECV_F) else (Kind.B, Kind.I)
+    return next(((message.stage, kind) for kind in kinds if (message.stage, kind) in known), None)
 
 
 def _totals(timeline: Timeline) -> dict[tuple[int, Kind], tuple[int, int]]:

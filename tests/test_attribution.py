@@ -77,6 +77,18 @@ def test_sums_of_gradients_that_an_optimizer_step_waits_for_are_communication() 
     assert attribute(measured, measured).drifts[-1] == Drift(0, Kind.OPT, 1, 15, 15)
 
 
+def test_host_time_of_messages_that_actions_were_priced_with_is_communication() -> None:
+    calls = {parse_action("0SEND_F0>1"): 3, parse_action("0RECV_B0<1"): 4, parse_action("1RECV_F0<0"): 5}
+    assert predicted_parts(timeline(PREDICTED), calls) == (Parts(23, 9, 22, 0), Parts(15, 7, 32, 0))
+    drifts = attribute(timeline(PREDICTED), timeline(MEASURED), calls).drifts
+    assert [(d.stage, d.kind, d.predicted_ns, d.difference_ns) for d in drifts] == [
+        (0, Kind.B, 16, 8),
+        (0, Kind.F, 7, 6),
+        (1, Kind.F, 5, 5),
+        (1, Kind.B, 10, 0),
+    ]
+
+
 def test_a_predicted_reduction_is_communication_whether_or_not_compute_goes_on_beside_it() -> None:
     beside = "0 compute 0F0 0 10\n0 collective 0REDUCE 5 20"
     within = "0 compute 0F0 0 10\n0 compute 0REDUCE 10 20"

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from costmodel.errors import DoesNotMatch
+from costmodel.links import LinkClass, Links, SizeRange
 from planner.commands import main
-from planner.measured import read_measured
+from planner.measured import host_calls, read_measured
 from planner.plan import write_plan
 from simulator.actions import RECEIVES, SENDS
 from simulator.timeline import Timeline, write_timeline
@@ -49,6 +50,15 @@ def test_the_four_parts_add_up_to_the_difference_between_measured_and_predicted(
     assert measured["drifts"][0] == {
         "stage": 0, "kind": "B", "actions": 2, "predicted_ns": 40, "measured_ns": 50, "difference_ns": 10,
     }  # fmt: skip
+
+
+def test_a_message_between_ranks_has_the_host_time_that_the_links_measured():
+    links = Links("gloo", "cpu", 2, {"p2p_host": LinkClass((SizeRange(0, 3, 1.0),))})
+    plan = replace(PLAN, cluster=replace(PLAN.cluster, links=links))
+    calls = host_calls(plan)
+    assert len(calls) == 32  # 16 messages, each with two ends
+    assert set(calls.values()) == {3 + 2}  # 2 bytes
+    assert set(host_calls(PLAN).values()) == {0}
 
 
 def test_a_plan_that_was_not_run_has_nothing_measured(files, capsys):

@@ -59,7 +59,9 @@ class _Run:
     def measurement(self) -> "Measurement | None":
         from planner.measured import Measurement, read_measured
 
-        return Measurement(self.predicted, read_measured(self.measured, self.plan)) if self.measured else None
+        if not self.measured:
+            return None
+        return Measurement(self.plan, self.predicted, read_measured(self.measured, self.plan))
 
 
 def run(args: argparse.Namespace) -> Answer:
