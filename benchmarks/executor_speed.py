@@ -4,8 +4,8 @@
 
 The same chain of transformer layers, cut, micro-batches and order, two gloo ranks, one thread each. Both sides live in
 the same two processes and step in turn, who goes first changing from run to run, so that the machine's drift hits both.
-A step lasts as long as its slower rank. The ratio is ours over theirs, the median over the pairs (and its quartiles): below 1
-ours is faster. CPU is the ratio of the median CPU time over all ranks, which other work on the machine disturbs less.
+A step lasts as long as its slower rank. The ratio is ours over theirs, the median over the pairs (and its quartiles):
+below 1 ours is faster. CPU is the same of the CPU time of all ranks, which other work on the machine disturbs less.
 """
 
 import argparse
@@ -43,9 +43,8 @@ def main() -> None:
             f"CPU {row['cpu_ratio']:.3f}, {row['ours_ms']:.1f} / {row['theirs_ms']:.1f} ms, "
             f"actions of {row['shortest_action_ms']:.1f} ms and more, gradients apart by {row['gradient_error']:.0e}"
         )
-    print(
-        f"{args.runs} pairs of steps each, two ranks (one-stage: one), one thread a rank; {answer['cores']} cores, load average {answer['load_average']:.2f}"
-    )
+    print(f"{args.runs} pairs of steps each, two ranks (one-stage: one), one thread a rank")
+    print(f"{answer['cores']} cores, load average {answer['load_average']:.2f}")
 
 
 def measure(name: str, num_runs: int) -> dict[str, Any]:

@@ -1,59 +1,141 @@
-"""Predicted against measured step time: plans of two stages on two ranks, one thread each.
+"""Predicted against measured step time: six models under three schedules, two ranks, one thread each.
 
-    python -m benchmarks.prediction [--models zoo:mmt:small,zoo:uno:small,zoo:gpt:small] [--rounds 3]
+    python -m benchmarks.prediction [--models zoo:mmt:small,zoo:gpt:small] [--rounds 3] [--steps 12] [--json]
+    python -m benchmarks.prediction --emulate [--ranks 4,8,16]
 
-A round profiles the model, plans it and runs the plan, right after each other, because the speed of a shared machine
-drifts; the median error over the rounds is what counts. Nothing else should use the cores: the load is printed.
+A round profiles the model, plans it, puts the plan's stages under each schedule and runs all of them in the same
+processes, step by step in turn, right after each other, because the speed of a shared machine drifts; the median error
+over the rounds is what counts. The micro-batches are large enough that an action takes some 10 ms. With `--emulate`
+ranks hold each action for its planned time, so that plans of more ranks than cores are checked: what is left then is
+order, messages and Python. Nothing else should use the cores: the load is printed.
 """
 
 import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from examples.commands import penstock, torchrun
+from benchmarks.emulated import emulate
+from benchmarks.steps_in_turn import reordered, run_in_turn
+from costmodel.costs import at
+from examples.commands import penstock
+from planner.plan import Plan, read_plan, write_plan
 
-MODELS = "zoo:mmt:small,zoo:uno:small,zoo:gpt:small"
-BATCH, MICROBATCH, STEPS = 16, 2, 12
+MICROBATCH = {
+    "zoo:mmt:small": 2,
+    "zoo:gpt:small": 4,
+    "zoo:llama:small": 8,
+    "zoo:vit:small": 8,
+    "zoo:t5:small": 8,
+    "zoo:moe:small": 8,
+}
+"""Model -> micro-batch size that makes a stage's forward take some 10 ms or more."""
+
+SCHEDULES = ("gpipe", "graph-1f1b", "zb-h1")
+MICROBATCHES = 4
+"""Few, so that the schedules differ: on two ranks a split backward saves W out of 5 (F + I + W)."""
+
+TELLING = 0.05
+"""Two schedules further apart than this should be predicted in their right order."""
 
 
 def main() -> None:
-    """Measure and print one row a model."""
+    """Measure and print one row a model and schedule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--models", default=",".join(MICROBATCH))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12, help="steps of each plan in a round (12)")
+    parser.add_argument("--emulate", action="store_true", help="hold each action for its planned time")
+    parser.add_argument("--ranks", default="4,8,16", help="of the emulated plans")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(model, Path(folder), args.rounds) for model in args.models.split(",")]
-    answer = {"rows": rows, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
-    if args.json:
-        print(json.dumps(answer))
-        return
-    for row in rows:
-        print(f"{row['model']:<16} median error {row['error_percent']:+6.1f} %   predicted / measured in ms, by round:")
-        print("   " + ",  ".join(f"{p / 1e6:.1f} / {m / 1e6:.1f}" for p, m in row["rounds"]))
-    print(f"{answer['cores']} cores, load average {answer['load_average']:.2f}")
+    with tempfile.TemporaryDirectory() as name:
+        if args.emulate:
+            rows = emulate([int(n) for n in args.ranks.split(",")], SCHEDULES, Path(name), args.steps)
+        else:
+            rows = [row for m in args.models.split(",") for row in measure(m, Path(name), args.rounds, args.steps)]
+    answer = {"rows": rows, **summary(rows), "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
+    print(json.dumps(answer) if args.json else "\n".join(lines(answer)))
 
 
-def measure(model: str, folder: Path, rounds: int) -> dict[str, Any]:
-    """Return predicted and measured step time of one model, round by round."""
-    found = [one_round(model, folder) for _ in range(rounds)]
-    errors = [100 * (predicted - measured) / measured for predicted, measured in found]
-    return {"model": model, "error_percent": statistics.median(errors), "errors": errors, "rounds": found}
+def measure(model: str, folder: Path, num_rounds: int, num_steps: int) -> list[dict[str, Any]]:
+    """Return a row a schedule: predicted and measured step times, round by round."""
+    rounds = []
+    for number in range(num_rounds):
+        print(f"{model}: round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
+        rounds.append(one_round(model, folder, num_steps))
+    rows = []
+    for index, schedule in enumerate(SCHEDULES):
+        pairs = [pair[index] for _, pair in rounds]
+        errors = [100 * (predicted - measured) / measured for predicted, measured in pairs]
+        row = {"model": model, "schedule": schedule, "error_percent": statistics.median(errors), "errors": errors}
+        sizes = {"microbatch_size": MICROBATCH.get(model, 2), "shortest_forward_ms": rounds[-1][0]}
+        rows.append({**row, **sizes, "rounds": pairs})
+    return rows
 
 
-def one_round(model: str, folder: Path) -> tuple[int, int]:
-    """Profile, plan and run; return predicted and measured step time in ns."""
-    profile, plan = folder / "profile.json", folder / "plan.json"
-    penstock("profile", model, "-o", profile, "--microbatch-sizes", MICROBATCH)
-    words = ("--devices", 2, "--batch", BATCH, "--microbatch-size", MICROBATCH, "--time-limit", 3, "-o", plan)
-    predicted: int = penstock("plan", profile, *words)["step_time_ns"]
-    measured: int = torchrun(2, plan, "--model", model, "--steps", STEPS)["step_time_ns"]
-    return predicted, measured
+def one_round(model: str, folder: Path, num_steps: int) -> tuple[float, list[tuple[int, int]]]:
+    """Profile, plan and run; return the shortest forward in ms, and (predicted, measured) ns of each schedule."""
+    profile, found = folder / "profile.json", folder / "plan.json"
+    size = MICROBATCH.get(model, 2)
+    penstock("profile", model, "-o", profile, "--microbatch-sizes", size)
+    words = ("--batch", size * MICROBATCHES, "--microbatch-size", size, "--time-limit", 3, "-o", found)
+    penstock("plan", profile, "--devices", 2, *words)
+    plan = read_plan(found)
+    files = [folder / f"{schedule}.json" for schedule in SCHEDULES]
+    plans = [reordered(plan, schedule) for schedule in SCHEDULES]
+    for file, made in zip(files, plans, strict=True):
+        write_plan(file, made)
+    times = run_in_turn(files, model, num_steps)
+    measured = [int(statistics.median(row)) for row in times]
+    return shortest_forward_ms(plan), [(p.prediction.step_time_ns, m) for p, m in zip(plans, measured, strict=True)]
+
+
+def shortest_forward_ms(plan: Plan) -> float:
+    """Return the forward of the quickest stage."""
+    return min(at(stage.cost.forward_ns, 0) for stage in plan.stages) / 1e6
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean and worst absolute error, and how many telling pairs of schedules are in their right order."""
+    errors = [abs(row["error_percent"]) for row in rows]
+    pairs = [right for model in dict.fromkeys(row["model"] for row in rows) for right in ordered(rows, model)]
+    return {
+        "mean_error_percent": statistics.mean(errors),
+        "worst_error_percent": max(errors),
+        "telling_pairs": len(pairs),
+        "pairs_in_order": sum(pairs),
+    }
+
+
+def ordered(rows: Sequence[Mapping[str, Any]], model: str) -> Iterator[bool]:
+    """Yield, for each two schedules of a model that differ tellingly, whether the prediction has their order."""
+    mine = [row["rounds"] for row in rows if row["model"] == model]
+    for first, second in combinations(mine, 2):
+        predicted, measured = (
+            statistics.median(a[side] / b[side] for a, b in zip(first, second, strict=True)) for side in (0, 1)
+        )
+        if abs(measured - 1) > TELLING:
+            yield (predicted > 1) == (measured > 1)
+
+
+def lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the answer for people."""
+    for row in answer["rows"]:
+        pairs = ",  ".join(f"{p / 1e6:.1f} / {m / 1e6:.1f}" for p, m in row["rounds"])
+        size = f"{row['microbatch_size']} a micro-batch, forwards from {row['shortest_forward_ms']:.1f} ms"
+        yield f"{row['model']:<16} {row['schedule']:<11} {row['error_percent']:+6.1f} %   {pairs} ms   ({size})"
+    mean, worst = answer["mean_error_percent"], answer["worst_error_percent"]
+    yield f"predicted / measured: mean error {mean:.1f} %, worst {worst:.1f} %"
+    pairs = f"{answer['pairs_in_order']} of {answer['telling_pairs']} pairs of schedules"
+    yield f"{pairs} that differ by more than 5 % are predicted in order"
+    yield f"{answer['cores']} cores, load average {answer['load_average']:.2f}"
 
 
 if __name__ == "__main__":

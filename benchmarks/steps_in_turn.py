@@ -1,0 +1,78 @@
+"""Several plans of one model, run in the same processes in turn, so that a drifting machine hits all alike.
+
+`reordered` makes the plans: another schedule, or another placement, of a plan's stages. Leaves out the search.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from costmodel.cluster import Host
+from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
+from simulator.engine import simulate
+from simulator.lowering import close_step, lower
+from simulator.schedules import build_schedule
+from tests.rank_pool import RankPool
+
+
+def reordered(
+    plan: Plan, schedule: str, ranks: Sequence[int] | None = None, num_microbatches: int | None = None
+) -> Plan:
+    """Return the same stages under another schedule; if given on other ranks, one a stage, or with other batches."""
+    places = tuple((rank,) for rank in ranks) if ranks else tuple(stage.ranks for stage in plan.stages)
+    stages = tuple(replace(stage, ranks=place) for stage, place in zip(plan.stages, places, strict=True))
+    count = num_microbatches or plan.batch.num_microbatches
+    costs = replace(plan.costs(), ranks=places)
+    texts = {text for order in plan.orders for text in order}
+    reduces = [f"{stage}REDUCE" in texts for stage in range(len(stages))]
+    closed = close_step(build_schedule(schedule, costs, count), reduces, any(t.endswith("OPT") for t in texts))
+    lowered = lower(closed, simulate(closed, costs))
+    timeline = simulate(lowered, costs)
+    memory, step_ns = timeline.peak_memory_bytes, timeline.step_time_ns
+    return replace(
+        plan,
+        stages=stages,
+        cluster=replace(plan.cluster, hosts=(Host(plan.cluster.device_of(0).name, costs.num_ranks),)),
+        batch=Batch(count * plan.batch.microbatch_size, plan.batch.microbatch_size, count),
+        schedule=schedule,
+        orders=tuple(tuple(map(str, order)) for order in lowered.orders),
+        prediction=Prediction(step_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
+        search=SearchResult("baseline", step_ns, 0, "none", {}, step_ns),
+    )
+
+
+def run_in_turn(plans: Sequence[Path], model: str, num_steps: int, emulate: bool = False) -> list[list[int]]:
+    """Return the step times of each plan in ns, after a first one that warms up; all are for as many ranks."""
+    pool = RankPool(len(read_plan(plans[0]).orders))
+    try:
+        found = pool.run(_steps, plans=[str(path) for path in plans], model=model, num_steps=num_steps, emulate=emulate)
+    finally:
+        pool.close()
+    return [[max(times) for times in zip(*rows, strict=True)] for rows in zip(*found, strict=True)]
+
+
+def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> list[list[int]]:
+    """Run on one rank; returns its step times of each plan."""
+    import torch.distributed as dist
+
+    from costmodel.profiling.capture import capture
+    from costmodel.profiling.models import load_model
+    from executor import Pipeline
+
+    read = [read_plan(path) for path in plans]
+    batch = read[0].batch
+    source = capture(load_model(model, batch.global_size), batch.microbatch_size)
+    times: list[list[int]] = [[] for _ in plans]
+    with ExitStack() as stack:
+        pipelines = [stack.enter_context(Pipeline(plan, source, emulate=emulate)) for plan in read]
+        for step in range(-1, num_steps):
+            for row, pipeline in zip(times, pipelines, strict=True):
+                if pipeline.num_ranks > 1:
+                    dist.barrier()
+                start = time.perf_counter_ns()
+                pipeline.step()
+                if step >= 0:
+                    row.append(time.perf_counter_ns() - start)
+    return times
