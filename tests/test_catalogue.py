@@ -1,0 +1,105 @@
+"""The catalogue: every row has its source, and its figures agree with each other or say in a note why not."""
+
+import pytest
+
+from costmodel import catalogue
+from costmodel.catalogue import CatalogueDevice, check_precision, overlap_slowdown
+from costmodel.errors import InvalidInput, UsageError
+
+GIB = 2**30
+DEVICES = pytest.mark.parametrize("device", catalogue.devices(), ids=lambda device: device.id)
+RATIOS = (("tf32", "fp16", 2.0), ("tf32", "bf16", 2.0), ("fp16", "bf16", 1.0), ("bf16", "fp8", 2.0))
+"""A narrower number is computed so many times as fast on every device here that has both."""
+
+PUBLISHED_DENSE = {  # 16-bit, dense, with fp32 accumulation, as the vendors' datasheets give them
+    "v100-sxm2-16": 125,
+    "a100-sxm-80": 312,
+    "h100-sxm-80": 989,
+    "h100-pcie-80": 756,
+    "b200-sxm-180": 2250,
+    "mi300x-192": 1307.4,
+    "l4-24": 121,
+}
+
+
+@DEVICES
+def test_every_device_has_a_source_a_confidence_and_dense_figures(device: CatalogueDevice) -> None:
+    assert device.source
+    assert device.memory_source
+    assert device.overlap_source
+    assert device.confidence in ("high", "medium", "low")
+    assert device.figures == "dense"
+
+
+def test_every_link_and_latency_has_a_source_and_a_confidence() -> None:
+    for row in (*catalogue.links(), *catalogue.latencies().values()):
+        assert row.source
+        assert row.confidence in ("high", "medium", "low")
+
+
+@DEVICES
+def test_figures_that_are_derived_or_from_memory_are_not_of_high_confidence(device: CatalogueDevice) -> None:
+    if device.notes.startswith(("from memory", "derived", "peaks taken")) or "from memory" in device.source:
+        assert device.confidence != "high"
+
+
+@DEVICES
+@pytest.mark.parametrize(("wide", "narrow", "ratio"), RATIOS)
+def test_a_narrower_precision_is_faster_by_a_whole_factor(
+    device: CatalogueDevice, wide: str, narrow: str, ratio: float
+) -> None:
+    if wide in device.tflops and narrow in device.tflops:
+        found = device.tflops[narrow] / device.tflops[wide]
+        noted = any(f"{device.tflops[name]:g}" in device.notes for name in (wide, narrow))
+        assert found == pytest.approx(ratio, rel=0.015 if noted else 0.002)
+
+
+@pytest.mark.parametrize(("device_id", "tflops"), PUBLISHED_DENSE.items())
+def test_peaks_are_the_dense_ones_where_the_vendor_also_prints_sparse_ones(device_id: str, tflops: float) -> None:
+    assert catalogue.device(device_id).tflops["fp16"] == pytest.approx(tflops, rel=0.001)
+
+
+@DEVICES
+def test_the_scale_up_rate_is_that_of_a_link_times_the_links(device: CatalogueDevice) -> None:
+    if not device.scaleup_link:
+        assert (device.scaleup_links, device.scaleup_gbs, device.scaleup_domain) == (0, 0, 1)
+        return
+    link = catalogue.link(device.scaleup_link)
+    assert device.scaleup_gbs == pytest.approx(link.gbs * device.scaleup_links)
+    assert 0.75 <= link.gbs / link.spec_gbs <= 1.0
+    assert device.pair_gbs < device.scaleup_gbs
+
+
+@DEVICES
+def test_the_memory_is_at_most_its_label_and_at_least_nine_tenths_of_it(device: CatalogueDevice) -> None:
+    assert 0.9 <= device.memory_bytes / (device.memory_gib_label * GIB) <= 1.0
+
+
+@DEVICES
+def test_shares_are_shares_and_communication_never_speeds_compute(device: CatalogueDevice) -> None:
+    for share in (device.matmul_fraction, device.fp8_matmul_fraction):
+        assert 0 <= share < 1
+    assert 1 <= overlap_slowdown(device) <= 1.4
+    assert device.pcie_gbs > 0
+
+
+def test_a_link_of_pcie_doubles_with_each_generation_and_a_network_with_its_rate() -> None:
+    rate = {link.id: link.gbs for link in catalogue.links()}
+    assert [rate[name] for name in ("pcie3", "pcie4", "pcie5")] == [12.0, 24.0, 48.0]
+    assert [rate[name] for name in ("ib-edr-100", "ib-hdr-200", "ib-ndr-400")] == [12.0, 24.0, 48.0]
+    assert all(link.gbs <= link.spec_gbs for link in catalogue.links())
+
+
+def test_an_unknown_id_is_refused_with_the_nearest_ones() -> None:
+    with pytest.raises(InvalidInput, match=r"no device 'a100-80'; near it are .*a100-sxm-80"):
+        catalogue.device("a100-80")
+    with pytest.raises(InvalidInput, match=r"no link 'nvlink'; near it are .*nvlink4"):
+        catalogue.link("nvlink")
+
+
+def test_a_precision_that_the_device_does_not_have_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UsageError, match=r"V100 SXM2 16GB \(v100-sxm2-16\) has no bf16; it has fp32, fp16"):
+        check_precision(catalogue.device("v100-sxm2-16"), "bf16")
+    with pytest.raises(UsageError, match="has no fp8; it has fp32, tf32, fp16, bf16"):
+        check_precision(catalogue.device("a100-sxm-80"), "fp8")
+    check_precision(catalogue.device("h100-sxm-80"), "fp8")
