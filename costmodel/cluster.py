@@ -148,18 +148,22 @@ class Cluster:
         if first == second:
             return 0
         group = self.link_between(first, second)
-        if self.links and "p2p" in self.links.classes and group == self.link_between(0, 1):
+        if self.links and "p2p" in self.links.classes and group is self._measured_link:
             return self.links.classes["p2p"].time_ns(size_bytes)
         rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
         rate = min(rate for rate in rates if rate)
         return LinkClass((SizeRange(0, group.latency_ns, rate),)).time_ns(size_bytes)
+
+    @cached_property
+    def _measured_link(self) -> LinkGroup:
+        return self.link_between(0, 1)
 
     def _pair_gbs(self, rank: int) -> float:
         name = self._types[rank].catalogue
         return catalogue.device(name).pair_gbs if name else 0.0
 
     def host_ns(self, first: int, second: int, size_bytes: int) -> int:
-        """Time that either of two ranks loses to its end of a message; 0 within a rank, or where it was not measured."""
+        """Time that either of two ranks loses to its end of a message; 0 within a rank, or if it was not measured."""
         return 0 if first == second or not self.links else self.links.host_ns(size_bytes)
 
     def to_json(self) -> dict[str, object]:
@@ -207,8 +211,8 @@ class Cluster:
         for inner, outer, group in zip(sizes, sizes[1:], self.groups[1:], strict=False):
             if outer % inner:
                 raise InvalidInput(
-                    f"link {group.name!r} joins groups of {outer} devices, which do not hold whole groups of {inner} of "
-                    "the link before it; list links innermost first, each group a multiple of the one before"
+                    f"link {group.name!r} joins groups of {outer} devices, which do not hold whole groups of {inner} "
+                    "of the link before it; list links innermost first, each group a multiple of the one before"
                 )
         if self.groups and all(0 < g.group < self.num_devices for g in self.groups):
             raise InvalidInput(

@@ -31,7 +31,8 @@ class Level:
     peers : int
         Ranks that a rank reaches over this link, at most.
     unit_gbs, rank_gbs : float
-        What the slowest unit and the slowest rank get of the link, one direction.
+        What the slowest unit and the slowest rank get of the link, one direction. Of a unit only as many devices
+        count as can send side by side: those that no network joins (a ring leaves a rack through one host).
     """
 
     link: LinkGroup
@@ -61,21 +62,26 @@ def levels_of(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[Level, ...]:
         raise InvalidInput(f"ranks {ranks}: name each once, of 0 to {cluster.num_devices - 1}")
     levels: list[Level] = []
     unit_of = {rank: rank for rank in ranks}
+    lanes: dict[int, int] = {}
     for link in cluster.groups:
         block_of = {rank: rank // link.group if link.group else 0 for rank in ranks}
         if len(set(block_of.values())) < len(set(unit_of.values())):
-            levels.append(_level(cluster, link, unit_of, block_of))
+            if not lanes and _kind(cluster, link) == "network":
+                lanes = unit_of
+            levels.append(_level(cluster, link, unit_of, block_of, lanes or unit_of))
             unit_of = block_of
     return tuple(levels)
 
 
-def _level(cluster: Cluster, link: LinkGroup, unit_of: dict[int, int], block_of: dict[int, int]) -> Level:
+def _level(
+    cluster: Cluster, link: LinkGroup, unit_of: dict[int, int], block_of: dict[int, int], lanes: dict[int, int]
+) -> Level:
     units, blocks = Counter(unit_of.values()), Counter(block_of.values())
     parent = {unit: block_of[rank] for rank, unit in unit_of.items()}
     fanout = Counter(parent.values())
     joined = [rank for rank in unit_of if fanout[block_of[rank]] > 1]
     flows = {rank: cluster.flow_gbs(rank, link) for rank in joined}
-    of_units = _sums((unit_of[rank], flow) for rank, flow in flows.items())
+    side_by_side = _sums((lanes[rank], flow) for rank, flow in flows.items())
     return Level(
         link,
         _kind(cluster, link),
@@ -83,7 +89,7 @@ def _level(cluster: Cluster, link: LinkGroup, unit_of: dict[int, int], block_of:
         len(blocks),
         max(fanout.values()),
         max(blocks[block_of[rank]] - units[unit_of[rank]] for rank in joined),
-        min(of_units.values()),
+        min(side_by_side.values()),
         min(flows.values()),
     )
 
