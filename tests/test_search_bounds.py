@@ -16,7 +16,7 @@ from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
 from planner.search.cut.solver import Findings, serve
-from planner.search.evaluate import Candidate, Evaluator
+from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
 from simulator.bounds import lower_bound_ns
 from tests.random_profiles import profile_of, random_profile
 
@@ -31,7 +31,12 @@ def all_partitions(evaluator: Evaluator) -> set[tuple[int, ...]]:
 
 
 def brute_force(evaluator: Evaluator) -> Candidate:
-    candidates = [evaluator.evaluate(p, name) for p in sorted(all_partitions(evaluator)) for name in FUSED]
+    candidates = [
+        evaluator.evaluate(p, name, shape)
+        for p in sorted(all_partitions(evaluator))
+        for name in FUSED
+        for shape in (GRAPH, LINE)
+    ]
     return min(candidates, key=lambda c: c.rank)
 
 
@@ -160,3 +165,13 @@ def test_the_sharing_bound_by_hand() -> None:
     data = cut_data(Evaluator(problem, prepare(profile.graph), 1), 0, binding=False)
     assert data.levels == (51,)
     assert closed_form_ns(data) == max(-(-(4 * 600 + 102) * 4 // 7), 100 + 4 * 300 + 200)
+
+
+def test_host_time_counts_at_both_ends_of_an_edge() -> None:
+    """Each stage loses 300 in F and 300 in B: 1300 forward before 4 (1300 + 2300), 2300 backward after them."""
+    profile = profile_of([1000, 1000], [(0, 1)], latency_ns=0, tensor_bytes=0, host_ns=300)
+    problem = Problem(profile, None, num_devices=2, global_batch=4, microbatch_size=1)
+    evaluator = Evaluator(problem, prepare(profile.graph), 1)
+    data = cut_data(evaluator, 0, binding=False)
+    assert proved_ns(data) == brute_force(evaluator).step_time_ns == 1300 + 4 * 3600 + 2300
+    assert closed_form_ns(data) == 1000 + 4 * 3600 + 2000  # the other operator's own time, not yet its messages

@@ -3,14 +3,15 @@
 - Sharing: n stages do all the work. If the graph has one sink, to which everything leads, the stage of the
   sink starts after each other stage has done one micro-batch and ends before each has done its last backward:
   with x its time and y the largest other one, m y <= T and m x + y + 2 c <= T, and x + (n - 1) y is at least
-  the work W, so T >= (m W + 2 c) m / (n m - 1). One stage takes m W.
+  the work W, so T >= (m W + 2 c) m / (n m - 1). One stage takes m W. W grows by the host time of both ends of
+  n - 1 edges, so the least over n counts.
 - Line: a waist is an atom that all others lead to or come from (on a chain all are). Stages that hold one come
   one after the other, so with the time of those before it, b, each has b + m t <= T; a stage without one lies
   between two waists and is no larger than what lies there.
 - An atom is not divided: its stage does it m times, after its longest forward path and before its longest
-  backward path, of which every part stands in its own stage or upstream.
+  backward path, of which every part stands in its own stage or upstream. All work in one stage takes m W.
 
-Leaves out memory, and latency but for the sink's.
+Leaves out memory, latency but for the sink's, and host time but for the least of an edge.
 """
 
 from fractions import Fraction
@@ -25,12 +26,38 @@ def closed_form_ns(data: CutData) -> int:
 
 
 def _sharing(data: CutData) -> int:
-    num, m = data.num_stages, data.num_microbatches
-    work = sum(data.forward) + sum(data.backward)
-    bound = Fraction(m * work, num)
-    if num > 1 and len(data.sinks) == 1 and data.sinks[0] in data.gradient_waists:
-        bound = Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1)
-    return min(ceil(bound), m * work)
+    """Return the least over all numbers of stages: more of them share the work, and lose more to messages."""
+    m, end = data.num_microbatches, _end(data)
+    one_sink = len(data.sinks) == 1 and data.sinks[0] in data.gradient_waists
+    bounds = [Fraction(m * _work(data))]
+    for num in range(2, data.num_stages + 1):
+        work = _work(data) + 2 * (num - 1) * end
+        shared = Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1) if one_sink else Fraction(m * work, num)
+        bounds.append(shared)
+    return ceil(min(bounds))
+
+
+def _work(data: CutData) -> int:
+    return sum(data.forward) + sum(data.backward)
+
+
+def _end(data: CutData) -> int:
+    """Return the least host time of one end of an edge, there and back.
+
+    Stages of a graph that hangs together have an edge each, and all of them one less than there are stages.
+    """
+    joined = list(range(len(data.forward)))
+
+    def root(atom: int) -> int:
+        while joined[atom] != atom:
+            atom = joined[atom]
+        return atom
+
+    for crossing in data.crossings:
+        joined[root(crossing.consumer)] = root(crossing.producer)
+    if len({root(atom) for atom in joined}) > 1:
+        return 0
+    return data.host * (2 if all(crossing.gradient for crossing in data.crossings) else 1)
 
 
 def _line(data: CutData) -> int:
@@ -44,25 +71,28 @@ def _line(data: CutData) -> int:
         if atom not in waists:
             layer = sum(waist < atom for waist in data.gradient_waists)  # atoms are listed in a topological order
             between[layer] = between.get(layer, 0) + work
-    largest = max(between.values(), default=0)
+    largest, end = max(between.values(), default=0), _end(data)
     low, high = 0, data.num_microbatches * sum(works)
     while low < high:
         middle = (low + high) // 2
-        if _room(data, middle, largest) >= sum(works):
+        if _room(data, middle, largest, end) >= sum(works):
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _room(data: CutData, step: int, largest: int) -> int:
-    """Return the most work that stages can hold: some in a line, each other one as much as lies between waists."""
+def _room(data: CutData, step: int, largest: int, end: int) -> int:
+    """Return the most work that stages can hold: some in a line, each other one as much as lies between waists.
+
+    One in the line loses an end of an edge, one between two others in it a second.
+    """
     before, held, most = 0, 0, data.num_stages * largest
     for count in range(1, data.num_stages + 1):
         time = max(0, -(-(step - before) // data.num_microbatches))
-        held += time
         before += time + 2 * data.levels[0]
-        most = max(most, held + (data.num_stages - count) * largest)
+        most = max(most, held + max(0, time - end) + (data.num_stages - count) * largest)
+        held += max(0, time - end * min(count, 2))
     return most
 
 
@@ -70,7 +100,8 @@ def _indivisible(data: CutData) -> int:
     before = _longest(data, data.forward, gradient=False)
     after = _longest(data, data.backward, gradient=True)
     works = zip(before, data.forward, data.backward, after, strict=True)
-    return max(head + data.num_microbatches * (f + b) + tail for head, f, b, tail in works)
+    m, end = data.num_microbatches, _end(data)
+    return min(m * _work(data), max(head + m * (f + b + end) + tail for head, f, b, tail in works))
 
 
 def _longest(data: CutData, work: tuple[int, ...], *, gradient: bool) -> list[int]:

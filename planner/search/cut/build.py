@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from planner.search.cut.data import CutData
 from planner.search.cut.memory import held, unit_bytes
-from planner.search.cut.transfers import transfers
+from planner.search.cut.transfers import least_host_ns, transfers
 from planner.search.evaluate import Evaluator
 
 LARGEST_NS = 1 << 18
@@ -57,6 +57,7 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
         limit=-(-max(problem.memory_limits_bytes) // unit_bytes(evaluator)) if binding else 0,
         in_flight=IN_FLIGHT.get(problem.schedules[0], "one"),
         least=least_ns // unit_ns,
+        host=_down((least_host_ns(evaluator),), scale)[0],
     )
 
 

@@ -24,6 +24,8 @@ class Constraints:
         self.a_stage_starts_after_those_that_feed_it()
         self.a_gradient_goes_back_through_all_stages_upstream()
         self.all_stages_before_a_waist_come_before_its_stage()
+        if self.data.host:
+            self.a_message_takes_host_time_from_both_ends()
         if self.data.limit:
             self.no_rank_holds_more_than_its_memory()
 
@@ -48,10 +50,12 @@ class Constraints:
                 self.model.add_implication(self.at.used[s - 1], self.at.used[s])
 
     def a_stage_takes_the_time_of_its_atoms(self) -> None:
-        """F and B of a stage are sums over its atoms."""
+        """F and B of a stage are sums over its atoms, and host time for at least one message each way."""
         for s in self.stages:
-            self.model.add(self.at.forward[s] == self._sum(self.data.forward, s))
-            self.model.add(self.at.backward[s] == self._sum(self.data.backward, s))
+            hosts = self.at.hosts[s] if self.data.host else [0, 0, 0, 0]
+            there, back = self.data.host * (hosts[0] + hosts[1]), self.data.host * (hosts[2] + hosts[3])
+            self.model.add(self.at.forward[s] == self._sum(self.data.forward, s) + there)
+            self.model.add(self.at.backward[s] == self._sum(self.data.backward, s) + back)
 
     def a_tensor_crosses_from_its_producer_to_its_readers(self) -> None:
         """Let something flow between two stages when a producer is in one and a reader in the other."""
@@ -61,6 +65,15 @@ class Constraints:
                 self.model.add_bool_or(here.negated(), there.negated(), self.at.crosses[crossing.level, i, j])
                 if crossing.gradient:
                     self.model.add_bool_or(here.negated(), there.negated(), self.at.returns[i, j])
+
+    def a_message_takes_host_time_from_both_ends(self) -> None:
+        """Let a stage receive outputs when one feeds it, send gradients when it returns any; the other end likewise."""
+        for i, j in self.at.pairs:
+            receives, sends = self.at.hosts[j], self.at.hosts[i]
+            self.model.add_implication(self.at.feeds[i, j], receives[0])
+            self.model.add_implication(self.at.feeds[i, j], sends[1])
+            self.model.add_implication(self.at.returns[i, j], sends[2])
+            self.model.add_implication(self.at.returns[i, j], receives[3])
 
     def a_transfer_takes_as_long_as_its_largest_tensor(self) -> None:
         """Take the time of the highest level that flows; all tensors of an edge travel together."""

@@ -60,6 +60,8 @@ class CutData:
         ``all``.
     least : int
         A bound that is known already.
+    host : int
+        Least time that a stage loses to one end of a message.
     """
 
     num_stages: int
@@ -78,6 +80,7 @@ class CutData:
     limit: int
     in_flight: str
     least: int = 0
+    host: int = 0
 
     @property
     def num_atoms(self) -> int:

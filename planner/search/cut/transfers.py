@@ -1,9 +1,10 @@
-"""What flows between atoms, and the least time that it takes.
+"""What flows between atoms, and the least time that it takes, on the way and from the stages at its ends.
 
 A message between two stages holds at least its largest tensor, so that tensor's least time on any link is a
 bound, whatever travels with it. Leaves out the other tensors of a message.
 """
 
+from costmodel.links import LinkClass
 from planner.search.cut.data import Crossing
 from planner.search.evaluate import Evaluator
 
@@ -43,7 +44,19 @@ def least_transfer_ns(evaluator: Evaluator, size_bytes: int) -> int:
     """Least time between two of the ranks of a message that holds at least so many bytes."""
     cluster, ranks = evaluator.problem.machines, range(evaluator.problem.num_devices)
     if cluster.links and "p2p" in cluster.links.classes:
-        link = cluster.links.classes["p2p"]
-        starts = [r.min_bytes for r in link.ranges if r.min_bytes > size_bytes]
-        return min(link.time_ns(size) for size in (size_bytes, *starts))
+        return _least_ns(cluster.links.classes["p2p"], size_bytes)
     return min((cluster.p2p_ns(i, j, size_bytes) for i in ranks for j in ranks if i < j), default=0)
+
+
+def least_host_ns(evaluator: Evaluator) -> int:
+    """Least time that a stage loses to one end of any message; 0 where it was not measured."""
+    links, model = evaluator.problem.machines.links, evaluator.pricing.model
+    if not links or "p2p_host" not in links.classes:
+        return 0
+    sizes = [model.tensor_bytes(model.profile.graph.tensors[flow.tensor]) for flow in evaluator.atoms.flows]
+    return min((_least_ns(links.classes["p2p_host"], max(1, size)) for size in sizes), default=0)
+
+
+def _least_ns(link: LinkClass, size_bytes: int) -> int:
+    starts = [r.min_bytes for r in link.ranges if r.min_bytes > size_bytes]
+    return min(link.time_ns(size) for size in (size_bytes, *starts))

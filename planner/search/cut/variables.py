@@ -29,6 +29,8 @@ class Variables:
         ``crosses[k, i, j]``: something whose transfer takes level k or more flows from stage i to stage j.
     feeds, returns : dict
         ``feeds[i, j]``: anything flows from stage i to stage j; ``returns[i, j]``: a gradient flows back.
+    hosts : list of 4 literals
+        Whether each stage receives outputs, sends outputs, receives gradients, sends gradients.
     transfer : dict
         ``transfer[i, j]``: time from the end of stage i to the start of stage j.
     forward, backward : list of integer variables
@@ -50,12 +52,14 @@ class Variables:
         }
         self.feeds = {(i, j): self.crosses[0, i, j] for i, j in self.pairs}
         self.returns = {(i, j): model.new_bool_var(f"returns_{i}_{j}") for i, j in self.pairs}
+        self.hosts = [[model.new_bool_var(f"host_{k}_{s}") for k in range(4)] for s in stages if data.host]
         most = data.levels[-1]
         self.transfer = {(i, j): model.new_int_var(0, most, f"transfer_{i}_{j}") for i, j in self.pairs}
-        work = sum(data.forward) + sum(data.backward) + sum(data.closing)
+        twice = 2 * data.host
+        work = sum(data.forward) + sum(data.backward) + sum(data.closing) + 2 * twice * len(stages)
         longest = work + (data.num_stages - 1) * most
-        self.forward = [model.new_int_var(0, sum(data.forward), f"forward_{s}") for s in stages]
-        self.backward = [model.new_int_var(0, sum(data.backward), f"backward_{s}") for s in stages]
+        self.forward = [model.new_int_var(0, sum(data.forward) + twice, f"forward_{s}") for s in stages]
+        self.backward = [model.new_int_var(0, sum(data.backward) + twice, f"backward_{s}") for s in stages]
         self.head = [model.new_int_var(0, longest, f"head_{s}") for s in stages]
         self.tail = [model.new_int_var(0, longest, f"tail_{s}") for s in stages]
         self.horizon = data.num_microbatches * work + 2 * longest
