@@ -10,12 +10,12 @@ from functools import cached_property
 from costmodel.cluster import Cluster
 from costmodel.cost_model import CostModel
 from costmodel.strategies.blocks import block_names, block_spans
-from costmodel.strategies.division import Degrees, check_divides
+from costmodel.strategies.division import Degrees
 from costmodel.strategies.efficiency import Efficiency
 from costmodel.strategies.groups import StageGroups
 from costmodel.strategies.kept import kept_bytes, tensor_bytes_of, training_scale
 from costmodel.strategies.states import weights_of
-from costmodel.strategies.traffic import Traffic
+from costmodel.strategies.traffic import Reads, Traffic
 from costmodel.strategies.training import DTYPES, Training
 from costmodel.strategies.unions import Item, UnionSums
 from costmodel.strategies.vectors import Vectors
@@ -42,6 +42,27 @@ class Build:
         weights = weights_of(self.model.profile.graph, self.training, Degrees())
         everything = range(len(self.model.profile.graph.operators))
         return weights.trainable.over(everything) + weights.trainable_experts.over(everything)
+
+    def share(self, trainable_bytes: int) -> float:
+        """Return a part of the model's trainable bytes."""
+        return trainable_bytes / self.trainable_bytes if self.trainable_bytes else 0.0
+
+    @cached_property
+    def cuda(self) -> int:
+        """1 on GPUs, which need a context and workspaces, else 0."""
+        return int(self.cluster.device_of(0).type == "cuda")
+
+    @cached_property
+    def reads(self) -> Reads:
+        """Tensors that each operator reads and makes."""
+        graph = self.model.profile.graph
+        read: list[list[int]] = [[] for _ in graph.operators]
+        made: list[list[int]] = [[] for _ in graph.operators]
+        for index, tensor in enumerate(graph.tensors):
+            made[graph.index[tensor.producer]].append(index)
+            for consumer in tensor.consumers:
+                read[graph.index[consumer]].append(index)
+        return Reads(tuple(map(tuple, read)), tuple(map(tuple, made)))
 
     @property
     def profiled_precision(self) -> str:
@@ -71,19 +92,15 @@ class Build:
 def build_vectors(build: Build, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
     """Return what each operator costs.
 
-    Raises
-    ------
-    UsageError
-        On an operator that these degrees do not divide.
+    Operators that cannot be divided so are taken whole: `check_divides` refuses the stages that hold them.
     """
     graph = build.model.profile.graph
-    for operator in graph.operators:
-        check_divides(operator, degrees)
     count = len(graph.operators)
     times = [build.efficiency.times(i, degrees) for i in range(count)]
     width = training_scale(build.model, build.training)[0]
     traffic = Traffic(
         graph,
+        build.reads,
         build.cluster,
         degrees,
         groups,

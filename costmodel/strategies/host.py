@@ -66,8 +66,3 @@ def host_of(cluster: Cluster, rank: int) -> Host:
         if rank < first:
             return host
     raise UsageError(f"rank {rank} is not one of the cluster's {first} devices; ranks are numbered from 0")
-
-
-def window_bytes(largest_block: int, everything: int) -> int:
-    """Bytes of offloaded activations that are on the device at once: a block in use, one on its way."""
-    return min(2 * largest_block, everything)

@@ -25,6 +25,14 @@ LOSS_SUMS = 3
 """All-reduces of a loss over a divided vocabulary: largest logit, sum of exponentials, the target's logit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Positions of the tensors that each operator reads, and of those that it makes."""
+
+    read: tuple[tuple[int, ...], ...]
+    made: tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True)
 class Traffic:
     """In-stage communication of one configuration.
@@ -32,6 +40,7 @@ class Traffic:
     Attributes
     ----------
     graph : OperatorGraph
+    reads : Reads
     cluster : Cluster
     degrees : Degrees
     groups : StageGroups
@@ -44,6 +53,7 @@ class Traffic:
     """
 
     graph: OperatorGraph
+    reads: Reads
     cluster: Cluster
     degrees: Degrees
     groups: StageGroups
@@ -63,25 +73,16 @@ class Traffic:
         forward: list[Item] = []
         backward: list[Item] = []
         gathered: list[Item] = []
-        read = self._read()
         for position, operator in enumerate(self.graph.operators):
             work = operator.work
             if work is None:
                 continue
-            for key, there, back, held in self._of(position, work, read[position], times[position]):
+            for key, there, back, held in self._of(position, work, self.reads.read[position], times[position]):
                 forward.append((position, key, there))
                 gathered.append((position, key, held))
                 if operator.trainable:
                     backward.append((position, key, back))
         return forward, backward, gathered
-
-    def _read(self) -> list[list[int]]:
-        """Return the positions of the tensors that each operator reads."""
-        read: list[list[int]] = [[] for _ in self.graph.operators]
-        for index, tensor in enumerate(self.graph.tensors):
-            for consumer in tensor.consumers:
-                read[self.graph.index[consumer]].append(index)
-        return read
 
     def _of(
         self, position: int, work: Work, read: Sequence[int], times: Times
@@ -100,8 +101,7 @@ class Traffic:
             yield from self._dispatched(position, work, read)
 
     def _output_bytes(self, position: int) -> int:
-        name = self.graph.operators[position].name
-        whole = max((self.sizes[i] for i, t in enumerate(self.graph.tensors) if t.producer == name), default=0)
+        whole = max((self.sizes[i] for i in self.reads.made[position]), default=0)
         return ceil(whole, self.degrees.context)
 
     def _leaving(self, size_bytes: int) -> tuple[int, int, int]:
