@@ -25,6 +25,7 @@ from costmodel.roofline import (
 )
 from costmodel.roofline.attention import num_pairs
 from costmodel.work import Work
+from planner.assemble import provenance
 from planner.problem import Problem
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / "profile.json"
@@ -275,3 +276,11 @@ def test_a_micro_batch_size_outside_the_measured_ones_is_said_to_be_an_estimate(
     assert problem(profile, "").estimated(2 * high) == (
         f"times at micro-batch size {2 * high} are continued from the measured sizes {low} to {high}",
     )
+
+
+def test_a_plan_says_in_its_provenance_why_its_times_are_estimates() -> None:
+    profile = measured()
+    assert "estimated" not in provenance(problem(profile, A100), profile.microbatch_sizes[0])
+    assert provenance(problem(profile, H100), profile.microbatch_sizes[0])["estimated"] == [
+        "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates"
+    ]
