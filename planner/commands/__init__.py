@@ -19,6 +19,7 @@ from planner.commands.answer import print_answer, print_error
 COMMANDS = {
     "profile": "measure a torch model operator by operator",
     "links": "measure latency and bandwidth between ranks",
+    "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "compare": "put plans side by side",

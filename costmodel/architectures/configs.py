@@ -1,0 +1,140 @@
+"""Reading a Hugging Face config.json: strictly, by a checked list of model types, class defaults named when used.
+
+Leaves out keys that the list does not hold: they change neither shapes nor work.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from costmodel.architectures.whitelist import DEFAULTS, PARTS, Default
+from costmodel.errors import InvalidInput
+from costmodel.files import Node, read_json
+
+T = TypeVar("T")
+
+FOREIGN_HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MaskedImageModeling")
+"""Endings of `architectures` that train another head than the one described here."""
+
+_MAY_BE_ZERO = ("first_k_dense_replace", "num_nextn_predict_layers", "n_shared_experts", "max_window_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A model's shape as its configuration names it.
+
+    Attributes
+    ----------
+    model_type : str
+    values : mapping of str to Default
+        Every key of the model type, defaults filled in.
+    parts : mapping of str to Config
+        ``text_config`` and ``vision_config`` where there are several towers.
+    defaults : tuple of str
+        Keys that the class filled, parts' keys with their part in front.
+    """
+
+    model_type: str
+    values: Mapping[str, Default]
+    parts: Mapping[str, "Config"] = field(default_factory=dict)
+    defaults: tuple[str, ...] = ()
+
+    def integer(self, key: str) -> int:
+        """Return a whole number; null is refused."""
+        return self._of(key, int)
+
+    def optional(self, key: str) -> int:
+        """Return a whole number; 0 where it is null."""
+        return self.integer(key) if self.values.get(key) is not None else 0
+
+    def flag(self, key: str) -> bool:
+        """Return true or false."""
+        return self._of(key, bool)
+
+    def number(self, key: str) -> float:
+        """Return a number."""
+        return float(self._of(key, (int, float)))  # type: ignore[arg-type]
+
+    def text(self, key: str) -> str:
+        """Return a string."""
+        return self._of(key, str)
+
+    def listed(self, key: str) -> tuple[int, ...]:
+        """Return a list of whole numbers; empty where it is null."""
+        return self._of(key, tuple) if self.values.get(key) is not None else ()
+
+    def _of(self, key: str, kind: type[T]) -> T:
+        value = self.values[key]
+        if not isinstance(value, kind):
+            raise InvalidInput(f"{self.model_type}: {key} is {value!r}; give it a value in config.json")
+        return value
+
+
+def make_config(model_type: str, values: Mapping[str, Default], **parts: Mapping[str, Default]) -> Config:
+    """Return a configuration from shapes that are known by other means; what is not given is the class's."""
+    inner = {
+        name: Config(f"{model_type}.{name}", {**defaults, **parts.get(name, {})})
+        for name, defaults in PARTS.get(model_type, {}).items()
+    }
+    return Config(model_type, {**DEFAULTS[model_type], **values}, inner)
+
+
+def read_config(path: str | Path) -> Config:
+    """Read a config.json.
+
+    Raises
+    ------
+    InvalidInput
+        When the file cannot be read, its model type is not on the list, or a value cannot be meant.
+    """
+    root = read_json(path)
+    members = root.entries()
+    if "model_type" not in members:
+        root.fail("a Hugging Face config.json names its model_type")
+    model_type = members["model_type"].text()
+    if model_type not in DEFAULTS:
+        members["model_type"].fail(
+            f"described from shapes are {', '.join(DEFAULTS)}; measure any other model with penstock profile"
+        )
+    _check_head(members)
+    parts = {
+        name: _level(f"{model_type}.{name}", members[name].entries() if name in members else members, keys, name)
+        for name, keys in PARTS.get(model_type, {}).items()
+    }
+    own = _level(model_type, members, DEFAULTS[model_type])
+    filled = (*own.defaults, *(key for part in parts.values() for key in part.defaults))
+    return Config(model_type, own.values, parts, filled)
+
+
+def _level(model_type: str, members: Mapping[str, Node], keys: Mapping[str, Default], part: str = "") -> Config:
+    values: dict[str, Default] = dict(keys)
+    filled = []
+    for key, default in keys.items():
+        if key in members:
+            values[key] = _value(members[key], key, default)
+        elif key == "num_labels" and "id2label" in members:
+            values[key] = len(members["id2label"].entries())
+        else:
+            filled.append(f"{part}.{key}" if part else key)
+    return Config(model_type, values, {}, tuple(filled))
+
+
+def _value(node: Node, key: str, default: Default) -> Default:
+    if node.value is None and (default is None or key in ("sliding_window", "q_lora_rank", "num_key_value_heads")):
+        return None
+    if key == "layer_types":
+        return tuple(int(text == "sliding_attention") for text in node.texts())
+    if isinstance(node.value, list):
+        return node.integers() if key != "supported_aspect_ratios" else (len(node.items()),)
+    if isinstance(default, bool):
+        return node.flag()
+    if isinstance(default, float):
+        return node.number(0.0, 1.0)
+    return node.text() if isinstance(default, str) else node.integer(0 if key in _MAY_BE_ZERO else 1)
+
+
+def _check_head(members: Mapping[str, Node]) -> None:
+    for node in members["architectures"].items() if "architectures" in members else ():
+        if node.text().endswith(FOREIGN_HEADS):
+            node.fail("only the pre-training head is described; take it out, or measure with penstock profile")

@@ -1,0 +1,181 @@
+"""From a configuration to an operator graph with its facts: parameters, active ones, floating-point operations.
+
+Leaves out times (`estimate`) and where configurations come from (`configs`, `table`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from costmodel.architectures.blocks import Blocks
+from costmodel.architectures.builder import PRECISIONS
+from costmodel.architectures.configs import Config
+from costmodel.architectures.registry import BUILDERS
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.graph import OperatorGraph, Parameter
+
+LONGEST_DEFAULT = 4096
+"""Tokens of a sample when none are asked for, or what the model takes at most where that is less."""
+
+_LEARNED = ("gpt2", "clip")
+"""Model types whose texts are no longer than the positions they learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A described model.
+
+    Attributes
+    ----------
+    graph : OperatorGraph
+    model_type : str
+    tokens : int
+        Of one sample's text; 0 for a model of images alone.
+    parameters, active_parameters : int
+        Of the main model as publications count it: without layers of multi-token prediction; active ones leave out
+        the experts that do not take a token.
+    all_parameters : int
+        Every parameter of the graph.
+    flop : int
+        Of one sample's forward, prediction layers included.
+    defaults : tuple of str
+        Keys that the model type's class filled.
+    source, note : str
+        Where the shape is from, and what its count leaves out.
+    """
+
+    graph: OperatorGraph
+    model_type: str
+    tokens: int
+    parameters: int
+    active_parameters: int
+    all_parameters: int
+    flop: int
+    defaults: tuple[str, ...] = ()
+    source: str = ""
+    note: str = ""
+
+
+def describe_config(
+    name: str,
+    config: Config,
+    *,
+    tokens: int = 0,
+    precision: str = "bf16",
+    microbatch_sizes: Sequence[int] = (1,),
+    not_counted: Sequence[str] = (),
+    source: str = "",
+    note: str = "",
+) -> Description:
+    """Return the model that a configuration describes.
+
+    Parameters
+    ----------
+    name : str
+        Of the model, for the profile.
+    config : Config
+    tokens : int
+        Of one sample's text; 0 for the default.
+    precision : str
+        One of `PRECISIONS`.
+    microbatch_sizes : sequence of int
+    not_counted : sequence of str
+        Beginnings of names of parameters, or rows of one (``name[start:]``), that the published count leaves out.
+    source, note : str
+        Kept in the description.
+
+    Raises
+    ------
+    UsageError
+        When the precision is unknown or the sequence too long for learned positions.
+    InvalidInput
+        When shapes contradict each other.
+    """
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
+    tokens = tokens_of(config, tokens)
+    _check_heads(config)
+    blocks = Blocks(name, PRECISIONS[precision], tuple(microbatch_sizes))
+    BUILDERS[config.model_type](blocks, config, tokens)
+    graph = blocks.graph()
+    outside = (*not_counted, *_prediction_layers(config))
+    numbers = {p.name: count(p) - _left_out(p, outside) for p in graph.parameters}
+    total = sum(numbers.values())
+    return Description(
+        graph,
+        config.model_type,
+        tokens,
+        total,
+        total - _idle(graph, numbers),
+        sum(map(count, graph.parameters)),
+        sum(operator.flop for operator in graph.operators),
+        config.defaults,
+        source,
+        note,
+    )
+
+
+def count(parameter: Parameter) -> int:
+    """Return how many numbers a parameter holds."""
+    return prod(parameter.shape)
+
+
+def _left_out(parameter: Parameter, outside: Sequence[str]) -> int:
+    """Return how many of a parameter's numbers are not counted."""
+    for item in outside:
+        name, _, start = item.partition("[")
+        if start and parameter.name == name:
+            rows = parameter.shape[0]
+            return count(parameter) // rows * (rows - int(start.removesuffix(":]")))
+        if not start and parameter.name.startswith(name):
+            return count(parameter)
+    return 0
+
+
+def tokens_of(config: Config, asked: int) -> int:
+    """Return the tokens of one sample: those asked for, else as many as the model takes, `LONGEST_DEFAULT` at most."""
+    kind = config.model_type
+    if kind == "vit":  # its rows follow from the image
+        return 0
+    longest = _longest(config)
+    if asked and kind in _LEARNED and asked > longest:
+        raise UsageError(f"--sequence {asked}: {kind} has {longest} learned positions; give at most {longest}")
+    return asked or min(longest, LONGEST_DEFAULT)
+
+
+def _longest(config: Config) -> int:
+    if config.model_type == "t5":
+        return 512  # relative positions: the length of its pre-training
+    owner = config.parts.get("text_config", config)
+    return owner.integer("n_positions" if config.model_type == "gpt2" else "max_position_embeddings")
+
+
+def _prediction_layers(config: Config) -> tuple[str, ...]:
+    first, num = config.values.get("num_hidden_layers"), config.optional("num_nextn_predict_layers")
+    return tuple(f"model.layers.{int(first) + i}." for i in range(num)) if isinstance(first, int) else ()
+
+
+def _idle(graph: OperatorGraph, numbers: Mapping[str, int]) -> int:
+    """Return the parameters of experts that do not take a given token."""
+    idle = 0
+    for operator in graph.operators:
+        work = operator.work
+        if work and work.kind == "matmul" and work.experts:
+            held = sum(numbers[name] for name in operator.parameters)
+            idle += held // work.experts * (work.experts - work.active)
+    return idle
+
+
+def _check_heads(config: Config) -> None:
+    """Refuse heads that do not divide the width, or each other."""
+    for level in (config, *config.parts.values()):
+        pairs = (
+            ("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("hidden_size", "attention_heads"),
+            ("num_attention_heads", "num_key_value_heads"),
+        )  # fmt: skip
+        for whole, part in pairs:
+            a, b = level.values.get(whole), level.values.get(part)
+            if whole == "hidden_size" and ("head_dim" in level.values or "kv_lora_rank" in level.values):
+                continue
+            if isinstance(a, int) and isinstance(b, int) and a % b:
+                raise InvalidInput(f"{level.model_type}: {whole} {a} is no multiple of {part} {b}; correct config.json")

@@ -1,0 +1,82 @@
+"""A profile of a described model: every operator's times estimated on a device of the catalogue.
+
+Times are the roofline's central ones; lowest and highest sums stand in ``extra``. Leaves out the launch of whole steps
+and what lives between operators.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from costmodel.catalogue import CatalogueDevice, check_precision
+from costmodel.graph import Operator, OperatorGraph
+from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
+
+PLAN_ONLY = (
+    "its operators were described from shapes, not captured: profile the model itself with penstock profile to run it"
+)
+"""Why the executor cannot run such a plan."""
+
+
+def estimated_profile(
+    graph: OperatorGraph,
+    device: CatalogueDevice,
+    precision: str,
+    dtype: str,
+    microbatch_sizes: Sequence[int],
+    provenance: Mapping[str, object],
+    extra: Mapping[str, object],
+) -> Profile:
+    """Return the profile of a graph whose operators say what they do (`Operator.work`).
+
+    Raises
+    ------
+    UsageError
+        When the device lacks the precision.
+    """
+    check_precision(device, precision)
+    sizes = tuple(microbatch_sizes)
+    found = [[_of(operator, device, precision, size) for size in sizes] for operator in graph.operators]
+    times = tuple(map(_times, found))
+    steps = [_sum([row[i] for row in found]) for i in range(len(sizes))]
+    whole = _whole(graph, device, precision, tuple(step[1] for step in steps))
+    bounds = {"low_ns": [step[0] for step in steps], "high_ns": [step[2] for step in steps]}
+    return Profile(
+        graph,
+        Device("cuda", device.name, device.memory_bytes, device.id),
+        dtype,
+        sizes,
+        times,
+        whole,
+        None,
+        {**provenance, "estimated": True, "device": device.id, "precision": precision},
+        {**extra, "plan_only": PLAN_ONLY, "step_bounds": bounds},
+    )
+
+
+def _of(operator: Operator, device: CatalogueDevice, precision: str, size: int) -> OperatorEstimate:
+    if operator.work is None:
+        raise ValueError(f"{operator.name} does not say what it does")
+    return estimate(operator.work, device, precision, size)
+
+
+def _times(row: Sequence[OperatorEstimate]) -> OperatorTimes:
+    return OperatorTimes(
+        tuple(found.forward.central_ns for found in row),
+        tuple(found.backward_input.central_ns for found in row),
+        tuple(found.backward_weight.central_ns for found in row),
+        tuple(0.0 for _ in row),
+    )
+
+
+def _sum(row: Sequence[OperatorEstimate]) -> tuple[int, int, int]:
+    parts = [part for found in row for part in (found.forward, found.backward_input, found.backward_weight)]
+    return sum(p.low_ns for p in parts), sum(p.central_ns for p in parts), sum(p.high_ns for p in parts)
+
+
+def _whole(graph: OperatorGraph, device: CatalogueDevice, precision: str, steps: tuple[int, ...]) -> Whole:
+    held = sum(parameter.size_bytes for parameter in graph.parameters if parameter.trainable)
+    added = accumulate_ns(held, device).central_ns
+    kept = "bf16" if precision == "fp8" else precision
+    return Whole(
+        tuple(step + added for step in steps), 0, added, optimizer_step_ns(held, device, "adam", kept).central_ns
+    )

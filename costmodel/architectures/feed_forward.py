@@ -1,0 +1,72 @@
+"""Feed-forward blocks: gated (Shazeer, 2020), plain, and mixtures of experts (Shazeer et al., 2017).
+
+Experts are one grouped matrix product over the rows that `dispatch` sent to them, `active` a token when evenly spread;
+`combine` weighs and sums them. Leaves out the auxiliary losses and tokens dropped for capacity.
+"""
+
+from costmodel.architectures.blocks import Blocks, join
+from costmodel.architectures.builder import Shape, Value
+from costmodel.architectures.shapes import Experts
+from costmodel.work import Work
+
+
+def gated_feed_forward(
+    blocks: Blocks, path: str, x: Value, width: int, bias: bool = False, activation: str = "silu"
+) -> Value:
+    """Add gate, up, activation and down."""
+    gate = blocks.linear(join(path, "gate_proj"), x, width, "column", bias=bias)
+    up = blocks.linear(join(path, "up_proj"), x, width, "column", bias=bias)
+    inner = blocks.gated(join(path, "act_fn"), activation, gate, up)
+    return blocks.linear(join(path, "down_proj"), inner, x.width, "row", bias=bias)
+
+
+def mixture(blocks: Blocks, path: str, x: Value, shape: Experts) -> Value:
+    """Add router, dispatch, experts, combine and the shared expert."""
+    routed = _routed(blocks, path, x, shape)
+    if not shape.shared_width:
+        return routed
+    shared = gated_feed_forward(blocks, join(path, shape.shared_name), x, shape.shared_width)
+    reads = [routed, shared]
+    if shape.shared_gate:
+        gate = blocks.linear(join(path, "shared_expert_gate"), x, 1, "sequence")
+        return blocks.elementwise(join(path, "add"), "add", [*reads, gate], keeps=[shared, gate], module=path)
+    return blocks.elementwise(join(path, "add"), "add", reads, module=path)
+
+
+def _routed(blocks: Blocks, path: str, x: Value, shape: Experts) -> Value:
+    num, rows = shape.num_experts, x.tokens * shape.active
+    scores = blocks.linear(join(path, shape.router), x, num, "whole", bias=shape.biased)
+    owner = join(path, "experts")
+    correction = {join(path, f"{shape.router}.e_score_correction_bias"): (num,)} if shape.corrected else None
+    chosen = blocks.elementwise(
+        join(path, "topk"), "topk", [scores], split="whole", width=shape.active, keeps=[scores], buffers=correction,
+        module=path,
+    )  # fmt: skip
+    sent = _spread(blocks, join(path, "dispatch"), "dispatch", [x, chosen], rows, x.width, shape, [chosen])
+    up = _expert_product(blocks, owner, "gate_up_proj", sent, 2 * shape.width, shape)
+    inner = _spread(blocks, join(owner, "act_fn"), "silu_mul", [up], rows, shape.width, shape, [up])
+    down = _expert_product(blocks, owner, "down_proj", inner, x.width, shape)
+    work = Work("elementwise", "expert", x.tokens, outer=x.width, passes=1 + shape.active, experts=num)
+    saved = [down.saved, chosen.saved]
+    return blocks.add(join(path, "combine"), "combine", path, [down, chosen], work, x.width, saved=saved)
+
+
+def _spread(
+    blocks: Blocks, name: str, kind: str, reads: list[Value], rows: int, width: int, shape: Experts, keeps: list[Value]
+) -> Value:
+    work = Work("elementwise", "expert", rows, outer=width, passes=3, experts=shape.num_experts)
+    module = name if kind == "silu_mul" else name.rpartition(".")[0]
+    return blocks.add(name, kind, module, reads, work, width, saved=[value.saved for value in keeps])
+
+
+def _expert_product(blocks: Blocks, owner: str, name: str, x: Value, outer: int, shape: Experts) -> Value:
+    num, path = shape.num_experts, join(owner, name)
+    weight: Shape = (num, x.width, outer) if shape.biased else (num, outer, x.width)
+    parameters = {path: weight}
+    if shape.biased:
+        parameters[f"{path}_bias"] = (num, outer)
+    tokens = x.tokens // shape.active
+    work = Work("matmul", "expert", tokens, inner=x.width, outer=outer, experts=num, active=shape.active)
+    return blocks.add(
+        path, "grouped_linear", owner, [x], work, outer, parameters=parameters, saved=[x.saved], tokens=x.tokens
+    )

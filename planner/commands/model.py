@@ -1,0 +1,77 @@
+"""Describe a model from its shape, without torch and without a GPU, its times estimated on a catalogue device.
+
+    penstock model llama3-70b -o profile.json --device h100-sxm
+    penstock model config.json -o profile.json          a Hugging Face config.json of a known model type
+
+NAME: an id of the table of models, a config.json, nasnet, random:N:SEED, or zoo:NAME[:small] (which needs torch).
+"""
+
+import argparse
+import time
+
+from costmodel.architectures.builder import PRECISIONS
+from costmodel.architectures.command import DEFAULT_DEVICE
+from planner.commands.answer import Answer, say
+from planner.commands.flags import positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("model", metavar="NAME", help="what to describe")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="profile to write")
+    parser.add_argument(
+        "--device", default=DEFAULT_DEVICE, metavar="ID", help="catalogue id of the device (default %(default)s)"
+    )
+    parser.add_argument(
+        "--microbatch-sizes", type=sizes, default=(1, 2, 4), metavar="1,2,4", help="samples a micro-batch"
+    )
+    parser.add_argument(
+        "--sequence",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="tokens of a sample (default: the model's, at most 4096)",
+    )
+    parser.add_argument(
+        "--precision", choices=tuple(PRECISIONS), default="bf16", help="of training (default %(default)s)"
+    )
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Read micro-batch sizes, rising and without repeats."""
+    return tuple(sorted({positive(part) for part in text.split(",")}))
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Describe the model, write its profile and say what it holds."""
+    from costmodel.architectures.command import make
+    from costmodel.profile import write_profile
+
+    started = time.perf_counter()
+    profile, facts = make(args.model, args.device, args.microbatch_sizes, args.sequence, args.precision)
+    write_profile(args.output, profile)
+    graph = profile.graph
+    body: dict[str, object] = {
+        "output": args.output,
+        "model": graph.name,
+        "operators": len(graph.operators),
+        "tensors": len(graph.tensors),
+        "flop": sum(operator.flop for operator in graph.operators),
+        **facts,
+        "device": profile.device.catalogue,
+        "microbatch_sizes": list(profile.microbatch_sizes),
+        "step_ns": list(profile.whole.step_ns),
+        "estimated": True,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    filled = facts.get("defaults")
+    if isinstance(filled, list) and filled:
+        say(f"penstock model: {args.model} leaves out {', '.join(filled)}: the class's defaults were taken")
+    return Answer(body, [_line(body)])
+
+
+def _line(body: dict[str, object]) -> str:
+    return (
+        f"{body['output']}: {body['operators']} operators, {body['parameters']} parameters, {body['flop']} "
+        f"floating-point operations a sample; times are estimates ({body['seconds']} s)"
+    )
