@@ -17,7 +17,7 @@ from executor.check import compare
 from executor.optimizer import OPTIMIZERS
 from executor.transport import Transport
 from planner.checker import check_plan
-from planner.plan import Plan
+from planner.plan import Plan, read_plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 from tests.random_training import captured_random, random_model, random_real_plan
 from tests.strict_transport import StrictTransport
@@ -55,6 +55,16 @@ def errors(
         loss = pipeline.total_loss()
         reference = batch if pipeline.rank == 0 else None
         found = compare(pipeline.worker, loss, reference, 1 if undivided else None)
+    return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
+
+
+def file_errors(path: str, spec: str) -> dict[str, Any]:
+    """Run one step of a plan file on a model of any spec and compare it with one process."""
+    plan = read_plan(path)
+    with Pipeline(plan, load_model(spec, plan.batch.global_size)) as pipeline:
+        batch = load_model(spec, plan.batch.global_size)
+        pipeline.step(batch.kwargs or batch.args, batch.targets)
+        found = compare(pipeline.worker, pipeline.total_loss(), batch if pipeline.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
 
 

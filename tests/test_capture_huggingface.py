@@ -6,17 +6,13 @@ from torch.utils import _pytree as pytree
 
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import capture
+from costmodel.profiling.models import load_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: its models are not tested")
 
-SMALL = {
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+from tests import hugging_face_models as models  # noqa: E402 - imports transformers
+
+SMALL = models.SMALL
 
 
 def llama(**inputs):
@@ -79,43 +75,8 @@ def test_a_window_shorter_than_the_sequence_keeps_its_mask():
     torch.testing.assert_close(loss_of(model, captured), model.module(**inputs).loss)
 
 
-def t5():
-    config = transformers.T5Config(
-        vocab_size=64,
-        d_model=16,
-        d_kv=4,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-    )
-    tokens = torch.randint(64, (4, 8))
-    return (
-        transformers.T5ForConditionalGeneration(config),
-        {"input_ids": tokens, "labels": tokens},
-        lambda out: out.loss,
-    )
-
-
-def clip_vision():
-    config = transformers.CLIPVisionConfig(
-        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=4
-    )
-    images = {"pixel_values": torch.randn(4, 3, 16, 16)}
-    return transformers.CLIPVisionModel(config), images, lambda out: out.pooler_output.square().mean()
-
-
-def mixtral():
-    tokens = torch.randint(64, (4, 8))
-    module = transformers.MixtralForCausalLM(transformers.MixtralConfig(**SMALL, num_local_experts=4))
-    return module, {"input_ids": tokens, "labels": tokens}, lambda out: out.loss
-
-
-@pytest.mark.parametrize("make", [t5, clip_vision, mixtral])
-def test_other_kinds_are_captured_unchanged_with_their_own_loss(make):
-    torch.manual_seed(0)
-    module, inputs, loss = make()
-    model = TrainingModel(make.__name__, module.train(), (), inputs, None, False, loss, {}, 4)
+@pytest.mark.parametrize("name", ["t5", "clip_vision", "mixtral", "llava"])
+def test_other_kinds_are_captured_unchanged_with_their_own_loss(name):
+    model = load_model(f"tests.hugging_face_models:{name}", 4)
     captured = capture(model)
-    torch.testing.assert_close(loss_of(model, captured), loss(module(**inputs)))
+    torch.testing.assert_close(loss_of(model, captured), model.loss(model.module(**model.kwargs)))

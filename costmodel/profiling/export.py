@@ -75,7 +75,7 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None, pla
         reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
     if not plan_only:
         raise InvalidInput(f"{model.name}: {reason}. Until then it can be profiled and planned, not run")
-    with running(model.name):
+    with running(model.name), without_cache(model):
         return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
 
 

@@ -126,9 +126,9 @@ def saved_bytes(graph: OperatorGraph, microbatch_size: int) -> int:
 
 
 def counted_graph(captured: Capture, sizes: tuple[int, ...]) -> OperatorGraph:
-    """Return the operator graph with memory and FLOP, seen at two sizes."""
+    """Return the operator graph with memory and FLOP, seen at two sizes; at one, where the capture fixes its batch."""
     large = sizes[-1]
-    small = sizes[0] if len(sizes) > 1 else max(1, large // 2)
+    small = sizes[0] if len(sizes) > 1 or captured.static_batch else max(1, large // 2)
     kept = {}
     for size in {small, large}:
         at_size = captured.at(size)

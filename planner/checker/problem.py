@@ -17,6 +17,7 @@ KINDS = {
     "time": "a time that the orders and costs do not give",
     "memory": "a peak that the orders and costs do not give, or that the device cannot hold",
     "search": "an objective or bound that contradicts the prediction",
+    "model": "the plan says of the model what does not hold",
     "cluster": "devices or links that are not those the plan was made for",
 }
 """What `Problem.kind` can be, and its meaning."""

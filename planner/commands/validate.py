@@ -1,12 +1,18 @@
 """Check a plan: partition, orders, sends and receives, memory and times, derived anew.
 
 Shares no code with the search or the simulator. Exit code 0 when nothing is wrong, 7 with the list of
-problems otherwise. With --model the plan is held against the model as captured here.
+problems otherwise. With --model the plan is held against the model as captured here; where that can only
+be planned with, the answer says why.
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
 from planner.commands.answer import Answer
+
+if TYPE_CHECKING:
+    from costmodel.graph import OperatorGraph
+    from planner.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,31 +25,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Check the plan and answer with its problems."""
     from costmodel.cluster import read_cluster
-    from costmodel.errors import DoesNotMatch, ReadableButWrong
+    from costmodel.errors import ReadableButWrong
     from planner.checker import check_plan
+    from planner.checker.problem import Problem
     from planner.plan import read_plan
 
     plan = read_plan(args.plan)
     cluster = read_cluster(args.cluster) if args.cluster else None
-    graph = None
-    if args.model:
-        from costmodel.profiling.capture import capture, operator_graph
-        from costmodel.profiling.models import load_model
-
-        model = load_model(args.model, plan.batch.microbatch_size)
-        graph = operator_graph(capture(model), (plan.batch.microbatch_size,))
-        if graph.fingerprint != plan.fingerprint:
-            raise DoesNotMatch(
-                f"{args.plan} was made for the model {plan.model_name!r} (fingerprint {plan.fingerprint[:12]}), and "
-                f"{args.model} has {graph.fingerprint[:12]}; give the model that was profiled, or plan again"
-            )
-    problems = check_plan(plan, graph, cluster)
+    graph, plan_only = _captured(args.model, args.plan, plan) if args.model else (None, "")
+    problems = list(check_plan(plan, graph, cluster))
+    if plan_only and "executor" in plan.runs_on:
+        problems.append(Problem("model", "runs_on", f"lists the executor, which cannot run {args.model}: {plan_only}"))
     body = {
         "ok": not problems,
         "problems": [{"kind": p.kind, "place": p.place, "message": p.message} for p in problems],
+        **({"plan_only": plan_only} if plan_only else {}),
     }
     if problems:
         lines = [f"{args.plan}: {len(problems)} problems", *(f"  {p.place}: {p.message}" for p in problems)]
         return Answer(body, lines, ReadableButWrong.exit_code)
     num_actions = sum(map(len, plan.orders))
-    return Answer(body, [f"{args.plan}: {len(plan.stages)} stages, {num_actions} actions, nothing wrong"])
+    lines = [f"{args.plan}: {len(plan.stages)} stages, {num_actions} actions, nothing wrong"]
+    return Answer(body, [*lines, *([f"plan only, no executor runs it: {plan_only}"] if plan_only else [])])
+
+
+def _captured(spec: str, path: str, plan: "Plan") -> tuple["OperatorGraph", str]:
+    """Return the model's graph, and why it can only be planned with ("" where it can be run)."""
+    from costmodel.errors import DoesNotMatch
+    from costmodel.profiling.capture import capture, operator_graph
+    from costmodel.profiling.models import load_model
+
+    captured = capture(load_model(spec, plan.batch.microbatch_size), plan_only=True)
+    graph = operator_graph(captured, (plan.batch.microbatch_size,))
+    if graph.fingerprint != plan.fingerprint:
+        raise DoesNotMatch(
+            f"{path} was made for the model {plan.model_name!r} (fingerprint {plan.fingerprint[:12]}), and "
+            f"{spec} has {graph.fingerprint[:12]}; give the model that was profiled, or plan again"
+        )
+    return graph, captured.program.plan_only
