@@ -95,6 +95,8 @@ def one_round(model: str, folder: Path, num_microbatches: int, num_steps: int) -
 
 def best_placed(plan: Plan, num_microbatches: int) -> Plan:
     """Return the stages on two ranks, placed and ordered as the simulator likes best."""
+    if len(plan.stages) < STAGES:
+        raise SystemExit(f"{plan.model_name}: the plan found has {len(plan.stages)} stages, {STAGES} are compared")
     return min(candidates(plan, num_microbatches), key=lambda made: made.prediction.step_time_ns)
 
 

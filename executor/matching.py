@@ -30,6 +30,35 @@ def check_world(plan: Plan) -> tuple[int, int]:
     return rank, world
 
 
+def check_hosts(plan: Plan, rank: int) -> None:
+    """Refuse a layout of hosts other than the planned one; a plan for one host may run on several.
+
+    The launcher says how it has laid out the ranks (torchrun: ``GROUP_RANK`` is the host, ``LOCAL_RANK`` the place
+    on it); one that says nothing is not asked.
+
+    Raises
+    ------
+    DoesNotMatch
+        Names where the plan has this rank and where the launcher has put it.
+    """
+    devices = [host.devices for host in plan.cluster.hosts for _ in range(host.count)]
+    seats = [(host, place) for host, count in enumerate(devices) for place in range(count)][: len(plan.orders)]
+    used = [sum(1 for host, _ in seats if host == h) for h in range(1 + seats[-1][0])]
+    if len(used) == 1 or "GROUP_RANK" not in os.environ:
+        return
+    host, place = seats[rank]
+    found = tuple(
+        int(os.environ[name]) for name in ("GROUP_RANK", "LOCAL_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    if found != (host, place, len(used), used[host]):
+        raise DoesNotMatch(
+            f"the plan has rank {rank} on host {host} of {len(used)}, as number {place} of {used[host]} there; the "
+            f"launcher has put it on host {found[0]} of {found[2]}, as number {found[1]} of {found[3]}: start "
+            f"torchrun --nnodes {len(used)} in the order of the cluster's hosts, with --nproc-per-node "
+            f"{' and '.join(map(str, dict.fromkeys(used)))}, or plan for one host"
+        )
+
+
 def check_strategies(plan: Plan) -> None:
     """Refuse a plan that uses what the executor does not run.
 

@@ -17,7 +17,7 @@ from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
 from executor.feed import as_arguments
-from executor.matching import check_device, check_model, check_strategies, check_world
+from executor.matching import check_device, check_hosts, check_model, check_strategies, check_world
 from executor.optimizer import MakeOptimizer
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import Watch
@@ -52,7 +52,7 @@ class Pipeline:
     Raises
     ------
     DoesNotMatch
-        When the plan is for another model, number of ranks or kind of device.
+        When the plan is for another model, number of ranks, layout of hosts or kind of device.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class Pipeline:
     ) -> None:
         self.plan = plan
         self.rank, self.num_ranks = check_world(plan)
+        if not emulate:  # which only imitates the plan's machines
+            check_hosts(plan, self.rank)
         self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
         check_device(plan, self.rank, self.device)
         check_strategies(plan)
