@@ -20,8 +20,11 @@ HOST_SIZES_BYTES = (4 * 2**10, 32 * 2**10, 256 * 2**10, 2**20)
 PIECES = 4
 """Tensors of a message."""
 
-ROUNDS, REPEATS = 10, 7
-"""Rounds in a row, and how often they alternate with rounds that only compute."""
+ROUNDS = 10
+"""Rounds in a row; by turns they exchange and only compute."""
+
+LEAST_REPEATS, MOST_REPEATS, BUDGET_NS = 4, 12, 700_000_000
+"""Turns at one size: as many as the time of each size allows."""
 
 WIDTH, PRODUCTS = {"cpu": 256, "cuda": 4096}, {"cpu": 8, "cuda": 1}
 """What a round computes, products of square matrices: a few ms, as a stage's action."""
@@ -31,13 +34,26 @@ def host_ns(size: int, device: str) -> int:
     """Return the ns that ranks 0 and 1 lose to one end of a message of `size` bytes; other ranks pass by."""
     if dist.get_rank() > 1:
         return 0
-    compute = _computation(device)
-    lost = []
-    for _ in range(REPEATS + 1):
+    compute, pieces = _computation(device), _pieces(size, device)
+    lost: list[float] = []
+    stop = time.perf_counter_ns() + BUDGET_NS
+    while _goes_on(len(lost), stop, device):
         alone = _round_ns(compute, (), device)
-        lost.append((_round_ns(compute, _pieces(size, device), device) - alone) / 2)
-    kept = sorted(lost[1:])[1:-1]
-    return max(1, round(statistics.fmean(kept)))
+        lost.append((_round_ns(compute, pieces, device) - alone) / 2)
+    lost.sort()
+    cut = len(lost) // 4
+    return max(1, round(statistics.fmean(lost[cut : len(lost) - cut])))
+
+
+def _goes_on(num_turns: int, stop: int, device: str) -> bool:
+    """Whether rank 0 wants another turn."""
+    wanted = num_turns < LEAST_REPEATS or (num_turns < MOST_REPEATS and time.perf_counter_ns() < stop)
+    flag = torch.tensor([float(wanted)], device=device)
+    if dist.get_rank() == 0:
+        dist.send(flag, 1)
+    else:
+        dist.recv(flag, 0)
+    return bool(flag)
 
 
 def _computation(device: str) -> Callable[[], None]:
