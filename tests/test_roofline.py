@@ -248,6 +248,20 @@ def test_a_profile_of_a_device_without_a_catalogue_id_is_not_scaled() -> None:
         scale_profile(replace(measured(), dtype="float64"), H100)
 
 
+@pytest.mark.parametrize(("flop", "kept"), [(10**15, "tflops"), (0, "memory_gbs")])
+def test_an_operator_that_does_not_say_its_work_is_scaled_by_peak_or_by_bandwidth(flop: int, kept: str) -> None:
+    profile = measured()
+    graph = profile.graph
+    first, *rest = graph.operators
+    sizes = tuple(10**12 * size for size in profile.microbatch_sizes) if not flop else first.output_bytes
+    operators = (replace(first, flop=flop, output_bytes=sizes), *rest)
+    large = replace(profile, graph=OperatorGraph(graph.name, operators, graph.tensors, graph.parameters))
+    ratio = scale_profile(large, H100).times[0].forward_ns[-1] / large.times[0].forward_ns[-1]
+    slow, fast = device(A100), device(H100)
+    expected = slow.tflops["fp32"] / fast.tflops["fp32"] if kept == "tflops" else slow.memory_gbs / fast.memory_gbs
+    assert ratio == pytest.approx(expected, rel=0.01)
+
+
 def problem(profile: Profile, catalogue: str) -> Problem:
     kind = DeviceType("some", 2**34, "cuda", catalogue)
     return Problem(profile, uniform_cluster(kind, 2, None), 2, 64)

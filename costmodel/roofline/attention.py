@@ -23,35 +23,40 @@ def num_pairs(work: Work) -> int:
 
 def attention_ns(rates: Rates, work: Work, samples: int) -> tuple[Scenarios, Scenarios]:
     """Return forward and backward of attention over so many samples."""
-    forward, backward = 2 * (work.inner + work.outer), 2 * (3 * work.inner + 2 * work.outer)
     moved = samples * work.tokens * work.heads * (work.inner + work.outer)
     moved += samples * work.context * work.kv_heads * (work.inner + work.outer)
     return (
-        _part_ns(rates, work, samples, "forward", forward, moved * rates.element_bytes),
-        _part_ns(rates, work, samples, "backward", backward, 2 * moved * rates.element_bytes),
+        _part_ns(rates, work, samples, "forward", (1, 1), moved * rates.element_bytes),
+        _part_ns(rates, work, samples, "backward", (3, 2), 2 * moved * rates.element_bytes),
     )
 
 
-def _part_ns(rates: Rates, work: Work, samples: int, part: str, pair_flop: int, size_bytes: int) -> Scenarios:
-    """Return the time of one direction; no less than the processor takes that has the last queries."""
+def _part_ns(rates: Rates, work: Work, samples: int, part: str, matmuls: tuple[int, int], size_bytes: int) -> Scenarios:
+    """Return the time of one direction; no less than the processor takes that has the last queries.
+
+    `matmuls` says how many have the width of queries and keys, and of values, as their inner or outer dimension.
+    """
     rows = tables.attention()[rates.family, part]
-    width = max(work.inner, work.outer, 1)
-    slower = [(1 + rows[0].half_length / max(1, work.context)) / _fraction(rows, width, i) for i in range(3)]
-    all_ns = samples * work.heads * num_pairs(work) * pair_flop / rates.peak
-    last_ns = min(BLOCK_QUERIES, work.tokens) * work.context * pair_flop * rates.num_sm / rates.peak
+    short = 1 + rows[0].half_length / max(1, work.context)
+    pairs = max(samples * work.heads * num_pairs(work), min(BLOCK_QUERIES, work.tokens) * work.context * rates.num_sm)
     bandwidth = tables.traffic()["attention", "forward"].fraction
     launch = tables.overhead("kernel_ns")
     low, central, high = (
-        launch[i] + max(max(all_ns, last_ns) * slower[i], size_bytes / (rates.bandwidth * bandwidth[i]))
+        launch[i]
+        + max(
+            2 * pairs * short * (matmuls[0] * _cost(rows, work.inner, i) + matmuls[1] * _cost(rows, work.outer, i))
+            / rates.peak,
+            size_bytes / (rates.bandwidth * bandwidth[i]),
+        )
         for i in range(3)
-    )
+    )  # fmt: skip
     return low, central, high
 
 
-def _fraction(rows: tuple[AttentionRow, ...], width: int, scenario: int) -> float:
-    """Return the share of peak at a head width; time is interpolated, so that wider heads are never faster."""
+def _cost(rows: tuple[AttentionRow, ...], width: int, scenario: int) -> float:
+    """Return width / share of peak, straight lines between the table's widths, so that wider is never faster."""
     costs = [(row.head_width, row.head_width / row.fraction[scenario]) for row in rows]
     for (narrow, less), (wide, more) in pairwise(costs):
         if narrow <= width <= wide:
-            return width / (less + (more - less) * (width - narrow) / (wide - narrow))
-    return rows[0 if width < costs[0][0] else -1].fraction[scenario]
+            return less + (more - less) * (width - narrow) / (wide - narrow)
+    return width / rows[0 if width < costs[0][0] else -1].fraction[scenario]

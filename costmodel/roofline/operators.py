@@ -61,7 +61,7 @@ def _matmul(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
     rows, groups = samples * work.tokens, 1
     if work.experts:
         rows *= max(1, work.active)
-        groups = min(work.experts, rows)
+        groups = max(1, min(work.experts, rows))
         rows = ceil(rows / groups)
     inner, outer = work.inner, work.outer
     return OperatorEstimate(
