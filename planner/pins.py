@@ -1,8 +1,8 @@
 """Pins: what a person fixes before the search begins (``plan --pin FILE``).
 
-``[[together]]`` joins operators into one stage; ``[[stage]]`` gives one stage whole: operators, ranks and
-configuration. ``[[apart]]`` keeps what its patterns name in different stages; it is checked where the stages are
-given and has no search that keeps to it. Leaves out what pinned stages cost (`planner.placed`).
+``[[together]]`` joins operators into one stage; ``[[apart]]`` lets no two of its patterns into one stage; the search
+keeps to both. ``[[stage]]`` gives one stage whole: operators, ranks and configuration; then the others are checked.
+Leaves out what pinned stages cost (`planner.placed`).
 """
 
 import difflib
@@ -18,6 +18,10 @@ from costmodel.strategy import StageConfig
 
 REST = ("*",)
 """The patterns of a stage that takes every operator which no other stage names."""
+
+
+Apart = tuple[tuple[tuple[int, ...], ...], ...]
+"""For each ``[[apart]]`` and each of its patterns, what it matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +84,6 @@ class Pins:
     def __post_init__(self) -> None:
         if not self.together and not self.apart and not self.stages:
             raise InvalidInput("no pin; give [[together]], [[apart]] or [[stage]], or leave --pin out")
-        if self.apart and not self.stages:
-            raise InvalidInput(
-                f"{self.apart[0].place}: the search knows [[together]] alone; [[apart]] is checked "
-                "where [[stage]] gives every stage: add those, or take it out"
-            )
 
     def pairs(self, graph: OperatorGraph) -> Iterator[tuple[int, int]]:
         """Yield pairs of operators that share a stage."""
@@ -92,6 +91,31 @@ class Pins:
             members = sorted({position for row in group.rows(graph) for position in row})
             for other in members[1:]:
                 yield members[0], other
+
+    def kept_apart(self, graph: OperatorGraph, piece_of: Sequence[int]) -> Apart:
+        """Return the pieces (of operators that share a stage) that the patterns of each ``[[apart]]`` match.
+
+        Raises
+        ------
+        InvalidInput
+            When a piece holds operators of two patterns.
+        """
+        found = []
+        for group in self.apart:
+            rows: list[dict[int, None]] = [{} for _ in group.patterns]
+            pattern_of: dict[int, int] = {}
+            for number, positions in enumerate(group.rows(graph)):
+                for position in positions:
+                    other = pattern_of.setdefault(piece_of[position], number)
+                    if other != number:
+                        raise InvalidInput(
+                            f"{group.place}: {graph.operators[position].name!r} is to be apart from what "
+                            f"{group.patterns[other]!r} matches, and no cut divides the two (one operator, changed in "
+                            "place, or put together by [[together]]); make the patterns narrower"
+                        )
+                    rows[number][piece_of[position]] = None
+            found.append(tuple(tuple(sorted(row)) for row in rows))
+        return tuple(found)
 
     def stage_of(self, graph: OperatorGraph) -> tuple[int, ...]:
         """Return the pinned stage of each operator, numbered as in the file.

@@ -118,6 +118,12 @@ def _check_fits(evaluator: Evaluator, candidate: Candidate, proof: str = "") -> 
     """Refuse a plan over the memory limit, with what binds and by how much."""
     if candidate.fits:
         return
+    if candidate.num_mixed:
+        raise NoPlanFits(
+            f"no plan that was found keeps to the [[apart]] pins: the nearest has {candidate.num_stages} stages and "
+            f"{candidate.num_mixed} pieces beside some that they are to be apart from; allow more stages (--devices, "
+            f"--max-stages) or time, take another --planner, or give every [[stage]]{proof}"
+        )
     peaks = evaluator.simulate(candidate.partition, candidate.schedule, candidate.shape).times.peak_memory_bytes
     limits = evaluator.problem.memory_limits_bytes
     rank = max(range(len(peaks)), key=lambda r: peaks[r] - limits[r] if limits[r] else 0)

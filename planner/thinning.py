@@ -7,14 +7,17 @@ between how many atoms cuts were sought.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import pairwise
 
+from planner.pins import Apart
 from planner.prepare import MOST_ATOMS, Atoms, group
 from planner.search.orders import orders
 
 
-def thin(atoms: Atoms, work_ns: Sequence[int], bytes_of: Sequence[int], most: int = MOST_ATOMS) -> Atoms:
+def thin(
+    atoms: Atoms, work_ns: Sequence[int], bytes_of: Sequence[int], most: int = MOST_ATOMS, apart: Apart = ()
+) -> Atoms:
     """Return the atoms, joined along a depth-first order until at most `most` are left.
 
     Parameters
@@ -24,13 +27,16 @@ def thin(atoms: Atoms, work_ns: Sequence[int], bytes_of: Sequence[int], most: in
     bytes_of : sequence of int
         Bytes of each tensor of the graph.
     most : int
-        Atoms wanted; more only when joining them would make cycles.
+        Atoms wanted; more when joining them would make cycles, or join what pins keep apart.
+    apart : tuple
+        Atoms that pins keep apart (`planner.pins`).
     """
     if len(atoms) <= most:
         return atoms
     order = orders(atoms, work_ns, 0, 0)[0]
     crossing = _crossing_bytes(atoms, order, bytes_of)
     kept = _best_cuts(atoms, order, work_ns, crossing, most)
+    kept |= _between_apart(order, kept, apart)
     pairs = [
         (atoms.members[a][0], atoms.members[b][0])
         for position, (a, b) in enumerate(pairwise(order), 1)
@@ -38,6 +44,20 @@ def thin(atoms: Atoms, work_ns: Sequence[int], bytes_of: Sequence[int], most: in
     ]
     pairs += [(row[0], other) for row in atoms.members for other in row[1:]]
     return group(atoms.graph, pairs)
+
+
+def _between_apart(order: Sequence[int], kept: Container[int], apart: Apart) -> set[int]:
+    """Return positions that are needed besides those kept, lest a segment holds atoms that are to be apart."""
+    pattern_of = [{atom: number for number, row in enumerate(rows) for atom in row} for rows in apart]
+    found: set[int] = set()
+    held: dict[int, int] = {}
+    for position, atom in enumerate(order):
+        own = {group: row[atom] for group, row in enumerate(pattern_of) if atom in row}
+        clash = any(held.get(group, number) != number for group, number in own.items())
+        if clash:
+            found.add(position)
+        held = own if clash or position in kept else held | own
+    return found
 
 
 def _crossing_bytes(atoms: Atoms, order: Sequence[int], bytes_of: Sequence[int]) -> list[int]:

@@ -138,6 +138,57 @@ def test_operators_together_stay_in_one_stage_of_the_search(tmp_path):
     assert "[[together]] pins: 1" in found.search.scope
 
 
+def apart(*operators):
+    return f"[[apart]]\noperators = {json.dumps(operators)}\n"
+
+
+def stages_with(found, names):
+    return {index for index, s in enumerate(found.stages) for name in s.operators if name in names}
+
+
+def test_the_search_keeps_branches_apart(tmp_path):
+    free = planned(tmp_path, '[[together]]\noperators = ["op0"]\n', time_limit_s=1.0, num_devices=2)
+    found = planned(tmp_path, apart("op[0-2]", "op[3-5]"), time_limit_s=1.0, num_devices=2)
+    assert not stages_with(found, {"op0", "op1", "op2"}) & stages_with(found, {"op3", "op4", "op5"})
+    assert found.search.scope.count("[[apart]] pins: 1") == 1
+    assert found.search.objective >= free.search.objective
+
+
+def test_the_bound_of_the_search_knows_what_is_apart(tmp_path):
+    # The one cut is behind op0, so five operators of 3000 ns each work on eight micro-batches: far from balance.
+    found = planned(tmp_path, apart("op0", "op1"), chain(6), num_devices=2, time_limit_s=2.0)
+    free = planned(tmp_path, '[[together]]\noperators = ["op0"]\n', chain(6), num_devices=2, time_limit_s=2.0)
+    assert [s.operators[0] for s in found.stages] == ["op0", "op1"]
+    assert 8 * 5 * 3000 <= found.search.lower_bound_ns <= found.search.objective
+    assert free.search.objective < found.search.lower_bound_ns
+
+
+@pytest.mark.parametrize("planner", ["chain", "uniform"])
+def test_stages_in_one_line_keep_apart_what_pins_say(tmp_path, planner):
+    found = planned(tmp_path, apart("op2", "op3"), chain(6), num_devices=2, planner=planner)
+    assert not stages_with(found, {"op2"}) & stages_with(found, {"op3"})
+
+
+def test_neighbours_of_a_large_graph_can_be_apart(tmp_path):
+    found = planned(tmp_path, apart("op100", "op101"), chain(200), num_devices=3, planner="chain")
+    assert not stages_with(found, {"op100"}) & stages_with(found, {"op101"})
+
+
+def test_what_is_apart_does_not_run_on_one_device(tmp_path):
+    with pytest.raises(NoPlanFits, match=r"keeps to the \[\[apart\]\] pins: the nearest has 1 stages and 3 pieces"):
+        planned(tmp_path, apart("op[0-2]", "op[3-5]"), num_devices=1)
+
+
+def test_more_patterns_apart_than_stages_are_refused_with_a_proof(tmp_path):
+    with pytest.raises(NoPlanFits, match="proved for all cuts"):
+        planned(tmp_path, apart("op0", "op2", "op4"), chain(6), num_devices=2, time_limit_s=2.0)
+
+
+def test_operators_that_no_cut_divides_are_not_kept_apart(tmp_path):
+    with pytest.raises(InvalidInput, match=r"'op2' is to be apart from what 'op1' matches, and no cut divides the two"):
+        planned(tmp_path, apart("op1", "op2"), chain(4, in_place=frozenset({2})))
+
+
 REFUSED = {
     "pattern that matches nothing": (stage(["op1", "opp*"]), r"/stage/0: the pattern 'opp\*' matches no .*near are op"),
     "operator in two stages": (stage(["op[0-4]"]) + stage(["op[4-7]"]), r"/stage/1: .*'op4' stands in stage 0 already"),
@@ -155,7 +206,6 @@ REFUSED = {
     "unknown table": ("[[before]]\noperators = ['a']\n", r"unknown key 'before'; allowed are together, apart, stage"),
     "no pattern": (stage([]), r"at least one pattern is needed"),
     "no pin": ("", r"no pin; give \[\[together\]\]"),
-    "apart alone": ("[[apart]]\noperators = ['op0', 'op7']\n", r"the search knows \[\[together\]\] alone"),
     "apart in one stage": ("[[apart]]\noperators = ['op0', 'op7']\n" + stage(["*"]), r"'op7' is to be apart from what"),
     "together in two": ("[[together]]\noperators = ['op0', 'op7']\n" + TWO_BRANCHES, r"'op0' and 'op7' are to be"),
     "multiple does not divide": (stage(["*"], microbatch_multiple=3), r"3 micro-batches in one action.*divide 8"),

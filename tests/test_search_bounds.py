@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from costmodel.profile import Profile, Whole
+from planner.pins import Group, Pins
 from planner.prepare import prepare
 from planner.pricing import numbered
 from planner.problem import Problem
@@ -121,6 +122,21 @@ def test_bounds_under_a_memory_limit_are_below_every_plan_that_fits(seed: int, s
         best = min((limited.evaluate(p, schedule) for p in partitions), key=lambda c: c.rank)
         assert best.fits
         assert proved_ns(cut_data(limited, 0, binding=True)) <= best.step_time_ns
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_with_operators_apart_are_below_every_plan_that_keeps_them_apart(seed: int) -> None:
+    rng, profile = Random(2000 + seed), tiny(70 + seed)
+    names = [operator.name for operator in profile.graph.operators]
+    groups = [rng.sample(names, rng.randint(2, 3)) for _ in range(rng.randint(1, 2))]
+    pins = Pins(apart=tuple(Group(tuple(group), "pins") for group in groups))
+    problem = Problem(profile, None, num_devices=rng.choice((2, 3)), global_batch=4, microbatch_size=1, pins=pins)
+    evaluator = Evaluator(problem, prepare(profile.graph), 1)
+    best, found = brute_force(evaluator), solve(cut_data(evaluator, 0, binding=False))
+    cuts = [tuple(map(int, f["partition"])) for f in found if f["kind"] == "partition"]  # type: ignore[call-overload]
+    assert all(evaluator.evaluate(cut).fits for cut in cuts)
+    assert found[-1]["status"] == ("OPTIMAL" if best.fits else "INFEASIBLE")
+    assert not best.fits or max(int(str(f["units"])) for f in found if f["kind"] == "bound") <= best.step_time_ns
 
 
 def test_the_cut_model_finds_the_optimum_of_its_own_bound() -> None:

@@ -8,6 +8,7 @@ are worth trying.
 from dataclasses import dataclass
 from functools import cached_property
 
+from planner.pins import Apart
 from planner.prepare import Atoms
 from planner.pricing import Layout, Partition, Pricing
 from planner.problem import Problem
@@ -35,6 +36,8 @@ class Candidate:
     step_time_ns : int
     excess_bytes : int
         By how much the worst rank is over its memory limit; 0 when all fit.
+    num_mixed : int
+        Atoms that share a stage with some that pins keep apart from them; 0 when all pins are kept.
     """
 
     partition: Partition
@@ -43,6 +46,7 @@ class Candidate:
     microbatch_size: int
     step_time_ns: int
     excess_bytes: int
+    num_mixed: int = 0
 
     @property
     def num_stages(self) -> int:
@@ -51,13 +55,13 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank is within its memory limit."""
-        return self.excess_bytes == 0
+        """Whether every rank is within its memory limit, and what pins keep apart is."""
+        return self.excess_bytes == 0 and self.num_mixed == 0
 
     @property
-    def rank(self) -> tuple[int, int, int, Partition]:
-        """Smaller is better: what fits, then what is fast, then what has fewer stages."""
-        return self.excess_bytes, self.step_time_ns, self.num_stages, self.partition
+    def rank(self) -> tuple[int, int, int, int, Partition]:
+        """Smaller is better: what keeps to pins, what fits, then what is fast, then what has fewer stages."""
+        return self.num_mixed, self.excess_bytes, self.step_time_ns, self.num_stages, self.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,26 @@ class Evaluator:
             found = self.simulate(partition, name, shape)
             excess = self._excess_bytes(found) if self.memory_can_bind else 0
             step_time_ns = found.times.step_time_ns
-            self._known[key] = Candidate(partition, shape, name, self.microbatch_size, step_time_ns, excess)
+            mixed = self._num_mixed(partition)
+            self._known[key] = Candidate(partition, shape, name, self.microbatch_size, step_time_ns, excess, mixed)
         return self._known[key]
+
+    @cached_property
+    def apart(self) -> Apart:
+        """Atoms that pins keep apart."""
+        pins = self.problem.pins
+        return pins.kept_apart(self.atoms.graph, self.atoms.atom_of) if pins else ()
+
+    def _num_mixed(self, partition: Partition) -> int:
+        """Return how many atoms would have to leave their stages, all but those of one pattern in each."""
+        mixed = 0
+        for patterns in self.apart:
+            held: dict[int, list[int]] = {}
+            for number, row in enumerate(patterns):
+                for atom in row:
+                    held.setdefault(partition[atom], [0] * len(patterns))[number] += 1
+            mixed += sum(sum(counts) - max(counts) for counts in held.values())
+        return mixed
 
     def _excess_bytes(self, found: "Simulated") -> int:
         limits = self.problem.memory_limits_bytes

@@ -27,8 +27,8 @@ class Setting:
         graph, pins = self.problem.profile.graph, self.problem.pins
         atoms = prepare(graph, pins.pairs(graph) if pins else ())
         evaluator = Evaluator(self.problem, atoms, self.problem.microbatch_sizes[-1])
-        model = evaluator.pricing.model
-        return thin(atoms, evaluator.work_ns, [model.tensor_bytes(t) for t in self.problem.profile.graph.tensors])
+        sizes = [evaluator.pricing.model.tensor_bytes(tensor) for tensor in graph.tensors]
+        return thin(atoms, evaluator.work_ns, sizes, apart=evaluator.apart)
 
     @cached_property
     def evaluators(self) -> dict[int, Evaluator]:
@@ -61,7 +61,7 @@ class Setting:
             "that run F and whole B with one stage a rank"
         )
         if problem.pins:
-            text += f", [[together]] pins: {len(problem.pins.together)}"
+            text += f", [[together]] pins: {len(problem.pins.together)}, [[apart]] pins: {len(problem.pins.apart)}"
         if any(evaluator.memory_can_bind for evaluator in self.evaluators.values()):
             limit = max(problem.memory_limits_bytes)
             text += f", at least the micro-batches in flight of {problem.schedules[0]}, {limit} bytes a rank"

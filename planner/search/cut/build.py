@@ -58,6 +58,7 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
         in_flight=IN_FLIGHT.get(problem.schedules[0], "one"),
         least=least_ns // unit_ns,
         host=_down((least_host_ns(evaluator),), scale)[0],
+        apart=evaluator.apart,
     )
 
 

@@ -24,6 +24,7 @@ class Constraints:
         self.a_stage_starts_after_those_that_feed_it()
         self.a_gradient_goes_back_through_all_stages_upstream()
         self.all_stages_before_a_waist_come_before_its_stage()
+        self.what_pins_keep_apart_shares_no_stage()
         if self.data.host:
             self.a_message_takes_host_time_from_both_ends()
         if self.data.limit:
@@ -48,6 +49,16 @@ class Constraints:
             self.model.add_max_equality(self.at.used[s], [row[s] for row in self.at.inside])
             if s:
                 self.model.add_implication(self.at.used[s - 1], self.at.used[s])
+
+    def what_pins_keep_apart_shares_no_stage(self) -> None:
+        """Let a stage hold atoms of one pattern of each pin."""
+        for number, patterns in enumerate(self.data.apart):
+            for s in self.stages:
+                holds = [self.model.new_bool_var(f"pin_{number}_{i}_{s}") for i in range(len(patterns))]
+                for literal, row in zip(holds, patterns, strict=True):
+                    for v in row:
+                        self.model.add_implication(self.at.inside[v][s], literal)
+                self.model.add_at_most_one(holds)
 
     def a_stage_takes_the_time_of_its_atoms(self) -> None:
         """F and B of a stage are sums over its atoms, and host time for at least one message each way."""

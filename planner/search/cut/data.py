@@ -62,6 +62,8 @@ class CutData:
         A bound that is known already.
     host : int
         Least time that a stage loses to one end of a message.
+    apart : tuple
+        For each pin the atoms that each of its patterns matches; no two patterns share a stage.
     """
 
     num_stages: int
@@ -81,6 +83,7 @@ class CutData:
     in_flight: str
     least: int = 0
     host: int = 0
+    apart: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def num_atoms(self) -> int:
@@ -98,5 +101,6 @@ class CutData:
         crossings = tuple(Crossing(**crossing) for crossing in body.pop("crossings"))
         held = tuple(Held(h["size"], tuple(h["atoms"]), h["in_flight"], h["producer"]) for h in body.pop("held"))
         precedence = tuple((u, v) for u, v in body.pop("precedence"))
+        apart = tuple(tuple(map(tuple, patterns)) for patterns in body.pop("apart"))
         rest: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}
-        return cls(crossings=crossings, held=held, precedence=precedence, **rest)
+        return cls(crossings=crossings, held=held, precedence=precedence, apart=apart, **rest)
