@@ -255,7 +255,9 @@ def test_an_operator_that_does_not_say_its_work_is_scaled_by_peak_or_by_bandwidt
     first, *rest = graph.operators
     sizes = tuple(10**12 * size for size in profile.microbatch_sizes) if not flop else first.output_bytes
     operators = (replace(first, flop=flop, output_bytes=sizes), *rest)
-    large = replace(profile, graph=OperatorGraph(graph.name, operators, graph.tensors, graph.parameters))
+    times = replace(profile.times[0], forward_ns=tuple(10**9 * size for size in profile.microbatch_sizes))
+    named = OperatorGraph(graph.name, operators, graph.tensors, graph.parameters)
+    large = replace(profile, graph=named, times=(times, *profile.times[1:]))
     ratio = scale_profile(large, H100).times[0].forward_ns[-1] / large.times[0].forward_ns[-1]
     slow, fast = device(A100), device(H100)
     expected = slow.tflops["fp32"] / fast.tflops["fp32"] if kept == "tflops" else slow.memory_gbs / fast.memory_gbs
