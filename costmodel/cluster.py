@@ -6,7 +6,7 @@ routes through a fabric, and links that differ between groups of one level.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,6 +153,13 @@ class Cluster:
         rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
         rate = min(rate for rate in rates if rate)
         return LinkClass((SizeRange(0, group.latency_ns, rate),)).time_ns(size_bytes)
+
+    def measured(self, group: LinkGroup) -> LinkGroup:
+        """Return a link with what was measured on it: latency of small transfers, bandwidth of the largest."""
+        if not self.links or "p2p" not in self.links.classes or group is not self._measured_link:
+            return group
+        ranges = self.links.classes["p2p"].ranges
+        return replace(group, latency_ns=ranges[0].latency_ns, bandwidth_gbs=ranges[-1].bandwidth_gbs)
 
     @cached_property
     def _measured_link(self) -> LinkGroup:

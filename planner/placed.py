@@ -10,11 +10,12 @@ Leaves out orders.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from costmodel.collectives import all_reduce_ns
 from costmodel.cost_model import OPTIMIZER_STATES, CostModel
 from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.graph import OperatorGraph, Tensor
 from costmodel.strategy import StageConfig
-from planner.pricing import Layout, all_reduce_ns, with_host_time
+from planner.pricing import Layout, with_host_time
 from planner.problem import Problem
 
 Ends = tuple[tuple[int, int], ...]
@@ -82,7 +83,7 @@ def _divided(model: CostModel, stage: PlacedStage, cost: StageCost) -> StageCost
     if replicas == 1 or model.optimizer == "none":
         return cost
     terms["optimizer"] = OPTIMIZER_STATES[model.optimizer] * -(-terms["gradients"] // replicas)
-    gather_ns = -(-all_reduce_ns(model, replicas, terms["gradients"]) // 2)
+    gather_ns = -(-all_reduce_ns(model.cluster, stage.ranks, terms["gradients"]) // 2)
     return replace(
         cost,
         static_bytes=sum(terms.values()),
@@ -156,10 +157,10 @@ def _reductions(
         sizes[key] = sizes.get(key, 0) + graph.parameter_index[name].size_bytes
     reduces, reduce_ns = [len(stage.ranks) > 1 for stage in stages], [0] * len(stages)
     for members, size in sizes.items():
-        num_ranks = len({rank for member in members for rank in stages[member].ranks})
-        if num_ranks > 1:
+        ranks = tuple(sorted({rank for member in members for rank in stages[member].ranks}))
+        if len(ranks) > 1:
             for member in members:
                 reduces[member] = True
-                reduce_ns[member] += all_reduce_ns(model, num_ranks, size)
+                reduce_ns[member] += all_reduce_ns(model.cluster, ranks, size)
     flags = tuple(flag and back for flag, back in zip(reduces, backward, strict=True))
     return flags, [ns if flag else 0 for ns, flag in zip(reduce_ns, flags, strict=True)]

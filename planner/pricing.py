@@ -9,6 +9,7 @@ from I the gradients. Leaves out orders and time.
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from costmodel.collectives import all_reduce_ns
 from costmodel.cost_model import CostModel
 from costmodel.costs import Amount, Costs, EdgeCost, StageCost
 from costmodel.graph import Tensor
@@ -150,7 +151,8 @@ class Pricing:
                     tied[stage] = tied.get(stage, 0) + size
                     most[stage] = max(most.get(stage, 0), len(owners))
         for stage, size in tied.items():
-            priced[stage] = replace(priced[stage], reduce_ns=all_reduce_ns(self.model, most[stage], size))
+            ranks = tuple(range(most[stage]))  # where stages will stand is not known here
+            priced[stage] = replace(priced[stage], reduce_ns=all_reduce_ns(self.model.cluster, ranks, size))
         return priced, tied
 
 
@@ -167,17 +169,6 @@ def _plus(amount: Amount, more: Sequence[int]) -> Amount:
     base = (amount,) * len(more) if isinstance(amount, int) else amount
     found = [a + b for a, b in zip(base, more, strict=True)]
     return found[0] if len(set(found)) == 1 else tuple(found)
-
-
-def all_reduce_ns(model: CostModel, num_ranks: int, size_bytes: int) -> int:
-    """Time in which `num_ranks` ranks sum `size_bytes`: as measured, else a ring of 2 (n - 1) steps of a part each.
-
-    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
-    """
-    links = model.cluster.links
-    if links and "all_reduce" in links.classes:
-        return links.classes["all_reduce"].time_ns(size_bytes)
-    return 2 * (num_ranks - 1) * model.p2p_ns(0, 1, -(-size_bytes // num_ranks))
 
 
 def _shared_parameters(atoms: Atoms) -> list[tuple[int, tuple[int, ...]]]:

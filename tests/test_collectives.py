@@ -161,6 +161,14 @@ def test_a_measurement_is_scaled_to_other_ranks_on_the_same_link_and_left_aside_
     assert all_reduce_ns(cluster, tuple(range(16)), 10**9) == all_reduce_ns(plain, tuple(range(16)), 10**9)
 
 
+def test_a_measured_transfer_gives_the_latency_and_bandwidth_of_its_link() -> None:
+    cluster = with_links(hosts_of_eight(2), 2, p2p=(14400, 120.0))
+    by_hand = machines(1, 8, LinkGroup("nvlink", 0, 120.0, 14400))
+    for size in (8, 64 * GIB):
+        assert all_reduce_ns(cluster, tuple(range(8)), size) == all_reduce_ns(by_hand, tuple(range(8)), size)
+    assert all_reduce_ns(cluster, (0, 8), GIB) == all_reduce_ns(hosts_of_eight(2), (0, 8), GIB)
+
+
 @pytest.mark.parametrize("collective", ALL)
 def test_one_rank_and_nothing_to_send_take_no_time(collective) -> None:  # type: ignore[no-untyped-def]
     assert collective(hosts_of_eight(2), (3,), GIB) == 0

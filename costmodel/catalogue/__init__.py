@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from costmodel.errors import InvalidInput, UsageError
 
@@ -224,8 +224,8 @@ def _device(row: Mapping[str, str]) -> CatalogueDevice:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    text = (files("costmodel.catalogue") / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _known(name: str, known: tuple[str, ...], what: str) -> str:

@@ -63,7 +63,7 @@ def levels_of(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     levels: list[Level] = []
     unit_of = {rank: rank for rank in ranks}
     lanes: dict[int, int] = {}
-    for link in cluster.groups:
+    for link in map(cluster.measured, cluster.groups):
         block_of = {rank: rank // link.group if link.group else 0 for rank in ranks}
         if len(set(block_of.values())) < len(set(unit_of.values())):
             if not lanes and _kind(cluster, link) == "network":
