@@ -181,8 +181,9 @@ class Problem:
 
     def estimated(self, microbatch_size: int) -> tuple[str, ...]:
         """Return why times at this micro-batch size are estimates; nothing where all were measured."""
-        given = self.priced_profile.extra.get("estimated", ())
-        reasons = [str(reason) for reason in given] if isinstance(given, list | tuple) else [str(given)]
+        reasons = ["the profile's times are roofline estimates"] if self.profile.provenance.get("estimated") else []
+        scaled = self.priced_profile.extra.get("estimated", ())
+        reasons += map(str, scaled if isinstance(scaled, list | tuple) else (scaled,))
         sizes = self.priced_profile.microbatch_sizes
         if not sizes[0] <= microbatch_size <= sizes[-1]:
             reasons.append(

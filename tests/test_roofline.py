@@ -278,6 +278,13 @@ def test_a_cluster_of_another_catalogue_device_is_planned_with_scaled_times_and_
     )
 
 
+def test_a_profile_of_estimates_is_said_to_be_one() -> None:
+    profile = replace(measured(), provenance={"estimated": True})
+    assert problem(profile, "").estimated(profile.microbatch_sizes[0]) == (
+        "the profile's times are roofline estimates",
+    )
+
+
 @pytest.mark.parametrize(("of_profile", "of_cluster"), [("", H100), (A100, ""), (A100, A100)])
 def test_an_unknown_or_equal_catalogue_id_leaves_the_profile_as_measured(of_profile: str, of_cluster: str) -> None:
     profile = measured(catalogue=of_profile)
