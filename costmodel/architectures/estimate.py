@@ -1,7 +1,7 @@
 """A profile of a described model: every operator's times estimated on a device of the catalogue.
 
-Times are the roofline's central ones; lowest and highest sums stand in ``extra``. Leaves out the launch of whole steps
-and what lives between operators.
+Times are the roofline's central ones; lowest and highest sums stand in ``extra``. The provenance marks them as
+estimates, and so does a plan's. Leaves out the launch of whole steps and what lives between operators.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def estimated_profile(
     times = tuple(map(_times, found))
     steps = [_sum([row[i] for row in found]) for i in range(len(sizes))]
     whole = _whole(graph, device, precision, tuple(step[1] for step in steps))
-    bounds = {"low_ns": [step[0] for step in steps], "high_ns": [step[2] for step in steps]}
+    bounds = {"device": device.id, "low_ns": [step[0] for step in steps], "high_ns": [step[2] for step in steps]}
     return Profile(
         graph,
         Device("cuda", device.name, device.memory_bytes, device.id),
@@ -49,7 +49,11 @@ def estimated_profile(
         whole,
         None,
         {**provenance, "estimated": True, "device": device.id, "precision": precision},
-        {**extra, "plan_only": PLAN_ONLY, "step_bounds": bounds},
+        {
+            **extra,
+            "plan_only": PLAN_ONLY,
+            "step_bounds": bounds,
+        },
     )
 
 

@@ -1,7 +1,8 @@
 """Feed-forward blocks: gated (Shazeer, 2020), plain, and mixtures of experts (Shazeer et al., 2017).
 
 Experts are one grouped matrix product over the rows that `dispatch` sent to them, `active` a token when evenly spread;
-`combine` weighs and sums them. Leaves out the auxiliary losses and tokens dropped for capacity.
+`combine` weighs and sums them; the all-to-alls lie between these and the experts. Leaves out the auxiliary losses and
+tokens dropped for capacity.
 """
 
 from costmodel.architectures.blocks import Blocks, join
@@ -42,21 +43,15 @@ def _routed(blocks: Blocks, path: str, x: Value, shape: Experts) -> Value:
         join(path, "topk"), "topk", [scores], split="whole", width=shape.active, keeps=[scores], buffers=correction,
         module=path,
     )  # fmt: skip
-    sent = _spread(blocks, join(path, "dispatch"), "dispatch", [x, chosen], rows, x.width, shape, [chosen])
+    sent = blocks.elementwise(join(path, "dispatch"), "dispatch", [x, chosen], tokens=rows, keeps=[chosen], module=path)
     up = _expert_product(blocks, owner, "gate_up_proj", sent, 2 * shape.width, shape)
-    inner = _spread(blocks, join(owner, "act_fn"), "silu_mul", [up], rows, shape.width, shape, [up])
+    work = Work("elementwise", "expert", rows, outer=shape.width, passes=3, experts=num)
+    act = join(owner, "act_fn")
+    inner = blocks.add(act, "silu_mul", act, [up], work, shape.width, saved=[up.saved])
     down = _expert_product(blocks, owner, "down_proj", inner, x.width, shape)
-    work = Work("elementwise", "expert", x.tokens, outer=x.width, passes=1 + shape.active, experts=num)
+    work = Work("elementwise", "sequence", x.tokens, outer=x.width, passes=1 + shape.active)
     saved = [down.saved, chosen.saved]
     return blocks.add(join(path, "combine"), "combine", path, [down, chosen], work, x.width, saved=saved)
-
-
-def _spread(
-    blocks: Blocks, name: str, kind: str, reads: list[Value], rows: int, width: int, shape: Experts, keeps: list[Value]
-) -> Value:
-    work = Work("elementwise", "expert", rows, outer=width, passes=3, experts=shape.num_experts)
-    module = name if kind == "silu_mul" else name.rpartition(".")[0]
-    return blocks.add(name, kind, module, reads, work, width, saved=[value.saved for value in keeps])
 
 
 def _expert_product(blocks: Blocks, owner: str, name: str, x: Value, outer: int, shape: Experts) -> Value:
