@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel import catalogue
-from costmodel.errors import InvalidInput
+from costmodel.cluster_rules import check_cluster
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
-from costmodel.links import LINKS_KEYS, SLOWEST_GBS, LinkClass, Links, SizeRange, read_links
+from costmodel.links import LINKS_KEYS, LinkClass, Links, SizeRange, read_links
 
 if TYPE_CHECKING:
     from costmodel.collectives.price import Price
 
 CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
 GIB = 2**30
-SLOWEST = 1e-6
-"""Speed factor of a rank: at least this, at most its inverse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +78,7 @@ class Cluster:
     links: Links | None = None
 
     def __post_init__(self) -> None:
-        for device in self.devices:
-            if device.catalogue:
-                catalogue.device(device.catalogue)
-        known = {device.name for device in self.devices}
-        for host in self.hosts:
-            if host.device not in known:
-                raise InvalidInput(
-                    f"a host has the device {host.device!r}; the file defines {', '.join(sorted(known))}"
-                )
-        if self.num_devices < 1:
-            raise InvalidInput("no devices; give at least one [[host]]")
-        self._check_groups()
-        for rank, speed in self.speeds:
-            if not 0 <= rank < self.num_devices or not SLOWEST <= speed <= 1 / SLOWEST:
-                raise InvalidInput(
-                    f"rank {rank} with speed {speed:g}: ranks are 0 to {self.num_devices - 1}, speeds {SLOWEST:g} to "
-                    f"{1 / SLOWEST:g}"
-                )
+        check_cluster(self)
 
     @cached_property
     def num_devices(self) -> int:
@@ -199,32 +180,6 @@ class Cluster:
         if self.links:
             body["links"] = self.links.to_json()
         return body
-
-    def _check_groups(self) -> None:
-        if not self.groups and self.num_devices > 1:
-            raise InvalidInput("no [[link]]; several devices need one whose group holds them all (group = 0)")
-        for group in self.groups:
-            if group.bandwidth_gbs < SLOWEST_GBS or group.latency_ns < 0 or group.shared_gbs < 0:
-                raise InvalidInput(
-                    f"link {group.name!r}: bandwidth_gbs {group.bandwidth_gbs:g} must be at least {SLOWEST_GBS:g} "
-                    "(10^9 bytes a second, one direction), latency_us and shared_gbs not below 0"
-                )
-            if group.group and self.num_devices % group.group:
-                raise InvalidInput(
-                    f"link {group.name!r} joins groups of {group.group} devices, which does not divide the "
-                    f"{self.num_devices} devices; choose a divisor, or 0 for all of them"
-                )
-        sizes = [group.group or self.num_devices for group in self.groups]
-        for inner, outer, group in zip(sizes, sizes[1:], self.groups[1:], strict=False):
-            if outer % inner:
-                raise InvalidInput(
-                    f"link {group.name!r} joins groups of {outer} devices, which do not hold whole groups of {inner} "
-                    "of the link before it; list links innermost first, each group a multiple of the one before"
-                )
-        if self.groups and all(0 < g.group < self.num_devices for g in self.groups):
-            raise InvalidInput(
-                f"no link joins all {self.num_devices} devices; give an outermost [[link]] with group = 0"
-            )
 
 
 def read_cluster(path: str | Path) -> Cluster:

@@ -146,6 +146,10 @@ def test_a_measured_transfer_speaks_for_the_link_that_it_was_measured_on() -> No
             "/link/0/bandwidth_gbs: found -240.0; the number must lie between",
         ),
         (A100 + host("a100", 8) + link("nvlink", 8, 0.0, 6.0), "bandwidth_gbs 0 must be at least 1e-09"),
+        (
+            A100 + host("a100", 8) + link("nvlink", 8, 240.0, 6.0, 1e-12),
+            "shared_gbs 1e-12 must be at least 1e-09 (10^9 bytes a second, one direction), or 0",
+        ),
         (A100 + host("h100", 8) + NVLINK, "a host has the device 'h100'; the file defines a100"),
         ('[[device]]\nname = "a100"\n' + host("a100", 8) + NVLINK, "needs memory_gib, or a catalogue id"),
         (A100 + host("a100", 8, 2) + NVLINK, "no link joins all 16 devices; give an outermost [[link]] with group = 0"),

@@ -161,6 +161,17 @@ def test_a_measurement_is_scaled_to_other_ranks_on_the_same_link_and_left_aside_
     assert all_reduce_ns(cluster, tuple(range(16)), 10**9) == all_reduce_ns(plain, tuple(range(16)), 10**9)
 
 
+def test_a_measurement_over_hosts_is_scaled_to_more_hosts_alike() -> None:
+    plain = hosts_of_eight(4)
+    cluster = with_links(plain, 16, all_reduce=(50000, 100.0))
+    assert all_reduce_ns(cluster, tuple(range(16)), 15 * 10**8) == 50000 + 15 * 10**6
+    # 2 more hosts: 14 hops of NVLink and 2 of the network more a round; 31/32 instead of 15/16 on a link
+    expected = 50000 + 2 * (14 * 600 + 2 * 2700) + round(15 * 10**8 * (31 / 32) / (15 / 16)) // 100
+    assert all_reduce_ns(cluster, tuple(range(32)), 15 * 10**8) == expected
+    by_fours = (0, 1, 2, 3, 8, 9, 10, 11)
+    assert all_reduce_ns(cluster, by_fours, GIB) == all_reduce_ns(plain, by_fours, GIB)
+
+
 def test_a_measured_transfer_gives_the_latency_and_bandwidth_of_its_link() -> None:
     cluster = with_links(hosts_of_eight(2), 2, p2p=(14400, 120.0))
     by_hand = machines(1, 8, LinkGroup("nvlink", 0, 120.0, 14400))
