@@ -91,28 +91,24 @@ def describe_config(
     InvalidInput
         When shapes contradict each other.
     """
-    if precision not in PRECISIONS:
-        raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
     tokens = tokens_of(config, tokens)
-    _check_heads(config)
-    blocks = Blocks(name, PRECISIONS[precision], tuple(microbatch_sizes))
-    BUILDERS[config.model_type](blocks, config, tokens)
-    graph = blocks.graph()
+    graph = _graph(name, config, tokens, precision, tuple(microbatch_sizes))
     outside = (*not_counted, *_prediction_layers(config))
     numbers = {p.name: count(p) - _left_out(p, outside) for p in graph.parameters}
     total = sum(numbers.values())
     return Description(
-        graph,
-        config.model_type,
-        tokens,
-        total,
-        total - _idle(graph, numbers),
-        sum(map(count, graph.parameters)),
-        sum(operator.flop for operator in graph.operators),
-        config.defaults,
-        source,
-        note,
-    )
+        graph, config.model_type, tokens, total, total - _idle(graph, numbers), sum(map(count, graph.parameters)),
+        sum(operator.flop for operator in graph.operators), config.defaults, source, note,
+    )  # fmt: skip
+
+
+def _graph(name: str, config: Config, tokens: int, precision: str, microbatch_sizes: tuple[int, ...]) -> OperatorGraph:
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
+    _check_heads(config)
+    blocks = Blocks(name, PRECISIONS[precision], microbatch_sizes)
+    BUILDERS[config.model_type](blocks, config, tokens)
+    return blocks.graph()
 
 
 def count(parameter: Parameter) -> int:
