@@ -1,217 +1,211 @@
-"""How good profiles are: every zoo model (``:small``, CPU, one thread), one table.
+"""How good profiles are: zoo models (``:small``, CPU, one thread) against other measurements, one table a question.
 
-    python -m benchmarks.profiler [NAME...] [--batch 4] [--repeats 9] [--json FILE]
+    python -m benchmarks.profiler [--models NAME,NAME] [--only whole|memory|parts|limit] [--repeats 9] [--json FILE]
 
-For each model: operators, seconds of the capture, coverage; the unscaled sum of in-context times against
-the separate whole step; the scaled prediction against another run afterwards; saved bytes against torch's
-MemTracker. Then the distribution, which decides the cuts: the model is cut at five random places, every part
-is run alone, and its forward, backward and saved bytes are held against the profile's for its operators.
-Bars: coverage 95 %, sum 8 %, prediction 5 %, memory 6 %; parts: median error 8 %, worst 20 %.
+whole: operators, seconds of the capture, coverage (the share of the step attributed), the unscaled sum of
+in-context times against the separate whole step, the scaled prediction against another run, half of it before
+the profile and half after. memory: saved bytes against torch's MemTracker. parts, which decides the cuts: eight
+models cut at five random places each, every part run alone against the profile's forward, backward and saved
+bytes. limit: times under a memory limit of a quarter of the model's own state against unlimited ones, the two
+measured in turn. Times want a quiet machine; bytes and coverage hardly do.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from random import Random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from benchmarks.profiler_checks import another_run_ns, part_errors, tracked_bytes
 from costmodel import zoo
-from costmodel.profile import Profile
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import Capture, capture
-from costmodel.profiling.clock import Clock, clock_for
+from costmodel.profiling.capture import capture
+from costmodel.profiling.clock import clock_for
+from costmodel.profiling.memory import counted_graph, saved_bytes
 from costmodel.profiling.models import load_model
 from costmodel.profiling.options import Options
-from costmodel.profiling.parts import Part, extract
+from costmodel.profiling.piecewise import state_bytes
 from costmodel.profiling.run import profile
-from costmodel.profiling.timing import time_whole
 
 NUM_CUTS = 5
-SMALLEST_SHARE = 0.02
-"""Parts of less than this share of the step are left out of the distribution: there marks and calls are the time."""
+PARTS_MODELS = ("mmt", "gpt", "llama", "clip", "vit", "t5", "unet3d", "resnet50")
+LIMIT_MODELS = ("gpt", "llama", "vit", "moe")
+NUM_LIMITED = 3
+"""Profiles with and without the limit, in turn."""
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One model; ratios are profile / other measurement, errors shares."""
+class Settings:
+    """Micro-batch size and timed rounds of every measurement."""
 
-    model: str
-    operators: int
-    capture_s: float
-    coverage: float
-    sum_ratio: float
-    prediction_ratio: float
-    memory_ratio: float
-    median_error: float
-    worst_error: float
-    worst_saved_error: float
+    batch: int
+    repeats: int
+
+    def options(self, name: str) -> Options:
+        """Return what `name` is profiled with."""
+        return Options(f"zoo:{name}:small", (self.batch,), repeats=self.repeats, links=False)
 
 
-def measure(name: str, batch: int, repeats: int, seed: int = 0) -> Row:
-    """Profile one model and hold the profile against other measurements."""
-    spec = f"zoo:{name}:small"
-    model = load_model(spec, batch)
+def whole(name: str, settings: Settings) -> Row:
+    """Hold the whole step's times against a separate measurement and another run."""
+    options, clock = settings.options(name), clock_for(torch.device("cpu"))
+    model = load_model(options.model, settings.batch)
     start = time.perf_counter()
     captured = capture(model)
     capture_s = time.perf_counter() - start
-    found = profile(Options(spec, (batch,), repeats=repeats, links=False))
+    half = -(-settings.repeats // 2)
+    again = another_run_ns(captured, model, clock, half)
+    found = profile(options)
+    again += another_run_ns(captured, model, clock, half)
     unscaled: Any = found.extra["unscaled"]
-    clock = clock_for(torch.device("cpu"))
-    again = _another_run(captured, model, clock, repeats)
-    errors, saved = _distribution(captured, model, found, clock, repeats, Random(seed))  # noqa: S311 - no secrets
-    return Row(
-        name,
-        len(found.graph.operators),
-        round(capture_s, 2),
-        unscaled["coverage"][0],
-        round(unscaled["sum_ns"][0] / unscaled["step_ns"][0], 4),
-        round(found.whole.step_ns[0] / again, 4),
-        round(_saved_bytes(found, found.graph.index, batch) / _tracked_bytes(load_model(spec, batch)), 4),
-        round(median(errors), 4),
-        round(max(errors), 4),
-        round(max(saved), 4),
+    return {
+        "operators": len(found.graph.operators),
+        "capture_s": round(capture_s, 2),
+        "coverage": unscaled["coverage"][0],
+        "sum_error": round(unscaled["sum_ns"][0] / unscaled["step_ns"][0] - 1, 4),
+        "prediction_error": round(found.whole.step_ns[0] / median(again) - 1, 4),
+    }
+
+
+def memory(name: str, settings: Settings) -> Row:
+    """Hold saved bytes against torch's MemTracker."""
+    options = settings.options(name)
+    saved = saved_bytes(
+        counted_graph(capture(load_model(options.model, settings.batch)), (settings.batch,)), settings.batch
     )
+    tracked = tracked_bytes(load_model(options.model, settings.batch))
+    return {"saved_bytes": saved, "tracked_bytes": tracked, "memory_error": round(saved / tracked - 1, 4)}
 
 
-def _another_run(captured: Capture, model: TrainingModel, clock: Clock, repeats: int) -> float:
-    whole = extract(captured, captured.operators)
-    spans = [time_whole(whole, model, clock) for _ in range(repeats + 3)][3:]
-    return median(span.forward_ns + span.backward_ns for span in spans)
+def parts(name: str, settings: Settings) -> Row:
+    """Cut the model at random places and hold each part alone against the profile."""
+    options, clock = settings.options(name), clock_for(torch.device("cpu"))
+    model = load_model(options.model, settings.batch)
+    found = profile(options)
+    rows = part_errors(capture(model), model, found, clock, settings.repeats, NUM_CUTS, seed=0)
+    errors = {
+        "forward": [abs(row.forward) for row in rows if row.forward is not None],
+        "backward": [abs(row.backward) for row in rows if row.backward is not None],
+        "saved": [abs(row.saved) for row in rows if row.saved is not None],
+    }
+    shown = {f"{what}_{word}": _rounded(of, each) for what, each in errors.items() for word, of in _MIDDLE_AND_WORST}
+    return {"parts": len(rows), **shown, "errors": [round(error, 4) for each in errors.values() for error in each]}
 
 
-def _saved_bytes(found: Profile, operators: Any, batch: int) -> int:
-    chosen = [o for o in found.graph.operators if o.name in operators]
-    union = {s.storage: s.size_bytes * (1 if s.fixed else batch) for o in chosen for s in o.saved}
-    return sum(union.values())
+def limit(name: str, settings: Settings) -> Row:
+    """Hold the step's time under a memory limit of a quarter of the model's state against the unlimited one."""
+    free = settings.options(name)
+    graph = counted_graph(capture(load_model(free.model, settings.batch)), (settings.batch,))
+    limited = replace(free, memory_limit_bytes=state_bytes(graph, settings.batch) // 4)
+    pairs = [(profile(free), profile(limited)) for _ in range(NUM_LIMITED)]
+    whole_ns, pieces_ns = (median(found.whole.step_ns[0] for found in column) for column in zip(*pairs, strict=True))
+    blocks: Any = pairs[0][1].extra["in_blocks"]
+    return {
+        "limit_mib": round(limited.memory_limit_bytes / 2**20, 1),
+        "blocks": blocks["blocks"],
+        "distinct": blocks["distinct"],
+        "limit_error": round(pieces_ns / whole_ns - 1, 4),
+    }
 
 
-def _tracked_bytes(model: TrainingModel) -> int:
-    from torch.distributed._tools.mem_tracker import MemTracker
-
-    tracker = MemTracker()
-    leaves = pytree.tree_leaves((model.args, dict(model.kwargs), model.targets))
-    tracker.track_external(model.module, *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
-    with tracker:
-        loss, _ = model.evaluate(model.module(*model.args, **model.kwargs), model.targets)
-        snapshot = tracker.get_tracker_snapshot("current")[torch.device("cpu")]
-    assert loss.requires_grad
-    return int(next(size for kind, size in snapshot.items() if "ACT" in str(kind)))
+def _worst(values: Sequence[float]) -> float:
+    return max(values, default=0.0)
 
 
-def _distribution(
-    captured: Capture, model: TrainingModel, found: Profile, clock: Clock, repeats: int, dice: Random
-) -> tuple[list[float], list[float]]:
-    """Return the errors of forward + backward, and of saved bytes, of each part."""
-    names = captured.operators
-    cuts = sorted(dice.sample(range(1, len(names)), min(NUM_CUTS, len(names) - 1)))
-    stages = [names[i:j] for i, j in zip((0, *cuts), (*cuts, len(names)), strict=True)]
-    known: dict[str, Any] = dict(captured.bind(model))
-    total = sum(p.numel() for p in model.module.parameters())
-    errors, saved = [], []
-    for stage in stages:
-        inside = set(stage)
-        sends = [f.name for f in captured.flows.values() if f.producer in inside and not inside.issuperset(f.consumers)]
-        part = extract(captured, stage, sends)
-        time_ns, kept, results = _alone(part, known, model, clock, repeats)
-        known.update({name: results[name] for name in sends})
-        share = sum(captured.parameter(name).numel() for name in part.parameters) / total
-        predicted = _predicted_ns(found, inside) + found.whole.accumulate_ns * share
-        if predicted < SMALLEST_SHARE * found.whole.step_ns[0]:
-            continue
-        errors.append(abs(predicted / time_ns - 1))
-        saved.append(abs(_saved_bytes(found, inside, model.batch) / max(1, kept) - 1))
-    return errors, saved
+_MIDDLE_AND_WORST = (("median", median), ("worst", _worst))
 
 
-def _predicted_ns(found: Profile, names: set[str]) -> int:
-    rows = [found.times_of[name] for name in names]
-    return sum(t.forward_ns[0] + t.backward_input_ns[0] + t.backward_weight_ns[0] for t in rows)
+def _rounded(of: Callable[[Sequence[float]], float], values: Sequence[float]) -> float:
+    return round(of(values), 4) if values else 0.0
 
 
-def _alone(
-    part: Part, known: dict[str, Any], model: TrainingModel, clock: Clock, repeats: int
-) -> tuple[float, int, dict[str, Any]]:
-    """Run a part forward and backward by itself; return its time, saved bytes and results."""
-    spans = []
-    results: dict[str, Any] = {}
-    for _ in range(repeats + 2):
-        values = {name: known[name] for name in part.raw_inputs}
-        for name in part.receives:
-            values[name] = known[name].detach().requires_grad_(known[name].requires_grad)
-        start = clock.mark()
-        results = part(values, model.targets)
-        middle = clock.mark()
-        ends = [value for value in results.values() if value.requires_grad]
-        gradients = [torch.ones_like(value) for value in ends]
-        again = clock.mark()
-        if ends:
-            torch.autograd.backward(ends, gradients)
-        spans.append(clock.span_ns(start, middle) + clock.span_ns(again, clock.mark()))
-    return median(spans[2:]), _kept(part, known, model), results
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One question: what is measured of each model, on which models, and what must hold."""
+
+    measure: Callable[[str, Settings], Row]
+    models: Sequence[str]
+    verdicts: Callable[[Sequence[Row]], list[tuple[str, bool]]]
 
 
-def _kept(part: Part, known: dict[str, Any], model: TrainingModel) -> int:
-    fixed = {t.untyped_storage()._cdata for t in (*model.module.parameters(), *model.module.buffers())}
-    fixed |= {known[n].untyped_storage()._cdata for n in part.raw_inputs if isinstance(known[n], torch.Tensor)}
-    found: dict[int, int] = {}
-    held = []
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        held.append(storage)  # so that no address is used twice
-        if storage._cdata not in fixed:
-            found[storage._cdata] = storage.nbytes()
-        return tensor
-
-    values = {name: known[name] for name in part.raw_inputs}
-    values.update({n: known[n].detach().requires_grad_(known[n].requires_grad) for n in part.receives})
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        results = part(values, model.targets)
-    assert results
-    return sum(found.values())
+def _most(bars: Mapping[str, Callable[[Row], bool]], rows: Sequence[Row]) -> list[tuple[str, bool]]:
+    """Each bar is kept by all models but an eighth of them (14 of 16)."""
+    needed = len(rows) - len(rows) // 8
+    counts = {bar: sum(map(holds, rows)) for bar, holds in bars.items()}
+    return [
+        (f"{bar}: {count} of {len(rows)} models, {needed} needed", count >= needed) for bar, count in counts.items()
+    ]
 
 
-BARS: tuple[tuple[str, Callable[[Row], bool]], ...] = (
-    ("coverage", lambda r: r.coverage >= 0.95),
-    ("sum", lambda r: abs(r.sum_ratio - 1) <= 0.08),
-    ("prediction", lambda r: abs(r.prediction_ratio - 1) <= 0.05),
-    ("memory", lambda r: abs(r.memory_ratio - 1) <= 0.06),
-    ("parts", lambda r: r.median_error <= 0.08 and r.worst_error <= 0.20),
-)
+def _spread(rows: Sequence[Row]) -> list[tuple[str, bool]]:
+    errors = [error for row in rows for error in row["errors"]]
+    middle, worst = median(errors), max(errors)
+    return [
+        (f"median error of {len(errors)} figures {middle:.1%}, at most 8 %", middle <= 0.08),
+        (f"worst error {worst:.1%}, at most 20 %", worst <= 0.20),
+    ]
+
+
+WHOLE_BARS: Mapping[str, Callable[[Row], bool]] = {
+    "coverage at least 95 %": lambda row: bool(row["coverage"] >= 0.95),
+    "unscaled sum within 8 %": lambda row: abs(row["sum_error"]) <= 0.08,
+    "prediction of another run within 5 %": lambda row: abs(row["prediction_error"]) <= 0.05,
+}
+
+TABLES = {
+    "whole": Table(whole, zoo.NAMES, partial(_most, WHOLE_BARS)),
+    "memory": Table(
+        memory, zoo.NAMES, partial(_most, {"memory within 6 %": lambda row: abs(row["memory_error"]) <= 0.06})
+    ),
+    "parts": Table(parts, PARTS_MODELS, _spread),
+    "limit": Table(
+        limit, LIMIT_MODELS, partial(_most, {"limited times within 8 %": lambda row: abs(row["limit_error"]) <= 0.08})
+    ),
+}
+
+
+def run(name: str, models: Sequence[str], settings: Settings) -> dict[str, object]:
+    """Measure one table, print each row when it is there and the verdicts below, and return all of it."""
+    table, rows = TABLES[name], []
+    print(f"\n{name}")
+    for model in models or table.models:
+        row = {"model": model, **table.measure(model, settings)}
+        shown = {key: value for key, value in row.items() if key != "errors"}
+        if not rows:
+            print("  ".join(key.rjust(10) for key in shown))
+        print("  ".join(str(value).rjust(max(10, len(key))) for key, value in shown.items()), flush=True)
+        rows.append(row)
+    verdicts = table.verdicts(rows)
+    for sentence, holds in verdicts:
+        print(f"{'kept  ' if holds else 'MISSED'}  {sentence}")
+    return {"rows": rows, "verdicts": [{"sentence": sentence, "kept": holds} for sentence, holds in verdicts]}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiler", description=__doc__)
-    parser.add_argument("names", nargs="*", default=zoo.NAMES, metavar="NAME")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", metavar="FILE")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiler", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--models", metavar="LIST", default="", help="names separated by commas; default: each table's")
+    parser.add_argument("--only", choices=TABLES, help="one table")
+    parser.add_argument("--batch", type=int, default=4, help="micro-batch size (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=9, help="timed rounds (default %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    rows = []
-    columns = list(Row.__dataclass_fields__)
-    print("  ".join(columns), "missed", sep="  ")
-    for name in args.names:
-        row = measure(name, args.batch, args.repeats)
-        rows.append(row)
-        missed = ", ".join(bar for bar, holds in BARS if not holds(row)) or "-"
-        print(
-            "  ".join(str(v).ljust(len(c)) for c, v in zip(columns, asdict(row).values(), strict=True)),
-            missed,
-            sep="  ",
-        )
-    for bar, holds in BARS:
-        print(f"{bar}: {sum(map(holds, rows))} of {len(rows)} within the bar")
+    models = [name for name in args.models.split(",") if name]
+    if unknown := sorted(set(models) - set(zoo.NAMES)):
+        parser.error(f"the zoo has no {', '.join(unknown)}; it has {', '.join(zoo.NAMES)}")
+    settings = Settings(args.batch, args.repeats)
+    found = {name: run(name, models, settings) for name in TABLES if args.only in (None, name)}
     if args.json:
-        with open(args.json, "w") as file:
-            json.dump([asdict(row) for row in rows], file, indent=1)
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,162 @@
+"""What profiles are held against: whole steps run separately, torch's MemTracker, and parts of models run alone.
+
+Times are CPU time of the one thread, so that other work on the machine shows little. Leaves out the table
+(`benchmarks.profiler`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from costmodel.graph import OperatorGraph
+from costmodel.profile import Profile
+from costmodel.profiling.batches import TrainingModel
+from costmodel.profiling.capture import Capture
+from costmodel.profiling.clock import Clock
+from costmodel.profiling.parts import Part, extract
+from costmodel.profiling.timing import time_whole
+
+SMALLEST_SHARE = 0.02
+"""Parts of less than this share of the step (of what is saved) are left out: there marks and calls are the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartError:
+    """A part alone: (the profile's / measured - 1) of forward, backward and saved bytes; None where too small."""
+
+    num_operators: int
+    forward: float | None
+    backward: float | None
+    saved: float | None
+
+    def all(self) -> tuple[float, ...]:
+        """Return the sizes of the errors that count."""
+        return tuple(abs(e) for e in (self.forward, self.backward, self.saved) if e is not None)
+
+
+def another_run_ns(captured: Capture, model: TrainingModel, clock: Clock, repeats: int) -> list[int]:
+    """Return times of whole steps without instruments, after three that warm up."""
+    whole = extract(captured, captured.operators)
+    spans = [time_whole(whole, model, clock) for _ in range(repeats + 3)][3:]
+    model.module.zero_grad(set_to_none=True)
+    return [span.forward_ns + span.backward_ns for span in spans]
+
+
+def union_bytes(graph: OperatorGraph, names: Iterable[str], microbatch_size: int) -> int:
+    """Return what these operators together keep, each storage once."""
+    chosen = [graph.operators[graph.index[name]] for name in names]
+    union = {s.storage: s.size_bytes * (1 if s.fixed else microbatch_size) for o in chosen for s in o.saved}
+    return sum(union.values())
+
+
+def tracked_bytes(model: TrainingModel) -> int:
+    """Return the activations that torch's MemTracker finds after the forward."""
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    tracker = MemTracker()
+    leaves = pytree.tree_leaves((model.args, dict(model.kwargs), model.targets))
+    tracker.track_external(model.module, *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
+    with tracker:
+        loss, _ = model.evaluate(model.module(*model.args, **model.kwargs), model.targets)
+        snapshot = tracker.get_tracker_snapshot("current")[torch.device("cpu")]
+    assert loss.requires_grad
+    return int(next(size for kind, size in snapshot.items() if "ACT" in str(kind)))
+
+
+def part_errors(
+    captured: Capture, model: TrainingModel, found: Profile, clock: Clock, repeats: int, num_cuts: int, seed: int
+) -> list[PartError]:
+    """Cut the model at random places and run every part by itself, all parts in turn, round by round."""
+    dice = Random(seed)  # noqa: S311 - no secrets
+    names = captured.operators
+    cuts = sorted(dice.sample(range(1, len(names)), min(num_cuts, len(names) - 1)))
+    bounds = zip((0, *cuts), (*cuts, len(names)), strict=True)
+    stages = [names[i:j] for i, j in bounds]
+    parts = [_part(captured, stage) for stage in stages]
+    rounds = [_round(parts, captured, model, clock) for _ in range(repeats + 2)][2:]
+    kept = _kept(parts, captured, model)
+    return [
+        _error(part, stages[i], found, model, [spans[i] for spans in rounds], kept[i]) for i, part in enumerate(parts)
+    ]
+
+
+def _part(captured: Capture, names: tuple[str, ...]) -> Part:
+    inside = set(names)
+    crossing = (f for f in captured.flows.values() if f.producer in inside and not inside.issuperset(f.consumers))
+    return extract(captured, names, [flow.name for flow in crossing])
+
+
+def _error(
+    part: Part, names: tuple[str, ...], found: Profile, model: TrainingModel, spans: list[tuple[int, int]], kept: int
+) -> PartError:
+    total = sum(p.numel() for p in model.module.parameters())
+    share = sum(part.capture.parameter(name).numel() for name in part.parameters) / total
+    rows = [found.times_of[name] for name in names]
+    forward = sum(row.forward_ns[0] for row in rows)
+    backward = sum(row.backward_input_ns[0] + row.backward_weight_ns[0] for row in rows)
+    backward += found.whole.accumulate_ns * share
+    saved = union_bytes(found.graph, names, model.batch)
+    step_ns, all_bytes = found.whole.step_ns[0], union_bytes(found.graph, found.graph.index, model.batch)
+    return PartError(
+        len(names),
+        _relative(forward, median(span[0] for span in spans), step_ns),
+        _relative(backward, median(span[1] for span in spans), step_ns),
+        _relative(saved, kept, all_bytes),
+    )
+
+
+def _relative(predicted: float, measured: float, whole: float) -> float | None:
+    return None if max(predicted, measured) < SMALLEST_SHARE * whole else predicted / max(1, measured) - 1
+
+
+def _round(parts: list[Part], captured: Capture, model: TrainingModel, clock: Clock) -> list[tuple[int, int]]:
+    """Run every part forward and backward once; return their times."""
+    known: dict[str, Any] = dict(captured.bind(model))
+    spans = []
+    for part in parts:
+        values = _inputs(part, known)
+        start = clock.mark()
+        results = part(values, model.targets)
+        middle = clock.mark()
+        known.update(results)
+        ends = [value for value in results.values() if value.requires_grad]
+        gradients = [torch.ones_like(value) for value in ends]
+        again = clock.mark()
+        if ends:
+            torch.autograd.backward(ends, gradients)
+        spans.append((clock.span_ns(start, middle), clock.span_ns(again, clock.mark())))
+    return spans
+
+
+def _inputs(part: Part, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a part takes in, received values cut from what made them."""
+    values = {name: known[name] for name in part.raw_inputs}
+    values.update({n: known[n].detach().requires_grad_(known[n].requires_grad) for n in part.receives})
+    return values
+
+
+def _kept(parts: list[Part], captured: Capture, model: TrainingModel) -> list[int]:
+    """Return the bytes that each part by itself saves for its backward, received values included."""
+    known: dict[str, Any] = dict(captured.bind(model))
+    leaves = [*model.module.parameters(), *model.module.buffers(), *known.values()]
+    fixed = {leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    sizes = []
+    for part in parts:
+        found: dict[int, torch.UntypedStorage] = {}  # holds them, so that no address is used twice
+
+        def pack(tensor: torch.Tensor, found: dict[int, torch.UntypedStorage] = found) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in fixed:
+                found[storage._cdata] = storage
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            results = part(_inputs(part, known), model.targets)
+        known.update(results)
+        sizes.append(sum(storage.nbytes() for storage in found.values()))
+    return sizes
