@@ -4,11 +4,11 @@
 
 Operators: the profiles in ``published/aceso_a10g_l4.tar.gz`` (read where it lies; PENSTOCK_DATA names the folder), one
 device each, fp16; from tensor groups only what holds no communication. Stages: forwards of inner stages in whole runs
-of the same machines. Steps: rows of vTrain's single-node table with neither tensor nor data parallelism, transfers left
-out, and one layer of Korthikanti et al. (2022), Table 4, whose all-reduces are added at the effective rate of the
-catalogue. Errors are medians, because some profiles hold a first call. The A10G's operators set the tables; of the L4
-only its achievable share of peak was set, on its stages of 13B. ``a10g to l4`` is the A10G's measured time, times the
-ratio of both estimates, against the L4's.
+of the same machines. Steps: rows of vTrain's single-node table with neither tensor nor data parallelism (hidden width x
+micro-batch size), transfers left out, and one layer of Korthikanti et al. (2022), Table 4, whose all-reduces are added
+at the effective rate of the catalogue. Errors are medians, because some profiles hold a first call. The A10G's
+operators set the tables; of the L4 only the ends of its achievable share of peak were, its central share is that of any
+device. ``a10g to l4`` is the A10G's measured time, times the ratio of both estimates, against the L4's.
 """
 
 import argparse
@@ -153,7 +153,9 @@ def _stage(line: Mapping[str, str], run: Mapping[str, str]) -> Pair | None:
     count = int(run["global_batch"]) // samples * int(run["ops_per_stage"].split("/")[stage]) / len(known)
     found = Interval(*(round(value * count) for value in (forward.low_ns, forward.central_ns, forward.high_ns)))
     key = (line["config"], stage)
-    return Pair(line["hardware"], "stage of a run", "forward", key, float(line["fwd_compute_ms"]) * 1e6, found)
+    return Pair(
+        line["hardware"], f"stage of {line['model_size']}", "forward", key, float(line["fwd_compute_ms"]) * 1e6, found
+    )
 
 
 def step_pairs(folder: Path) -> list[Pair]:
@@ -180,7 +182,7 @@ def _vtrain(line: Mapping[str, str]) -> Pair:
     waiting = int(line["global batch"]) // samples - 1
     found = total([_times(stage, stages), head, embedding, _times(largest, waiting), update])
     key = (line["hidden size"], line["# layers"], line["micro batch"], line["global batch"])
-    return Pair("a100", f"1F1B, hidden {hidden}", "step", key, float(line["iteration time (ms)"]) * 1e6, found)
+    return Pair("a100", f"1F1B, {hidden} x {samples}", "step", key, float(line["iteration time (ms)"]) * 1e6, found)
 
 
 def _layer_of_22b() -> Pair:

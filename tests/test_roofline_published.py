@@ -39,13 +39,13 @@ def test_times_of_the_a10g_scaled_to_the_l4_have_a_median_error_below_a_fifth(pa
 
 def test_stages_of_whole_runs_lie_inside_the_interval() -> None:
     table = rows(stage_pairs(folder("published")))
-    assert row(table, "a10g", "stage of a run", "forward").error_percent < 5
-    assert row(table, "l4", "stage of a run", "forward").error_percent < 20
+    assert row(table, "a10g", "all", "forward").error_percent < 5
+    assert row(table, "l4", "all", "forward").error_percent < 20
     assert min(r.inside_percent for r in table) == 100
 
 
 def test_steps_on_an_a100_that_keep_it_busy_have_a_median_error_below_a_tenth_and_small_ones_come_out_short() -> None:
     table = rows(step_pairs(folder("published")))
     assert row(table, "a100", "layer of 22B", "step").error_percent < 10
-    assert row(table, "a100", "1F1B, hidden 2048", "step").error_percent < 10
-    assert row(table, "a100", "1F1B, hidden 1024", "step").bias_percent < -20  # the host starts kernels too slowly
+    assert row(table, "a100", "1F1B, 2048 x 4", "step").error_percent < 10
+    assert row(table, "a100", "1F1B, 1024 x 1", "step").bias_percent < -40  # the host starts kernels too slowly
