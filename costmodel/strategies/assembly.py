@@ -14,11 +14,11 @@ from costmodel.strategies.division import Degrees
 from costmodel.strategies.efficiency import Efficiency
 from costmodel.strategies.groups import StageGroups
 from costmodel.strategies.kept import kept_bytes, tensor_bytes_of, training_scale
-from costmodel.strategies.states import weights_of
+from costmodel.strategies.states import Weights, weights_of
 from costmodel.strategies.traffic import Reads, Traffic
 from costmodel.strategies.training import DTYPES, Training
 from costmodel.strategies.unions import Item, UnionSums
-from costmodel.strategies.vectors import Vectors
+from costmodel.strategies.vectors import OperatorTimes, Vectors
 
 
 @dataclass(frozen=True)
@@ -89,47 +89,71 @@ class Build:
         return max((tensor_bytes[index] for position, index in self._losses if position in operators), default=0)
 
 
-def build_vectors(build: Build, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
-    """Return what each operator costs.
+class VectorCache:
+    """Vectors by configuration; what several configurations have in common is made once."""
 
-    Operators that cannot be divided so are taken whole: `check_divides` refuses the stages that hold them.
-    """
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._names = block_names(build.model.profile.graph.operators)
+        self._blocks = block_spans(self._names)
+        self._vectors: dict[object, Vectors] = {}
+        self._times: dict[object, tuple[OperatorTimes, list[Item]]] = {}
+        self._weights: dict[tuple[int, int], Weights] = {}
+
+    def of(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
+        """Return what each operator costs.
+
+        Operators that cannot be divided so are taken whole: `why_whole` tells, and stages that hold them are refused.
+        """
+        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        if (inside, recompute) not in self._vectors:
+            self._vectors[inside, recompute] = self._make(degrees, recompute, groups, inside)
+        return self._vectors[inside, recompute]
+
+    def _make(self, degrees: Degrees, recompute: str, groups: StageGroups, inside: object) -> Vectors:
+        build, graph = self._build, self._build.model.profile.graph
+        if inside not in self._times:
+            self._times[inside] = _times(build, degrees, groups)
+        times, forward = self._times[inside]
+        shards = (degrees.tensor, degrees.expert)
+        if shards not in self._weights:
+            self._weights[shards] = weights_of(graph, build.training, degrees)
+        again = [item for item in forward if self._runs_again(recompute, item[0])]
+        single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
+        return Vectors(
+            times,
+            UnionSums(again, len(graph.operators)),
+            kept_bytes(build.model, build.training, degrees, recompute, build.sizes),
+            self._weights[shards],
+            self._blocks,
+            self._blocks if recompute == "full" else single,
+        )
+
+    def _runs_again(self, recompute: str, position: int) -> bool:
+        """Whether an operator's forward runs again: all of a block, or attention alone."""
+        if recompute == "selective":
+            work = self._build.model.profile.graph.operators[position].work
+            return work is not None and work.kind == "attention"
+        return recompute == "full" and bool(self._names[position])
+
+
+def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[OperatorTimes, list[Item]]:
+    """Return the times of operators, and all that their forwards are made of."""
     graph = build.model.profile.graph
     count = len(graph.operators)
     times = [build.efficiency.times(i, degrees) for i in range(count)]
     width = training_scale(build.model, build.training)[0]
-    traffic = Traffic(
-        graph,
-        build.reads,
-        build.cluster,
-        degrees,
-        groups,
-        build.sizes,
-        width,
-        build.model.microbatch_size,
-        build.training.overlap,
-    )
-    forward, backward, gathered = traffic.items(times)
-    columns: list[list[Item]] = [[(i, ("own", i), time[part]) for i, time in enumerate(times)] for part in range(3)]
-    names = block_names(graph.operators)
-    again = [item for item in columns[0] + forward if _recomputed(build, recompute, item[0], names)]
-    blocks = block_spans(names)
-    return Vectors(
-        UnionSums(columns[0] + forward, count),
-        UnionSums(columns[1] + backward, count),
-        UnionSums(columns[2], count),
-        UnionSums(again, count),
+    size, overlap = build.model.microbatch_size, build.training.overlap
+    traffic = Traffic(graph, build.reads, build.cluster, degrees, groups, build.sizes, width, size, overlap)
+    forward, backward, held = traffic.items(times)
+    gathered = [0] * count
+    for position, _, size_bytes in held:
+        gathered[position] = max(gathered[position], size_bytes)
+    own: list[Item] = [(i, ("own", i), time[0]) for i, time in enumerate(times)]
+    found = OperatorTimes(
+        UnionSums(forward, count, [time[0] for time in times]),
+        UnionSums(backward, count, [time[1] for time in times]),
+        UnionSums((), count, [time[2] for time in times]),
         tuple(gathered),
-        kept_bytes(build.model, build.training, degrees, recompute, build.sizes),
-        weights_of(graph, build.training, degrees),
-        blocks,
-        blocks if recompute == "full" else tuple(range(i, i + 1) for i in range(count)) * (recompute == "selective"),
     )
-
-
-def _recomputed(build: Build, recompute: str, position: int, names: Sequence[str]) -> bool:
-    """Whether an operator's forward runs again: all of a block, or attention alone."""
-    work = build.model.profile.graph.operators[position].work
-    if recompute == "selective":
-        return work is not None and work.kind == "attention"
-    return recompute == "full" and bool(names[position])
+    return found, own + forward

@@ -53,31 +53,30 @@ class Degrees:
         return self.tensor == self.context == self.expert == 1
 
 
-def check_divides(operator: Operator, degrees: Degrees) -> None:
-    """Refuse to divide an operator of which it is not known what it does.
-
-    Raises
-    ------
-    UsageError
-        Naming the operator and the way out.
-    """
-    if operator.work is None and not degrees.whole:
-        raise UsageError(
-            f"operator {operator.name!r} does not say what it computes, so it cannot be divided (tensor "
-            f"{degrees.tensor}, context {degrees.context}, expert {degrees.expert}); plan it with degrees of 1, or "
-            "make the profile with `penstock model`"
-        )
+def why_whole(operator: Operator, degrees: Degrees) -> str:
+    """Return why an operator cannot be divided like this, with the way out; empty where it can."""
     work = operator.work
-    if work is not None and work.experts and degrees.expert > work.experts:
-        raise UsageError(
+    if work is None:
+        return "" if degrees.whole else _unknown(operator, degrees)
+    if work.experts and work.experts % degrees.expert:
+        return (
             f"operator {operator.name!r} has {work.experts} experts, which {degrees.expert} expert-parallel ranks "
-            f"cannot share; choose --expert {work.experts} or less"
+            "do not divide; choose a divisor"
         )
-    if work is not None and work.kind == "attention" and work.heads % degrees.tensor:
-        raise UsageError(
+    if work.kind == "attention" and work.heads % degrees.tensor:
+        return (
             f"operator {operator.name!r} has {work.heads} heads, which {degrees.tensor} tensor-parallel ranks do not "
             "divide; choose a divisor"
         )
+    return ""
+
+
+def _unknown(operator: Operator, degrees: Degrees) -> str:
+    return (
+        f"operator {operator.name!r} does not say what it computes, so it cannot be divided (tensor {degrees.tensor}, "
+        f"context {degrees.context}, expert {degrees.expert}); plan it with degrees of 1, or make the profile with "
+        "`penstock model`"
+    )
 
 
 def output_parts(graph: OperatorGraph, position: int, degrees: Degrees) -> int:

@@ -32,6 +32,7 @@ class Efficiency:
         name = model.profile.device.catalogue
         self._device = catalogue_device(name) if name else None
         self._estimates: dict[tuple[Work, str], Times] = {}
+        self._known: dict[object, Times] = {}
         measured = model.profile.extra.get("tensor", {})
         self._measured = measured if isinstance(measured, Mapping) else {}
         if self._asked != self._profiled and self._device is None:
@@ -51,8 +52,11 @@ class Efficiency:
             return measured
         if operator.work is None or (degrees.whole and self._asked == self._profiled):
             return whole
-        divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
-        return self._scaled(whole, operator.work, divided)
+        key = (operator.work, whole, degrees, feeds_experts(model.profile.graph, position))
+        if key not in self._known:
+            divided = divided_work(operator.work, degrees, key[3])
+            self._known[key] = self._scaled(whole, operator.work, divided)
+        return self._known[key]
 
     def _scaled(self, whole: Times, work: Work, divided: Work) -> Times:
         if self._device is None:

@@ -8,6 +8,7 @@ parameters are gathered for each forward and again for each backward, then dropp
 ZeRO-Offload, 2021). Leaves out clipping by a global norm.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from costmodel.cluster import Cluster
@@ -15,6 +16,7 @@ from costmodel.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_n
 from costmodel.strategies.division import ceil
 from costmodel.strategies.groups import Ranks
 
+Collective = Callable[[Cluster, Ranks, int], int]
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
 
@@ -49,15 +51,30 @@ class Copies:
     weights: int
     trainable: int
 
-    def reduce_ns(self, cluster: Cluster, zero: int) -> int:
+
+class Collectives:
+    """Times of collectives over copies, remembered: many stages of a sweep sum the same bytes over the same links."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[Collective, Ranks, int], int] = {}
+
+    def reduce_ns(self, copies: Copies, zero: int) -> int:
         """Time in which gradients are summed, each copy ending with all (ZeRO-0) or its share."""
-        collective = reduce_scatter_ns if zero else all_reduce_ns
-        return collective(cluster, self.ranks, self.trainable)
+        return self._ns(reduce_scatter_ns if zero else all_reduce_ns, copies.ranks, copies.trainable)
 
-    def gather_ns(self, cluster: Cluster) -> int:
+    def gather_ns(self, copies: Copies) -> int:
         """Time in which all parameters are gathered for use."""
-        return all_gather_ns(cluster, self.ranks, self.weights)
+        return self._ns(all_gather_ns, copies.ranks, copies.weights)
 
-    def gather_stepped_ns(self, cluster: Cluster) -> int:
+    def gather_stepped_ns(self, copies: Copies) -> int:
         """Time in which the parameters that the optimizer stepped are gathered."""
-        return all_gather_ns(cluster, self.ranks, self.trainable)
+        return self._ns(all_gather_ns, copies.ranks, copies.trainable)
+
+    def _ns(self, collective: Collective, ranks: Ranks, size_bytes: int) -> int:
+        if len(ranks) == 1 or not size_bytes:
+            return 0
+        key = (collective, ranks, size_bytes)
+        if key not in self._known:
+            self._known[key] = collective(self._cluster, ranks, size_bytes)
+        return self._known[key]

@@ -5,7 +5,7 @@ communicators, context, fragmentation. Leaves out other programs on the device.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 FRAGMENTATION = 0.10
 """Part of all else that a caching allocator may hold and not use: `MEMORY_MARGIN` of measured profiles, the same."""
@@ -15,6 +15,9 @@ COMMUNICATOR_BYTES = 256 * 2**20
 """Buffers of one NCCL communicator, at most: up to 32 channels of 4 MiB a peer in both directions."""
 CUBLAS_BYTES = 8 * 2**20
 """torch's default workspace of cuBLAS, ``:4096:2:16:8``; on Hopper it is 32 MiB, which the upper bound takes."""
+TERMS = ("parameters", "gradients", "optimizer", "master_weights", "activations", "recompute_peak",
+         "communication_buffers", "unsharded_parameters", "offload_window", "workspace", "fragmentation")  # fmt: skip
+USUAL = TERMS[:3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class MemoryTerms:
 
     def items(self) -> Mapping[str, Amount]:
         """Return the terms on the device by name."""
-        return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Amount)}
+        return {name: getattr(self, name) for name in TERMS}
 
     @property
     def point_bytes(self) -> int:
@@ -87,12 +90,8 @@ class MemoryTerms:
 
     def static(self) -> tuple[tuple[str, int], ...]:
         """Return the terms held all the time (estimates), those that are nothing left out but the three usual ones."""
-        usual = ("parameters", "gradients", "optimizer")
-        return tuple(
-            (name, amount.point)
-            for name, amount in self.items().items()
-            if name != "activations" and (amount.point or name in usual)
-        )
+        points = ((name, getattr(self, name).point) for name in TERMS if name != "activations")
+        return tuple((name, size) for name, size in points if size or name in USUAL)
 
 
 def with_fragmentation(terms: MemoryTerms) -> Amount:

@@ -82,7 +82,9 @@ class MemoryModel:
         config, groups, trainable = spread.config, spread.groups, spread.trainable_bytes
         point = upper = spread.vectors.gathered_bytes(spread.operators)
         if config.zero >= 2 or config.offload in ("optimizer", "parameters"):
-            unit = self._block_bytes(spread)  # gradients stay whole until their block's backward ends
+            unit = spread.vectors.largest_weights(
+                spread.operators
+            )  # gradients stay whole until their block's backward ends
             point += min(trainable, unit)
             upper += min(trainable, 2 * unit)
         elif len(groups.replicas) > 1:
@@ -91,23 +93,18 @@ class MemoryModel:
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
         return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
 
-    def _block_bytes(self, spread: Spread) -> int:
-        vectors, operators = spread.vectors, spread.operators
-        return max(vectors.largest_block(operators, s) for s in (vectors.weights.dense, vectors.weights.experts))
-
     def _unsharded(self, spread: Spread) -> Amount:
         """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3)."""
         whole = sum(copies.weights for copies in spread.copies)
         if spread.config.offload == "parameters" or (spread.config.zero == 3 and spread.sharded):
-            return Amount.known(min(2 * self._block_bytes(spread), whole))
+            return Amount.known(min(2 * spread.vectors.largest_weights(spread.operators), whole))
         return Amount()
 
     def _window(self, spread: Spread, moved_bytes: int) -> Amount:
         """Return what of offloaded activations is on the device at once: a block in use, one on its way."""
         if not moved_bytes:
             return Amount()
-        block = spread.vectors.largest_block(spread.operators, spread.vectors.kept.kept)
-        return Amount.known(min(2 * block, moved_bytes))
+        return Amount.known(min(2 * spread.vectors.largest_kept(spread.operators), moved_bytes))
 
     def _workspace(self, spread: Spread) -> Amount:
         """Return the gradient of the loss's input, alive while all else is kept, and cuBLAS's workspace."""

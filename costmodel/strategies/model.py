@@ -6,18 +6,18 @@ tied parameters of several stages, and orders.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from costmodel.cluster import Cluster
 from costmodel.cost_model import CostModel
 from costmodel.costs import StageCost
+from costmodel.errors import UsageError
 from costmodel.graph import Tensor
 from costmodel.profile import Profile
-from costmodel.strategies.assembly import Build, build_vectors
-from costmodel.strategies.division import Degrees, check_divides
+from costmodel.strategies.assembly import Build, VectorCache
+from costmodel.strategies.division import Degrees, why_whole
 from costmodel.strategies.efficiency import Efficiency
-from costmodel.strategies.groups import GroupFinder, StageGroups
+from costmodel.strategies.groups import GroupFinder
 from costmodel.strategies.memory import MemoryTerms
 from costmodel.strategies.memory_terms import MemoryModel, check_host
 from costmodel.strategies.spread import Spread, Times
@@ -52,7 +52,8 @@ class StrategyModel:
         self._groups = GroupFinder(cluster)
         self._build = Build(self.measured, cluster, training, Efficiency(self.measured, training))
         self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)
-        self._vectors: dict[tuple[Degrees, str, StageGroups], Vectors] = {}
+        self._stubborn: dict[Degrees, tuple[int, ...]] = {}
+        self._vectors = VectorCache(self._build)
         self._terms: dict[object, MemoryTerms] = {}
         self._stages: dict[object, StageCost] = {}
 
@@ -135,22 +136,14 @@ class StrategyModel:
     ) -> Spread:
         members = operators if isinstance(operators, range) else tuple(sorted(operators))
         groups = self._groups.of(ranks, config)
-        vectors = self._vectors_of(config, config.recompute, groups)
+        degrees = self._degrees(config)
+        vectors = self._vectors.of(degrees, config.recompute, groups)
         if config.recompute == "full":
             # blocks whose inputs are larger than what they keep gain nothing: such a stage keeps what it made
-            plain = self._vectors_of(config, "none", groups)
+            plain = self._vectors.of(degrees, "none", groups)
             if self._kept_bytes(plain, members, received) <= self._kept_bytes(vectors, members, received):
                 vectors = plain
         return Spread(members, config, ranks[0], groups, vectors)
-
-    def _vectors_of(self, config: StageConfig, recompute: str, groups: StageGroups) -> Vectors:
-        degrees = self._degrees(config)
-        # only the groups that talk inside a stage enter the vectors: copies of any number share them
-        inside = replace(groups, replicas=(), expert_replicas=())
-        key = (degrees, recompute, inside)
-        if key not in self._vectors:
-            self._vectors[key] = build_vectors(self._build, degrees, recompute, inside)
-        return self._vectors[key]
 
     def _kept_bytes(self, vectors: Vectors, operators: Sequence[int], received: Sequence[str]) -> int:
         """Return what one micro-batch keeps, with what was received for it."""
@@ -187,12 +180,19 @@ class StrategyModel:
     def _memory(self, spread: Spread, received: tuple[str, ...], in_flight: int) -> MemoryTerms:
         key = (spread.key, received, in_flight)
         if key not in self._terms:
-            degrees = self._degrees(spread.config)
-            for position in spread.operators:
-                check_divides(self.profile.graph.operators[position], degrees)
+            self._check_divides(spread)
             kept = self._kept_bytes(spread.vectors, spread.operators, received)
             self._terms[key] = self._memory_model.terms(spread, kept, in_flight)
         return self._terms[key]
+
+    def _check_divides(self, spread: Spread) -> None:
+        degrees = self._degrees(spread.config)
+        if degrees not in self._stubborn:
+            known = enumerate(self.profile.graph.operators)
+            self._stubborn[degrees] = tuple(i for i, operator in known if why_whole(operator, degrees))
+        for position in self._stubborn[degrees]:
+            if position in spread.operators:
+                raise UsageError(why_whole(self.profile.graph.operators[position], degrees))
 
     def _degrees(self, config: StageConfig) -> Degrees:
         return Degrees.of(config, self.training.sequence_parallel)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from costmodel.strategies.blocks import num_blocks
 from costmodel.strategies.gradients import Copies
 from costmodel.strategies.groups import StageGroups
 from costmodel.strategies.vectors import Vectors
@@ -49,17 +50,17 @@ class Spread:
         """Bytes of trainable parameters on a rank before they are sharded."""
         return sum(copies.trainable for copies in self.copies)
 
-    @property
+    @cached_property
     def num_blocks(self) -> int:
         """Parts in which weights are gathered and activations copied, at least 1."""
-        return self.vectors.num_blocks(self.operators)
+        return num_blocks(self.vectors.blocks, self.operators)
 
     @property
     def sharded(self) -> bool:
         """Whether ZeRO has ranks to shard over."""
         return self.config.zero > 0 and len(self.groups.replicas) > 1
 
-    @property
+    @cached_property
     def key(self) -> object:
         """What prices depend on; consecutive operators are named by their ends."""
         members = self.operators
@@ -70,8 +71,8 @@ class Spread:
         """Return the times that add up over operators."""
         vectors, operators = self.vectors, self.operators
         return Times(
-            vectors.forward.over(operators),
-            vectors.backward_input.over(operators),
-            vectors.backward_weight.over(operators),
+            vectors.times.forward.over(operators),
+            vectors.times.backward_input.over(operators),
+            vectors.times.backward_weight.over(operators),
             vectors.recomputed.over(operators),
         )

@@ -11,7 +11,7 @@ from costmodel.catalogue import device as catalogue_device
 from costmodel.roofline import optimizer_step_ns
 from costmodel.strategies import host
 from costmodel.strategies.assembly import Build
-from costmodel.strategies.gradients import BUCKET_BYTES, Overlap
+from costmodel.strategies.gradients import BUCKET_BYTES, Collectives, Overlap
 from costmodel.strategies.memory import MemoryTerms
 from costmodel.strategies.spread import Spread, Times
 
@@ -32,11 +32,11 @@ class StepTimes:
         return self._offloaded(spread, self._scattered(spread, times), memory)
 
     def _scattered(self, spread: Spread, times: Times) -> Times:
-        zero, cluster = spread.config.zero, self.build.cluster
+        zero = spread.config.zero
         if zero < SCATTERED or not spread.sharded:
             return times
-        scatter = sum(copies.reduce_ns(cluster, zero) for copies in spread.copies)
-        gather = sum(copies.gather_ns(cluster) for copies in spread.copies) if zero > SCATTERED else 0
+        scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in spread.copies)
+        gather = sum(self._collectives.gather_ns(copies) for copies in spread.copies) if zero > SCATTERED else 0
         # one exchange at a time: the backward's gather and scatter share the links
         back = self._overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
         return times._replace(
@@ -65,13 +65,15 @@ class StepTimes:
 
     def of_step(self, spread: Spread, times: Times, memory: MemoryTerms) -> tuple[int, int]:
         """Return the exposed sum of gradients, and the optimizer's step with what is gathered after it."""
-        cluster, zero = self.build.cluster, spread.config.zero
+        zero = spread.config.zero
         reduce_ns = optimizer_ns = 0
         for copies in spread.copies:
             if zero < SCATTERED:
                 num_buckets = -(-copies.trainable // BUCKET_BYTES)
-                reduce_ns += self._overlap.exposed_ns(copies.reduce_ns(cluster, zero), times.backward, num_buckets)
-            optimizer_ns += copies.gather_stepped_ns(cluster) if zero in (1, SCATTERED) else 0
+                reduce_ns += self._overlap.exposed_ns(
+                    self._collectives.reduce_ns(copies, zero), times.backward, num_buckets
+                )
+            optimizer_ns += self._collectives.gather_stepped_ns(copies) if zero in (1, SCATTERED) else 0
         if self.build.training.optimizer == "none":
             return reduce_ns, 0
         return reduce_ns, optimizer_ns + self._update_ns(spread, memory)
@@ -96,6 +98,10 @@ class StepTimes:
         precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
         found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
         return found.central_ns
+
+    @cached_property
+    def _collectives(self) -> Collectives:
+        return Collectives(self.build.cluster)
 
     @cached_property
     def _overlap(self) -> Overlap:

@@ -19,9 +19,11 @@ class UnionSums:
     items : iterable of Item
         A key that stands with several sizes counts with its largest.
     num_operators : int
+    own : sequence of int, optional
+        What each operator needs for itself alone.
     """
 
-    def __init__(self, items: Iterable[Item], num_operators: int) -> None:
+    def __init__(self, items: Iterable[Item], num_operators: int, own: Sequence[int] = ()) -> None:
         rows: list[dict[object, int]] = [{} for _ in range(num_operators)]
         largest: dict[object, int] = {}
         for position, key, size in items:
@@ -29,12 +31,13 @@ class UnionSums:
             largest[key] = max(size, largest.get(key, 0))
         self.size_of: Mapping[object, int] = largest
         self.rows: Sequence[Mapping[object, int]] = [{key: largest[key] for key in row} for row in rows]
+        self._own = own or (0,) * num_operators
         self._readers: dict[object, list[int]] = {}
         self._index()
 
     def _index(self) -> None:
         """Build the prefix sums: of sizes, and of repeats by their later and by their earlier reader."""
-        sizes = [sum(row.values()) for row in self.rows]
+        sizes = [own + sum(row.values()) for own, row in zip(self._own, self.rows, strict=True)]
         later, earlier, spans = [0] * len(sizes), [0] * len(sizes), []
         for position, row in enumerate(self.rows):
             for key, size in row.items():
@@ -53,7 +56,8 @@ class UnionSums:
             return 0
         start, stop = operators[0], operators[-1] + 1
         if stop - start != len(operators):
-            return sum({key: size for i in operators for key, size in self.rows[i].items()}.values())
+            shared = {key: size for i in operators for key, size in self.rows[i].items()}
+            return sum(shared.values()) + sum(self._own[i] for i in operators)
         inside = self._later[stop] - self._earlier[start]
         for length, first, last, size in self._spans:
             if length <= stop - start:

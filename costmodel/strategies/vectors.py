@@ -8,10 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodel.strategies.blocks import inside
+from costmodel.strategies.blocks import BlockMost
 from costmodel.strategies.kept import Kept
 from costmodel.strategies.states import Weights
-from costmodel.strategies.unions import Item, UnionSums
+from costmodel.strategies.unions import UnionSums
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """Times of operators with exposed communication; what several operators gather together counts once.
+
+    ``gathered`` is what each holds gathered while it runs, bytes.
+    """
+
+    forward: UnionSums
+    backward_input: UnionSums
+    backward_weight: UnionSums
+    gathered: tuple[int, ...]
+
+    @cached_property
+    def any_gathered(self) -> bool:
+        """Whether any operator gathers."""
+        return any(self.gathered)
 
 
 @dataclass(frozen=True)
@@ -20,12 +38,9 @@ class Vectors:
 
     Attributes
     ----------
-    forward, backward_input, backward_weight : UnionSums
-        Times with exposed communication; what several operators gather together counts once.
+    times : OperatorTimes
     recomputed : UnionSums
         The forwards that run again.
-    gathered : tuple of tuple
-        Items of bytes that operators hold gathered while they run.
     kept : Kept
     weights : Weights
     blocks : tuple of range
@@ -34,52 +49,58 @@ class Vectors:
         Positions of what recompute makes again together.
     """
 
-    forward: UnionSums
-    backward_input: UnionSums
-    backward_weight: UnionSums
+    times: OperatorTimes
     recomputed: UnionSums
-    gathered: tuple[Item, ...]
     kept: Kept
     weights: Weights
     blocks: tuple[range, ...]
     recompute_spans: tuple[range, ...]
 
-    @cached_property
-    def _gathered_at(self) -> tuple[int, ...]:
-        largest = [0] * len(self.forward.rows)
-        for position, _, size in self.gathered:
-            largest[position] = max(largest[position], size)
-        return tuple(largest)
-
     def gathered_bytes(self, operators: Sequence[int]) -> int:
         """Return the most bytes that one of the operators holds gathered."""
-        return max((self._gathered_at[i] for i in operators), default=0) if any(self._gathered_at) else 0
+        gathered = self.times.gathered
+        return max(map(gathered.__getitem__, operators)) if self.times.any_gathered else 0
 
     def recompute_peak(self, operators: Sequence[int]) -> int:
         """Return the most bytes that recompute makes again at once, beyond what is kept anyhow."""
-        parts = (inside(span, operators) for span in self.recompute_spans)
-        return max((self._made_again(part) for part in parts if part), default=0)
+        return self._recompute.over(operators)
+
+    def largest_weights(self, operators: Sequence[int]) -> int:
+        """Return the most bytes of weights that one block, or one operator beside the blocks, has."""
+        return max(self._dense_block.over(operators), self._expert_block.over(operators), self._alone(operators))
+
+    def largest_kept(self, operators: Sequence[int]) -> int:
+        """Return the most bytes that one block, or one operator beside the blocks, keeps."""
+        alone = max((sum(self.kept.kept.rows[i].values()) for i in operators if i in self._beside), default=0)
+        return max(self._kept_block.over(operators), alone)
+
+    @cached_property
+    def _recompute(self) -> BlockMost:
+        return BlockMost(self.recompute_spans, self._made_again)
+
+    @cached_property
+    def _dense_block(self) -> BlockMost:
+        return BlockMost(self.blocks, self.weights.dense.over)
+
+    @cached_property
+    def _expert_block(self) -> BlockMost:
+        return BlockMost(self.blocks, self.weights.experts.over)
+
+    @cached_property
+    def _kept_block(self) -> BlockMost:
+        return BlockMost(self.blocks, self.kept.kept.over)
+
+    @cached_property
+    def _beside(self) -> frozenset[int]:
+        """Operators in no block."""
+        return frozenset(range(len(self.kept.kept.rows))).difference(i for span in self.blocks for i in span)
+
+    def _alone(self, operators: Sequence[int]) -> int:
+        rows = self.weights.dense.rows
+        return max((sum(rows[i].values()) for i in self._beside if i in operators), default=0)
 
     def _made_again(self, part: Sequence[int]) -> int:
         """Return what a block's recompute makes, less the inputs among it that are kept."""
-        inputs = sum(
-            min(size, self.kept.dropped.size_of[key])
-            for i in part
-            for key, size in self.kept.kept.rows[i].items()
-            if key in self.kept.dropped.rows[i]
-        )
-        return max(0, self.kept.dropped.over(part) - inputs)
-
-    def largest_block(self, operators: Sequence[int], sums: UnionSums) -> int:
-        """Return the most that one block, or one operator beside the blocks, takes of `sums`."""
-        parts = [part for span in self.blocks if (part := inside(span, operators))]
-        covered = sum(map(len, parts))
-        most = max(map(sums.over, parts), default=0)
-        if covered == len(operators):
-            return most
-        alone = set(operators).difference(i for part in parts for i in part)
-        return max(most, *(sum(sums.rows[i].values()) for i in alone))
-
-    def num_blocks(self, operators: Sequence[int]) -> int:
-        """Return how many blocks the operators touch, at least 1."""
-        return max(1, sum(bool(inside(span, operators)) for span in self.blocks))
+        dropped, kept = self.kept.dropped, self.kept.kept
+        inputs = {key: min(size, dropped.size_of.get(key, 0)) for i in part for key, size in kept.rows[i].items()}
+        return max(0, dropped.over(part) - sum(size for key, size in inputs.items() if dropped.holds(part, key)))
