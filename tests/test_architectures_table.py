@@ -3,10 +3,10 @@
 import csv
 
 import pytest
-from published_data import folder
 
 from costmodel.architectures.command import describe
 from costmodel.architectures.table import rows
+from tests.published_data import folder
 
 OFF_BY = {"vit-b-16": 768}
 """The published table has one row of 768 more; transformers and torchvision count 86,567,656."""
