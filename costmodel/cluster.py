@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from costmodel import catalogue
 from costmodel.cluster_rules import check_cluster
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
-from costmodel.links import LINKS_KEYS, LinkClass, Links, SizeRange, read_links
+from costmodel.links import LINKS_KEYS, Links, read_links
 
 if TYPE_CHECKING:
     from costmodel.collectives.price import Price
@@ -132,8 +132,7 @@ class Cluster:
         if self.links and "p2p" in self.links.classes and group is self._measured_link:
             return self.links.classes["p2p"].time_ns(size_bytes)
         rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
-        rate = min(rate for rate in rates if rate)
-        return LinkClass((SizeRange(0, group.latency_ns, rate),)).time_ns(size_bytes)
+        return group.latency_ns + round(size_bytes / min(filter(None, rates))) if size_bytes else 0
 
     def measured(self, group: LinkGroup) -> LinkGroup:
         """Return a link with what was measured on it: latency of small transfers, bandwidth of the largest."""

@@ -110,6 +110,7 @@ class Latency:
     source: str
 
 
+@cache
 def device(device_id: str) -> CatalogueDevice:
     """Return the device of this catalogue id.
 
@@ -122,6 +123,7 @@ def device(device_id: str) -> CatalogueDevice:
     return known[_known(device_id, tuple(known), "device")]
 
 
+@cache
 def link(link_id: str) -> CatalogueLink:
     """Return the link of this catalogue id; `InvalidInput` names the nearest ones when there is none."""
     known = {row.id: row for row in links()}
