@@ -79,7 +79,8 @@ class Worker:
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         self.spans: list[RawSpan] = []
         self._emulate = emulate
-        self._posting_ns = 0
+        self._posting_ns, links = 0, plan.cluster.links
+        self._host_time_planned = links is not None and "p2p_host" in links.classes
         self._optimizers: dict[int, StageOptimizer] = {}
         if any(action.kind is Kind.OPT for action in self.order):
             make = optimizer or planned_optimizer(plan)
@@ -129,7 +130,6 @@ class Worker:
         self.program.mailbox.waits.clear()
         self.reduction.begin()
         self._closed = False
-        self._posting_ns = 0
 
     def _do(self, instruction: Instruction) -> None:
         action = self.watch.at = instruction.action
@@ -141,10 +141,10 @@ class Worker:
         self.spans.append((action, instruction.stream, start, time.perf_counter_ns()))
 
     def _hold(self, instruction: Instruction, start: int) -> None:
-        """Hold an action for its planned time, of which calls for messages since the last one have taken a part."""
+        """Hold an action for its planned time, less what messages since the last one took if the plan counts that."""
         spent = time.perf_counter_ns() - start
         if instruction.stream in ("send", "receive"):
-            self._posting_ns += spent
+            self._posting_ns += spent if self._host_time_planned else 0
             return
         left = instruction.planned_ns - spent - self._posting_ns
         self._posting_ns = 0
@@ -182,9 +182,9 @@ class Worker:
         return [*self.spans, *waits, *sums]
 
     def excess_ns(self) -> int:
-        """Return how much longer than planned the last step's actions took on this rank."""
+        """Return how much longer than planned the last step's actions, with their messages, took on this rank."""
         planned = sum(i.planned_ns for i in self._instructions if i.stream == "compute")
-        return sum(end - start for _, stream, start, end in self.spans if stream == "compute") - planned
+        return sum(end - start for _, stream, start, end in self.spans if stream != "collective") - planned
 
     def total_loss(self) -> StepLoss:
         """Return the last step's loss over all ranks; collective."""
