@@ -60,6 +60,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("clip", "CLIPModel", {"text_config": CLIP_TEXT, "vision_config": CLIP_IMAGE, "projection_dim": 40}),
     ("qwen2_vl", "Qwen2VLForConditionalGeneration", {"text_config": TEXT,
         "vision_config": {"depth": 2, "embed_dim": 48, "hidden_size": 64, "num_heads": 4}}),
+    ("qwen2_vl", "Qwen2VLForConditionalGeneration", {**TEXT, "tie_word_embeddings": True,
+        "vision_config": {"depth": 1, "embed_dim": 48, "hidden_size": 64, "num_heads": 4}}),
     ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", {"text_config": TEXT,
         "vision_config": {"depth": 2, "hidden_size": 48, "out_hidden_size": 64, "num_heads": 4}}),
     ("mllama", "MllamaForConditionalGeneration", {"text_config": {**TEXT, "cross_attention_layers": [1]},

@@ -113,5 +113,5 @@ def test_an_error_under_json_is_one_object_on_stdout() -> None:
 def test_an_unknown_command_names_the_commands() -> None:
     done = subprocess.run([sys.executable, "-m", "planner", "frobnicate"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "profile, links, plan" in done.stderr
+    assert "profile, links, model, plan" in done.stderr
     assert "Traceback" not in done.stderr

@@ -66,3 +66,11 @@ def test_a_zoo_model_is_captured_without_values_and_priced_by_operations_and_byt
     assert found["parameters"] == sum(p.size_bytes for p in profile.graph.parameters) // 2
     assert all(times.forward_ns[0] > 0 for times in profile.times)
     assert "plan_only" not in profile.extra
+
+
+def test_a_zoo_model_without_torch_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["model", "zoo:gpt", "-o", str(tmp_path / "p.json")]) == 2
+    assert "needs torch: install penstock[torch], or take an id of the table (llama3-8b" in capsys.readouterr().err

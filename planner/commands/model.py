@@ -1,6 +1,6 @@
 """Describe a model from its shape, without torch and without a GPU, its times estimated on a catalogue device.
 
-    penstock model llama3-70b -o profile.json --device h100-sxm
+    penstock model llama3-70b -o profile.json --device h100-sxm-80
     penstock model config.json -o profile.json          a Hugging Face config.json of a known model type
 
 NAME: an id of the table of models, a config.json, nasnet, random:N:SEED, or zoo:NAME[:small] (which needs torch).
