@@ -18,13 +18,16 @@ from costmodel.profiling.timing import time_whole
 from costmodel.zoo import gpt
 
 OWN = """
-from costmodel.zoo import gpt
+from costmodel.zoo import gpt, llama
 
 def build(batch=2):
     return gpt.build(batch, vocabulary=64, hidden=32, num_layers=3, num_heads=2, sequence=16)
 
 def wider_head(batch=2):
     return gpt.build(batch, vocabulary=96, hidden=32, num_layers=4, num_heads=2, sequence=16)
+
+def rotary(batch=2):
+    return llama.build(batch, 64, 32, 48, num_layers=2, num_heads=2, num_kv_heads=1, sequence=8)
 """
 
 
@@ -101,6 +104,11 @@ def test_under_a_memory_limit_each_distinct_block_is_measured_once():
         [found.times_of[o.name] for o in found.graph.operators if o.module.startswith(f"layers.{i}.")] for i in range(3)
     ]
     assert layers[0] == layers[1] == layers[2]
+
+
+def test_position_tables_of_a_model_captured_on_meta_are_made_where_it_is_measured():
+    command("blockmodels:rotary", "profile.json", "--memory-limit", "0.0003")
+    assert read_profile("profile.json").extra["in_blocks"]["blocks"] > 1
 
 
 def test_a_model_within_the_limit_is_measured_whole():

@@ -106,6 +106,7 @@ def make_runnable(captured: Capture, block: Block, microbatch_size: int, device:
     known: dict[int, Any] = {}
     targets = [str(node.target) for node in part.module.graph.find_nodes(op="get_attr")]
     values = {target: _real(getattr(part.module, target), device, known) for target in targets}
+    _place(part.module.graph, device)
     module = fx.GraphModule(values, part.module.graph)
     model = _model(captured, part, module, microbatch_size, device)
     nodes = {node.name: node for node in module.graph.nodes}
@@ -117,6 +118,17 @@ def make_runnable(captured: Capture, block: Block, microbatch_size: int, device:
     kept = {f.name: Flow(f.name, f.producer, tuple(c for c in f.consumers if c in inside) or (LOSS,)) for f in flows}
     program = Program(module, out_spec, microbatch_size)
     return Capture(model, program, groups, kept, free, (*part.receives, *part.raw_inputs), outputs)
+
+
+def _place(graph: fx.Graph, device: torch.device) -> None:
+    """Let nodes that name `meta` as their device (position tables, say) make their values on this one."""
+
+    def placed(argument: Any) -> Any:
+        return device if isinstance(argument, torch.device) and argument.type == "meta" else argument
+
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.args, node.kwargs = pytree.tree_map(placed, (node.args, node.kwargs))
 
 
 def _model(
