@@ -17,7 +17,18 @@ T = TypeVar("T")
 FOREIGN_HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MaskedImageModeling")
 """Endings of `architectures` that train another head than the one described here."""
 
-_MAY_BE_ZERO = ("first_k_dense_replace", "num_nextn_predict_layers", "n_shared_experts", "max_window_layers")
+LAYER_TYPES = ("sliding_attention", "full_attention")
+
+FIXED = {"moe_layer_freq": 1, "add_cross_attention": False}
+"""Keys that would change shapes, with the only value that is described."""
+
+_MAY_BE_ZERO = (
+    "first_k_dense_replace",
+    "num_nextn_predict_layers",
+    "n_shared_experts",
+    "max_window_layers",
+    "sliding_window",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ def read_config(path: str | Path) -> Config:
         members["model_type"].fail(
             f"described from shapes are {', '.join(DEFAULTS)}; measure any other model with penstock profile"
         )
-    _check_head(members)
+    _check_described(members)
     parts = {
         name: _level(f"{model_type}.{name}", members[name].entries() if name in members else members, keys, name)
         for name, keys in PARTS.get(model_type, {}).items()
@@ -124,7 +135,7 @@ def _value(node: Node, key: str, default: Default) -> Default:
     if node.value is None and (default is None or key in ("sliding_window", "q_lora_rank", "num_key_value_heads")):
         return None
     if key == "layer_types":
-        return tuple(int(text == "sliding_attention") for text in node.texts())
+        return tuple(int(item.text(LAYER_TYPES) == LAYER_TYPES[0]) for item in node.items())
     if isinstance(node.value, list):
         return node.integers() if key != "supported_aspect_ratios" else (len(node.items()),)
     if isinstance(default, bool):
@@ -134,7 +145,10 @@ def _value(node: Node, key: str, default: Default) -> Default:
     return node.text() if isinstance(default, str) else node.integer(0 if key in _MAY_BE_ZERO else 1)
 
 
-def _check_head(members: Mapping[str, Node]) -> None:
+def _check_described(members: Mapping[str, Node]) -> None:
     for node in members["architectures"].items() if "architectures" in members else ():
         if node.text().endswith(FOREIGN_HEADS):
             node.fail("only the pre-training head is described; take it out, or measure with penstock profile")
+    for key, value in FIXED.items():
+        if key in members and members[key].value != value:
+            members[key].fail(f"only {value!r} is described; measure this model with penstock profile")

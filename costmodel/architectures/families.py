@@ -6,6 +6,7 @@ Where keys of one meaning have several names, this is where they meet. Leaves ou
 from costmodel.architectures.blocks import Heads
 from costmodel.architectures.configs import Config
 from costmodel.architectures.shapes import Decoder, Experts, Latent
+from costmodel.errors import InvalidInput
 
 
 def decoder_shape(config: Config, prefix: str = "model") -> Decoder:
@@ -54,7 +55,10 @@ def _latent(config: Config) -> Latent:
 def _windowed(config: Config, kind: str, num_layers: int) -> frozenset[int]:
     """Return the layers whose attention is windowed."""
     if config.values.get("layer_types") is not None:
-        return frozenset(i for i, windowed in enumerate(config.listed("layer_types")) if windowed)
+        given = config.listed("layer_types")
+        if len(given) != num_layers:
+            raise InvalidInput(f"layer_types names {len(given)} layers of {num_layers}; correct config.json")
+        return frozenset(i for i, windowed in enumerate(given) if windowed)
     if kind in ("mistral", "mixtral"):
         return frozenset(range(num_layers))
     if kind == "gpt_oss":
