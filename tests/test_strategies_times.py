@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.catalogue import device
 from costmodel.cluster import Cluster
 from costmodel.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
 from costmodel.cost_model import CostModel
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.profile import Profile
+from costmodel.roofline import estimate
 from costmodel.strategies import StrategyModel, Training
 from costmodel.strategies.division import Degrees
 from costmodel.strategies.efficiency import Efficiency
@@ -91,8 +93,20 @@ def test_full_recompute_runs_the_forwards_of_blocks_again_with_their_collectives
 
 
 def test_selective_recompute_runs_attention_again():
-    model = StrategyModel(gpt(1, S, H, A), MACHINES, 1, Training(flash=False))
+    model = StrategyModel(gpt(1, S, H, A), MACHINES, 1, Training())
     assert model.stage(LAYER, StageConfig(recompute="selective"), (0,)).recompute_ns == 1000
+
+
+def test_attention_that_stores_its_scores_also_passes_over_them_six_times():
+    a100 = device("a100-sxm-80")
+    core = Work("attention", "inner", S, H // A, H // A, heads=A, kv_heads=A, context=S, causal=True)
+    scores = Work("elementwise", "inner", A * S, outer=S, passes=6)
+    unmasked, masked = (
+        estimate(replace(core, causal=flag), a100, "fp16", 1).forward.central_ns for flag in (False, True)
+    )
+    model = StrategyModel(gpt(1, S, H, A), MACHINES, 1, Training(flash=False))
+    added = estimate(scores, a100, "fp16", 1).forward.central_ns
+    assert model.stage(range(3, 4), StageConfig(), (0,)).forward_ns == round(1000 * unmasked / masked) + added
 
 
 def test_context_parallelism_sends_keys_and_values_around_the_ring():

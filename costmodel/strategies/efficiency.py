@@ -6,6 +6,7 @@ of an ideal division. Leaves out kernels that only run on whole operators.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 
 from costmodel.catalogue import device as catalogue_device
@@ -19,6 +20,7 @@ from costmodel.work import Work
 
 Times = tuple[int, int, int]
 """Forward, input gradient and weight gradient, ns."""
+SCORE_PASSES = 6
 CUTS = {"column": "column", "row": "row"}
 
 
@@ -44,17 +46,34 @@ class Efficiency:
 
     def times(self, position: int, degrees: Degrees) -> Times:
         """Return what one rank's part of an operator takes, communication left out."""
+        forward, inputs, weights = self._own(position, degrees)
+        work = self._model.profile.graph.operators[position].work
+        if work is None or not self._stores_scores(work):
+            return forward, inputs, weights
+        there, back, _ = self._estimate(_scores(divided_work(work, degrees, within=False)), self._asked)
+        return forward + there, inputs + back, weights
+
+    def _stores_scores(self, work: Work) -> bool:
+        """Whether attention writes its scores, all of them though half are masked; unpriced off the catalogue."""
+        return work.kind == "attention" and not self._training.flash and self._device is not None
+
+    def _own(self, position: int, degrees: Degrees) -> Times:
+        """Return what an operator's part takes as it was profiled."""
         operator = self._model.profile.graph.operators[position]
         model = self._model
         whole = model.forward_ns[position], model.backward_input_ns[position], model.backward_weight_ns[position]
         measured = self._shard(operator, degrees)
         if measured:
             return measured
-        if operator.work is None or (degrees.whole and self._asked == self._profiled):
+        if operator.work is None:
+            return whole
+        stores = self._stores_scores(operator.work)
+        if degrees.whole and self._asked == self._profiled and not stores:
             return whole
         key = (operator.work, whole, degrees, feeds_experts(model.profile.graph, position))
         if key not in self._known:
             divided = divided_work(operator.work, degrees, key[3])
+            divided = replace(divided, causal=False) if stores else divided
             self._known[key] = self._scaled(whole, operator.work, divided)
         return self._known[key]
 
@@ -88,6 +107,11 @@ class Efficiency:
             return None
         forward, inputs, weights = (self._model.at(row) for row in rows)
         return forward, inputs, weights
+
+
+def _scores(work: Work) -> Work:
+    """Return what storing scores passes over: one product writes, softmax and dropout read and write, one reads."""
+    return Work("elementwise", "inner", work.heads * work.tokens, outer=work.context, passes=SCORE_PASSES)
 
 
 def _amount(work: Work) -> int:
