@@ -1,12 +1,13 @@
 """A training job around a plan: a small decoder learns the characters of this project's licence.
 
     penstock profile examples.train:build -o profile.json
-    penstock plan profile.json --devices 4 --batch 32 -o plan.json
+    penstock plan profile.json --devices 4 --batch 32 --pin examples/four_stages.toml -o plan.json
     torchrun --nproc-per-node 4 -m examples.train plan.json --steps 150
     python -m examples.train --steps 150                               # the same in one process
 
-Both print the same losses: the model starts alike, every rank draws the same batches, and the gradients are
-those of one process. Leaves out what a real job adds: data loading, checkpoints on disk, evaluation.
+The pins only see to it that four ranks work; without them the search decides. Both print the same losses: the model
+starts alike, every rank draws the same batches, and the gradients are those of one process. Leaves out what a real
+job adds: data loading, checkpoints on disk, evaluation.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from costmodel.errors import PenstockError
 from costmodel.zoo.gpt import Decoder, next_token_loss
 
 SEQUENCE, BATCH, RATE, MAX_NORM = 48, 32, 3e-3, 1.0
@@ -53,7 +55,11 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=150)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    last = train_plan(arguments.plan, arguments.steps) if arguments.plan else train_alone(arguments.steps)
+    try:
+        last = train_plan(arguments.plan, arguments.steps) if arguments.plan else train_alone(arguments.steps)
+    except PenstockError as error:  # the plan does not fit: say so in one line
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     return 0 if last < GOAL or arguments.steps < 150 else 1
 
 
