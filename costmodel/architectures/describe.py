@@ -71,8 +71,8 @@ def describe_config(
 
     Parameters
     ----------
-    name : str
-        Of the model, for the profile.
+    name, source, note : str
+        Kept in the description.
     config : Config
     tokens : int
         Of one sample's text; 0 for the default.
@@ -81,15 +81,11 @@ def describe_config(
     microbatch_sizes : sequence of int
     not_counted : sequence of str
         Beginnings of names of parameters, or rows of one (``name[start:]``), that the published count leaves out.
-    source, note : str
-        Kept in the description.
 
     Raises
     ------
-    UsageError
-        When the precision is unknown or the sequence too long for learned positions.
-    InvalidInput
-        When shapes contradict each other.
+    UsageError, InvalidInput
+        When a flag's value cannot be meant; when shapes contradict each other.
     """
     tokens = tokens_of(config, tokens)
     graph = _graph(name, config, tokens, precision, tuple(microbatch_sizes))
