@@ -1,0 +1,28 @@
+"""Zoo models of mixed kinds run in stages with the gradients of one process, micro-batch by micro-batch."""
+
+import pytest
+
+from costmodel.profiling.capture import capture
+from costmodel.profiling.models import load_model
+from planner.plan import write_plan
+from tests import executor_jobs as jobs
+from tests.plans_by_hand import in_equal_runs, plan_by_hand
+from tests.rank_pool import RankPool
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    pool = RankPool(2)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("name", ["clip", "vlm", "dlrm26", "yolo"])
+def test_a_zoo_model_runs_in_three_stages_on_two_ranks(ranks, name, tmp_path):
+    spec = f"zoo:{name}:small"
+    captured = capture(load_model(spec, 2))
+    stages = in_equal_runs(captured.operators, 3)
+    write_plan(tmp_path / "plan.json", plan_by_hand(captured, stages, ranks=[(0,), (1,), (0,)], num_microbatches=2))
+    found = ranks.run(jobs.file_errors, path=str(tmp_path / "plan.json"), spec=spec)[0]
+    assert found["gradient"] <= 1e-5, found
+    assert found["loss"] <= 1e-6, found
