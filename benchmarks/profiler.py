@@ -172,7 +172,8 @@ TABLES = {
 
 def run(name: str, models: Sequence[str], settings: Settings) -> dict[str, object]:
     """Measure one table, print each row when it is there and the verdicts below, and return all of it."""
-    table, rows = TABLES[name], []
+    table = TABLES[name]
+    rows: list[Row] = []
     print(f"\n{name}")
     for model in models or table.models:
         row = {"model": model, **table.measure(model, settings)}

@@ -98,8 +98,8 @@ def _error(
     share = sum(part.capture.parameter(name).numel() for name in part.parameters) / total
     rows = [found.times_of[name] for name in names]
     forward = sum(row.forward_ns[0] for row in rows)
-    backward = sum(row.backward_input_ns[0] + row.backward_weight_ns[0] for row in rows)
-    backward += found.whole.accumulate_ns * share
+    own = sum(row.backward_input_ns[0] + row.backward_weight_ns[0] for row in rows)
+    backward = own + found.whole.accumulate_ns * share
     saved = union_bytes(found.graph, names, model.batch)
     step_ns, all_bytes = found.whole.step_ns[0], union_bytes(found.graph, found.graph.index, model.batch)
     return PartError(
