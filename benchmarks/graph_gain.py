@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps_in_turn import reordered, run_in_turn
-from costmodel.errors import UsageError
+from costmodel.errors import NoPlanFits, UsageError
 from examples.commands import penstock
 from planner.plan import Plan, read_plan, write_plan
 
@@ -45,8 +45,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        rows = [measure(m, Path(name), args) for m in args.models.split(",")]
-    answer = {"rows": rows, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
+        tried = [measure(m, Path(name), args) for m in args.models.split(",")]
+    rows, skipped = ([row for row in tried if ("skipped" in row) == flag] for flag in (False, True))
+    answer = {"rows": rows, "skipped": skipped, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
     print(json.dumps(answer) if args.json else "\n".join(lines(answer)))
 
 
@@ -55,7 +56,12 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> dict[str, Any
     rounds = []
     for number in range(args.rounds):
         print(f"{model}: round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
-        rounds.append(one_round(model, folder, args.microbatches, args.steps))
+        try:
+            rounds.append(one_round(model, folder, args.microbatches, args.steps))
+        except NoPlanFits as error:
+            print(f"{model}: {error}", file=sys.stderr, flush=True)
+    if not rounds:
+        return {"model": model, "skipped": "no round found a plan of enough stages"}
     predicted, measured = (statistics.median(row[key] for row in rounds) for key in ("predicted", "measured"))
     return {
         "model": model,
@@ -96,7 +102,7 @@ def one_round(model: str, folder: Path, num_microbatches: int, num_steps: int) -
 def best_placed(plan: Plan, num_microbatches: int) -> Plan:
     """Return the stages on two ranks, placed and ordered as the simulator likes best."""
     if len(plan.stages) < STAGES:
-        raise SystemExit(f"{plan.model_name}: the plan found has {len(plan.stages)} stages, {STAGES} are compared")
+        raise NoPlanFits(f"the plan found has {len(plan.stages)} stages, {STAGES} are compared")
     return min(candidates(plan, num_microbatches), key=lambda made: made.prediction.step_time_ns)
 
 
@@ -121,6 +127,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
                 times = f"{found['predicted_ns'][side] / 1e6:.1f} / {found['measured_ns'][side] / 1e6:.1f} ms"
                 how = f"{found['schedule'][side]}, stages on ranks {found['placement'][side]}"
                 yield f"    {side}: predicted / measured {times}, {how}"
+    for row in answer["skipped"]:
+        yield f"{row['model']:<22} skipped: {row['skipped']}"
     yield f"two ranks, one thread each; {answer['cores']} cores, load average {answer['load_average']:.2f}"
 
 
