@@ -91,11 +91,17 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
             "time_limit_s": problem.time_limit_s,
             "deterministic_limit": problem.deterministic_limit,
             "memory_margin": MEMORY_MARGIN,
-            "transfers": "priced" if problem.cluster or problem.profile.links else "free: nothing was measured",
+            "transfers": _transfers(problem),
             **({"pins": problem.pins.to_json()} if problem.pins else {}),
         },
         **({"estimated": list(estimated)} if estimated else {}),
     }
+
+
+def _transfers(problem: Problem) -> str:
+    if problem.cluster or problem.profile.links:
+        return "priced"
+    return "free: nothing was measured" if not problem.has_typical_links else "priced: a typical host's links"
 
 
 def profile_digest(profile: Profile) -> str:

@@ -31,7 +31,7 @@ def equal_parts(problem: Problem, report: Report | None, weigh: Weigh) -> tuple[
     for evaluator in setting.evaluators.values():
         order = orders(setting.atoms, evaluator.work_ns, 0, problem.seed)[0]
         weights = weigh(evaluator)
-        stages = _split([weights[atom] for atom in order], problem.num_stages)
+        stages = split_by_weight([weights[atom] for atom in order], problem.num_stages)
         partition = [0] * len(order)
         for atom, stage in zip(order, stages, strict=True):
             partition[atom] = stage
@@ -51,7 +51,7 @@ def parameter_bytes(evaluator: Evaluator) -> list[int]:
     return [sum(operators[i].parameter_bytes for i in members) for members in evaluator.atoms.members]
 
 
-def _split(weights: Sequence[int], num_parts: int) -> list[int]:
+def split_by_weight(weights: Sequence[int], num_parts: int) -> list[int]:
     """Part of each item: the part in which the middle of its weight falls; parts without items are left out."""
     total = sum(weights) or 1
     before, raw = 0, []

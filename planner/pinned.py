@@ -55,7 +55,7 @@ def plan_pinned(problem: Problem, pins: Pins) -> Plan:
     num_microbatches = problem.global_batch // size
     order = build_schedule(name, layout.costs, num_microbatches)
     recomputed = [s.config.recompute == "full" for s in stages]
-    closed = close_step(_with_recompute(order, recomputed), layout.reduces, problem.optimizer != "none")
+    closed = close_step(with_recompute(order, recomputed), layout.reduces, problem.optimizer != "none")
     structure = Structure(closed)
     speeds = problem.speeds[: layout.costs.num_ranks]
     times = structure.times(layout.costs, speeds)
@@ -137,7 +137,7 @@ def _in_topological_order(problem: Problem, stages: Sequence[PlacedStage]) -> tu
     return tuple(stages[stage] for stage in order)
 
 
-def _with_recompute(schedule: Schedule, recomputed: Sequence[bool]) -> Schedule:
+def with_recompute(schedule: Schedule, recomputed: Sequence[bool]) -> Schedule:
     """Put R before each B, or I, of the stages that recompute."""
     orders = []
     for order in schedule.orders:

@@ -5,8 +5,9 @@ without the simulator. Leaves out how plans are found (`planner.search`) and run
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from costmodel.cluster import Cluster, cluster_from_node
@@ -14,6 +15,7 @@ from costmodel.costs import Costs, EdgeCost, StageCost, stage_from_node, stage_t
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from costmodel.strategy import StageConfig
+from planner.blocks import Block, blocks_of, in_blocks
 
 PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 1
 STATUSES = ("optimal", "bounded", "heuristic", "baseline")
@@ -44,6 +46,11 @@ class PlanStage:
     cost: StageCost
     config: StageConfig = field(default_factory=StageConfig)
     microbatch_multiple: int = 1
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its ranks by replica: those that divide tensors or the sequence among them."""
+        return in_blocks(self.ranks, self.config.tensor * self.config.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,10 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan file's content; `orders` holds each rank's actions as text, lowered."""
+    """A plan file's content; `orders` holds each rank's actions as text, lowered.
+
+    The ranks of a block (`planner.blocks`) have one order: what is simulated is one rank a block, its lead.
+    """
 
     model_name: str
     fingerprint: str
@@ -134,19 +144,40 @@ class Plan:
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        costs = self.costs()  # checks stages, edges and ranks
+        costs = self._costs([stage.ranks for stage in self.stages])  # checks stages, edges and ranks
         if costs.num_ranks > self.cluster.num_devices or len(self.orders) != costs.num_ranks:
             raise InvalidInput(
                 f"the stages use {costs.num_ranks} ranks, the plan orders {len(self.orders)} and the cluster has "
                 f"{self.cluster.num_devices} devices"
             )
+        self.costs()  # checks the blocks
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Ranks that work in lockstep; without tensor and context parallelism each rank is one by itself."""
+        return blocks_of([stage.blocks for stage in self.stages])
+
+    @property
+    def lead_orders(self) -> tuple[tuple[str, ...], ...]:
+        """The order of each block: that of its lead."""
+        return tuple(self.orders[block[0]] for block in self.blocks)
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """The speed of each block: that of its slowest rank."""
+        known = dict(self.cluster.speeds)
+        return tuple(min(known.get(rank, 1.0) for rank in block) for block in self.blocks)
 
     def costs(self) -> Costs:
-        """Return what the stages and edges cost, as the simulator takes it."""
+        """Return what the stages and edges cost, as the simulator takes it: its ranks are the plan's blocks."""
+        number = {block: i for i, block in enumerate(self.blocks)}
+        return self._costs([tuple(number[block] for block in stage.blocks) for stage in self.stages])
+
+    def _costs(self, ranks: Iterable[tuple[int, ...]]) -> Costs:
         return Costs(
             tuple(stage.cost for stage in self.stages),
             tuple(EdgeCost(e.source, e.target, e.p2p_ns, e.size_bytes, e.gradient) for e in self.edges),
-            tuple(stage.ranks for stage in self.stages),
+            tuple(ranks),
             tuple(stage.microbatch_multiple for stage in self.stages),
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from costmodel.errors import NoPlanFits, UsageError
 from planner import baselines
 from planner.assemble import assemble
+from planner.job import plan_job
 from planner.pinned import plan_pinned
 from planner.plan import Plan, SearchResult
 from planner.problem import Problem, Report
@@ -36,6 +37,8 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     """
     if problem.planner not in PLANNERS:
         raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
+    if problem.choices.any:
+        return plan_job(problem, progress)
     if problem.pins and problem.pins.stages:
         return plan_pinned(problem, problem.pins)
     return PLANNERS[problem.planner](problem, progress)

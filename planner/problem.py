@@ -5,7 +5,7 @@ out how plans are found (`planner.search`) and what a stage costs (`costmodel.co
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from costmodel.cluster import Cluster, DeviceType, uniform_cluster
@@ -13,7 +13,9 @@ from costmodel.cost_model import OPTIMIZER_STATES, CostModel
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.profile import Profile
 from costmodel.roofline import scale_profile
+from planner.choices import Choices
 from planner.pins import Pins
+from planner.typical import typical_cluster
 from simulator.schedules import SCHEDULES
 
 AUTO = "auto"
@@ -61,6 +63,12 @@ class Problem:
         A key of `planner.planners.PLANNERS`.
     pins : Pins, optional
         What is fixed beforehand.
+    choices : Choices
+        What flags fix for every stage.
+    target : str
+        One of `planner.targets.TARGETS`, or empty: whatever takes the plan, the executor for one that is searched for.
+    other_profiles : tuple of Profile
+        Of the same model on the other device types of a mixed cluster.
 
     Raises
     ------
@@ -84,6 +92,9 @@ class Problem:
     seed: int = 0
     planner: str = "ours"
     pins: Pins | None = None
+    choices: Choices = field(default_factory=Choices)
+    target: str = ""
+    other_profiles: tuple[Profile, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -115,8 +126,8 @@ class Problem:
         self._check_schedule()
 
     def _check_schedule(self) -> None:
-        if self.pins and self.pins.stages:
-            return  # `build_schedule` says what runs on the pinned ranks
+        if self.choices.any or (self.pins and self.pins.stages):
+            return  # `build_schedule` says what runs on the given ranks
         fitting = [name for name, kind in SCHEDULES.items() if kind.placement in ("line", "graph") and not kind.split]
         if self.schedule != AUTO and self.schedule not in fitting:
             raise UsageError(
@@ -126,12 +137,23 @@ class Problem:
 
     @cached_property
     def machines(self) -> Cluster:
-        """The cluster, or else as many devices as are asked for like the one that was profiled."""
+        """The cluster, or else as many devices as are asked for like the one that was profiled.
+
+        A job with fixed choices on a device of the catalogue, whose links nobody measured, gets typical hosts.
+        """
         if self.cluster:
             return self.cluster
         device = self.profile.device
+        if self.has_typical_links:
+            return typical_cluster(device.catalogue, self.num_devices)
         kind = DeviceType(device.name, device.memory_bytes, device.type, device.catalogue)
         return uniform_cluster(kind, self.num_devices, self.profile.links)
+
+    @property
+    def has_typical_links(self) -> bool:
+        """Whether the links are the catalogue's, for want of others."""
+        given = self.cluster or self.profile.links
+        return self.choices.any and not given and bool(self.profile.device.catalogue)
 
     @property
     def num_stages(self) -> int:
@@ -190,6 +212,8 @@ class Problem:
                 f"times at micro-batch size {microbatch_size} are continued from the measured sizes {sizes[0]} to "
                 f"{sizes[-1]}"
             )
+        if self.has_typical_links:
+            reasons.append("the links are those of a typical host with this device")
         return tuple(reasons)
 
     def cost_model(self, microbatch_size: int) -> CostModel:

@@ -1,4 +1,7 @@
-"""A plan file back in the simulator: its schedule, and its timeline under another mode of transfer."""
+"""A plan file back in the simulator: its schedule, and its timeline under another mode of transfer.
+
+What the simulator calls a rank is a block of the plan (`planner.blocks`), one lead for all that work in lockstep.
+"""
 
 from costmodel.errors import InvalidInput
 from planner.plan import Plan
@@ -10,7 +13,7 @@ from simulator.timeline import Timeline
 def plan_schedule(plan: Plan) -> Schedule:
     """Return the lowered schedule that a plan carries."""
     try:
-        orders = tuple(tuple(map(parse_action, order)) for order in plan.orders)
+        orders = tuple(tuple(map(parse_action, order)) for order in plan.lead_orders)
     except InvalidInput as error:
         raise InvalidInput(f"/ranks: {error}") from None
     return Schedule(plan.schedule, stage_graph(plan.costs()), plan.batch.num_microbatches, orders)
@@ -20,8 +23,7 @@ def replay(plan: Plan, p2p: str = "latency", optimizer_mode: str = "independent"
     """Simulate a plan's own orders and costs, with the speeds of its ranks."""
     from simulator.engine import simulate  # numpy only where it is used
 
-    speeds = [plan.cluster.speed_of(rank) for rank in range(len(plan.orders))]
-    return simulate(plan_schedule(plan), plan.costs(), p2p=p2p, optimizer_mode=optimizer_mode, speeds=speeds)
+    return simulate(plan_schedule(plan), plan.costs(), p2p=p2p, optimizer_mode=optimizer_mode, speeds=plan.speeds)
 
 
 def depth(plan: Plan) -> int:

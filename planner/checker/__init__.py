@@ -5,7 +5,7 @@ nor the search, and needs the standard library alone. Checks build on each other
 legal there are no times to compare, so later checks wait until earlier ones find nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from costmodel.cluster import Cluster
 from costmodel.graph import OperatorGraph
@@ -24,7 +24,7 @@ from planner.checker.orders import compute_steps, count_problems, sequence_probl
 from planner.checker.partition import configuration_problems, flow_problems, operator_problems
 from planner.checker.problem import KINDS, Problem
 from planner.checker.rendezvous import deadlock_problems
-from planner.checker.steps import Layout, Step, read_steps
+from planner.checker.steps import Layout, Step, lead_of_ranks, lockstep_problems, read_steps
 from planner.checker.times import times_of
 from planner.plan import Plan
 
@@ -54,6 +54,7 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
     basics = [*batch_problems(plan), *configuration_problems(plan)]
     orders, unread = read_steps(plan)
     found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics, *unread]
+    found += lockstep_problems(plan)
     if not basics:
         layout = Layout.of(plan)
         found += link_problems(plan, layout)
@@ -79,9 +80,20 @@ def _orders(
     if sequence or counts:
         return
     costs = plan.costs()
-    times = times_of(layout, orders, costs, [plan.cluster.speed_of(rank) for rank in range(len(orders))])
+    lead_of = lead_of_ranks(plan)
+    times = times_of(layout, orders, costs, _speeds(plan, lead_of))
     yield from prediction_problems(plan, orders, times)
-    peaks = Ledger(layout, computed, costs, times).peaks(len(orders))
+    of_leads = Ledger(layout, computed, costs, times).peaks(len(orders))
+    peaks = [of_leads[lead_of[rank]] for rank in range(len(orders))]
     yield from memory_problems(plan, peaks, plan.cluster)
     if cluster and cluster.num_devices >= len(orders):
         yield from (p for p in memory_problems(plan, peaks, cluster) if "its device" in p.message)
+
+
+def _speeds(plan: Plan, lead_of: Mapping[int, int]) -> list[float]:
+    """Return the speed of each rank's lead, which waits for the slowest that follow it."""
+    known = dict(plan.cluster.speeds)
+    slowest: dict[int, float] = {}
+    for rank, lead in lead_of.items():
+        slowest[lead] = min(known.get(rank, 1.0), slowest.get(lead, known.get(rank, 1.0)))
+    return [slowest.get(rank, 1.0) for rank in range(len(plan.orders))]

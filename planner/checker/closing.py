@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from costmodel.graph import OperatorGraph
 from planner.checker.problem import Problem
-from planner.checker.steps import BACKWARD, Layout, Step
+from planner.checker.steps import BACKWARD, Layout, Step, leads_of
 from planner.plan import Plan
 
 Orders = Sequence[Sequence[Step]]
 
 
 def shared_stages(plan: Plan, graph: OperatorGraph | None) -> frozenset[int]:
-    """Return the stages whose gradients live on several ranks: replicas, and parameters tied to another rank's."""
-    shared = {index for index, stage in enumerate(plan.stages) if len(stage.ranks) > 1}
+    """Return the stages whose gradients live on several ranks: replicas, parts of a sequence, tied parameters."""
+    shared = {index for index, stage in enumerate(plan.stages) if len(stage.ranks) > stage.config.tensor}
     readers: dict[str, set[int]] = {}
     for index, stage in enumerate(plan.stages):
         for name in stage.operators if graph else ():
@@ -23,7 +23,7 @@ def shared_stages(plan: Plan, graph: OperatorGraph | None) -> frozenset[int]:
                 if graph and graph.parameter_index[parameter].trainable:
                     readers.setdefault(parameter, set()).add(index)
     for stages in readers.values():
-        if len({rank for stage in stages for rank in plan.stages[stage].ranks}) > 1:
+        if len({rank for stage in stages for rank in leads_of(plan.stages[stage])}) > 1:
             shared |= stages
     return frozenset(stage for stage in shared if plan.stages[stage].cost.backward)
 

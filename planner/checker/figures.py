@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from costmodel.cluster import Cluster
 from costmodel.costs import PER_ACTION
 from planner.checker.problem import Problem
-from planner.checker.steps import COMPUTE, Layout, Step
+from planner.checker.steps import COMPUTE, Layout, Step, lead_of_ranks
 from planner.checker.times import Times
 from planner.plan import Plan, PlanEdge
 
@@ -56,7 +56,8 @@ def prediction_problems(plan: Plan, orders: Orders, times: Times) -> Iterator[Pr
         if found != right:
             yield Problem("time", f"prediction.{name}", f"{found} ns; the orders and costs give {right} ns")
     compute = sum(end - start for row in rows for start, end in row)
-    bubble = 1 - compute / (len(orders) * step_time) if step_time else 0.0
+    num_leads = len(set(lead_of_ranks(plan).values()))
+    bubble = 1 - compute / (num_leads * step_time) if step_time else 0.0
     if abs(prediction.bubble_ratio - bubble) > SAME_RATIO:
         yield Problem("time", "prediction.bubble_ratio", f"{prediction.bubble_ratio!r}; the times give {bubble!r}")
 

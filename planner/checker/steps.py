@@ -1,17 +1,19 @@
 """The checker's own reading of a plan's orders: texts to steps, micro-batch groups, who works where.
 
 Written apart from `simulator.actions` on purpose: two readers of one format find each other's mistakes.
-Knows whole sequences only; a sequence slice in a plan is refused. Also refused is what no stage of a
-plan needs today: UNSHARD, RESHARD, OFFLOAD and RELOAD.
+Ranks that divide tensors or the sequence work in lockstep: the first of them, the lead, stands for all, and the
+others must have its order. Knows whole sequences only; a sequence slice in a plan is refused. Also refused is what
+no stage of a plan needs today: UNSHARD, RESHARD, OFFLOAD and RELOAD.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from planner.checker.problem import Problem
-from planner.plan import Plan
+from planner.plan import Plan, PlanStage
 
 COMPUTE = ("F", "B", "I", "W", "R")
 BACKWARD = ("B", "I", "W")
@@ -45,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who works on which micro-batches, and over which edges gradients flow."""
+    """Who works on which micro-batches, and over which edges gradients flow; `ranks` are leads."""
 
     num_microbatches: int
     multiples: tuple[int, ...]
@@ -61,7 +63,7 @@ class Layout:
         return cls(
             plan.batch.num_microbatches,
             tuple(stage.microbatch_multiple for stage in plan.stages),
-            tuple(stage.ranks for stage in plan.stages),
+            tuple(leads_of(stage) for stage in plan.stages),
             backward,
             tuple((e.source, e.target) for e in plan.edges),
             frozenset(
@@ -99,13 +101,42 @@ class Layout:
                 yield mine, theirs
 
 
+def leads_of(stage: PlanStage) -> tuple[int, ...]:
+    """Return the first rank of each of a stage's replicas."""
+    return stage.ranks[:: stage.config.tensor * stage.config.context]
+
+
+def lead_of_ranks(plan: Plan) -> dict[int, int]:
+    """Return the rank that stands for each rank."""
+    found: dict[int, int] = {}
+    for stage in plan.stages:
+        size = stage.config.tensor * stage.config.context
+        found.update((rank, stage.ranks[place // size * size]) for place, rank in enumerate(stage.ranks))
+    return found
+
+
+def lockstep_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield ranks whose order is not that of their lead."""
+    for rank, lead in sorted(lead_of_ranks(plan).items()):
+        mine, right = plan.orders[rank], plan.orders[lead]
+        if mine != right:
+            pairs = enumerate(zip_longest(mine, right, fillvalue="nothing"))
+            position, (found, needed) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+            yield Problem(
+                "order",
+                f"rank {rank}, action {position}",
+                f"{found}, and rank {lead}, with which it divides its stage, has {needed}; they need one order",
+            )
+
+
 def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[Problem]]:
-    """Return the steps of every rank, and a problem for each text that is none."""
+    """Return the steps of every lead (none for other ranks), and a problem for each text that is none."""
     problems: list[Problem] = []
     orders = []
+    lead_of = lead_of_ranks(plan)
     for rank, texts in enumerate(plan.orders):
         steps = []
-        for position, text in enumerate(texts):
+        for position, text in enumerate(texts if lead_of[rank] == rank else ()):
             found = _parse(text, rank, position)
             wrong = found if isinstance(found, str) else _misplaced(found, plan)
             if wrong:

@@ -8,11 +8,25 @@ best plan found so far.
 
 import argparse
 import time
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from costmodel.cost_model import OPTIMIZER_STATES
+from costmodel.strategy import OFFLOAD, RECOMPUTE
 from planner.commands.answer import Answer, mebibytes, milliseconds, percent, say
 from planner.commands.flags import amount, gibibytes, positive, seconds
+
+TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
+DEGREES = {
+    "stages": "places in the pipeline",
+    "chunks": "stages a place",
+    "data": "replicas",
+    "tensor": "tensor-parallel ranks",
+    "context": "ranks that divide the sequence",
+    "expert": "ranks that divide experts, of the data and context ones",
+}
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -21,7 +35,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("profile", metavar="PROFILE", help="profile file")
+    parser.add_argument(
+        "profiles", nargs="+", metavar="PROFILE", help="profile file; on a mixed cluster one a device type"
+    )
     parser.add_argument("--devices", type=positive, required=True, metavar="N")
     parser.add_argument("--batch", type=positive, required=True, metavar="B", help="samples of one step")
     parser.add_argument("-o", "--output", required=True, metavar="plan.json")
@@ -37,7 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deterministic-limit", type=amount, metavar="X", help="of the solver, in its own units of work"
     )
+    parser.add_argument("--target", choices=TARGETS, default="", help="trainer that must take the plan, or any")
     parser.add_argument("--seed", type=int, default=0)
+    _add_choices(parser)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags that fix a choice for every stage."""
+    fixed = parser.add_argument_group(
+        "choices", "each fixes that choice for every stage: devices = stages x data x tensor x context"
+    )
+    for name, text in DEGREES.items():
+        fixed.add_argument(f"--{name}", type=positive, metavar="N", help=text)
+    fixed.add_argument("--sequence-parallel", action="store_true", help="divide norms among the tensor-parallel ranks")
+    fixed.add_argument("--zero", type=int, choices=range(4), help="ZeRO stage (FSDP is 2 or 3)")
+    fixed.add_argument("--recompute", choices=RECOMPUTE)
+    fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
+    fixed.add_argument("--precision", choices=PRECISIONS, help="of training (default: the profile's)")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -45,6 +77,7 @@ def run(args: argparse.Namespace) -> Answer:
     from planner.checker import check_plan
     from planner.plan import write_plan
     from planner.planners import plan
+    from planner.rates import mfu, tokens_per_s
 
     problem = _problem(args)
     start = time.perf_counter()
@@ -55,17 +88,21 @@ def run(args: argparse.Namespace) -> Answer:
         raise RuntimeError(f"the checker refuses the plan, which was not written: {problems[0].message}")
     write_plan(args.output, found)
     interrupted = found.search.limited_by == "interrupted"
-    return Answer(_body(found, elapsed), _text(args.output, found, elapsed), 130 if interrupted else 0)
+    rates = {"tokens_per_s": tokens_per_s(found, problem.profile), "mfu": mfu(found, problem.profile)}
+    return Answer(_body(found, elapsed, rates), _text(args.output, found, elapsed, rates), 130 if interrupted else 0)
 
 
 def _problem(args: argparse.Namespace) -> "Problem":
     from costmodel.cluster import read_cluster
     from costmodel.profile import read_profile
+    from planner.choices import Choices
     from planner.pins import read_pins
     from planner.problem import Problem
 
+    profile, *others = map(read_profile, args.profiles)
     return Problem(
-        profile=read_profile(args.profile),
+        profile=profile,
+        other_profiles=tuple(others),
         cluster=read_cluster(args.cluster) if args.cluster else None,
         num_devices=args.devices,
         global_batch=args.batch,
@@ -79,10 +116,12 @@ def _problem(args: argparse.Namespace) -> "Problem":
         deterministic_limit=args.deterministic_limit,
         seed=args.seed,
         pins=read_pins(args.pin) if args.pin else None,
+        choices=Choices(**{field.name: getattr(args, field.name) for field in fields(Choices)}),
+        target=args.target,
     )
 
 
-def _body(plan: "Plan", elapsed: float) -> dict[str, object]:
+def _body(plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> dict[str, object]:
     from planner.plan import plan_to_json
 
     prediction, search = plan.prediction, plan.search
@@ -90,8 +129,7 @@ def _body(plan: "Plan", elapsed: float) -> dict[str, object]:
         "status": search.status,
         "step_time_ns": prediction.step_time_ns,
         "samples_per_s": plan.batch.global_size * 1e9 / prediction.step_time_ns if prediction.step_time_ns else None,
-        "tokens_per_s": None,
-        "mfu": None,
+        **rates,
         "best_step_time_ns": search.best_step_time_ns,
         "lower_bound_ns": search.lower_bound_ns,
         "gap": search.gap,
@@ -106,19 +144,24 @@ def _body(plan: "Plan", elapsed: float) -> dict[str, object]:
         "microbatches": plan.batch.num_microbatches,
         "microbatch_size": plan.batch.microbatch_size,
         "peak_memory_bytes": max(prediction.peak_memory_bytes),
+        "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
+        "estimated": plan.provenance.get("estimated", []),
         "runs_on": list(plan.runs_on),
     }
 
 
 def _strategy(plan: "Plan") -> str:
-    """Name the rung: one stage, stages in one line, or stages that form a graph."""
+    """Name the rung: what one stage's replicas share, stages in one line, or stages that form a graph."""
+    config = plan.stages[0].config
     if len(plan.stages) == 1:
-        return "single"
+        if config.offload != "none":
+            return "offload"
+        return f"zero-{config.zero}" if config.zero else "data-parallel" if config.data > 1 else "single"
     line = all(edge.target == edge.source + 1 for edge in plan.edges)
     return "pipeline" if line and len(plan.edges) == len(plan.stages) - 1 else "graph-pipeline"
 
 
-def _text(path: str, plan: "Plan", elapsed: float) -> list[str]:
+def _text(path: str, plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> list[str]:
     from planner.replay import depth
 
     prediction, search, batch = plan.prediction, plan.search, plan.batch
@@ -129,7 +172,16 @@ def _text(path: str, plan: "Plan", elapsed: float) -> list[str]:
         f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
         f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
         f"scope        {search.scope}",
-        f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}",
+        *([_per_second(plan, rates)] if rates["tokens_per_s"] else []),
+        f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
+        f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
+        f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
         *([f"baselines    {', '.join(rivals)}"] if rivals else []),
         f"found in {elapsed:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
     ]
+
+
+def _per_second(plan: "Plan", rates: Mapping[str, float | None]) -> str:
+    samples = plan.batch.global_size * 1e9 / plan.prediction.step_time_ns
+    used = f", {percent(rates['mfu'])} of the devices' peak" if rates["mfu"] else ""
+    return f"a second     {samples:.1f} samples, {rates['tokens_per_s']:.0f} tokens{used}"

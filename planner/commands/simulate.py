@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _simulate_plan(args: argparse.Namespace) -> Answer:
+    from planner.blocks import spread
     from planner.plan import read_plan
     from planner.replay import plan_schedule, replay
 
@@ -71,8 +72,8 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own")
     plan = read_plan(args.plan)
     timeline = replay(plan, args.p2p, args.optimizer_mode)
-    speeds = [plan.cluster.speed_of(rank) for rank in range(len(plan.orders))]
-    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, {}, speeds=speeds)
+    extra = {"ranks": len(plan.orders), "peak_memory_bytes": list(spread(plan.blocks, timeline.peak_memory_bytes))}
+    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, extra, speeds=plan.speeds)
 
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:

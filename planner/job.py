@@ -1,0 +1,271 @@
+"""A plan of a job whose every choice is fixed by flags: checked, priced as its trainer runs it, cut, written out.
+
+A job that the executor runs is priced as the executor does it: gradients summed after the last backward, a stage's
+whole forward run again. Any other is priced as trainers do it (`costmodel.strategies`): overlapped sums, blocks run
+again one by one. Leaves out the cut (`planner.fixed`) and who takes the result (`planner.targets`).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from costmodel.catalogue import check_precision
+from costmodel.catalogue import device as catalogue_device
+from costmodel.costs import Costs
+from costmodel.errors import NoPlanFits, UsageError
+from costmodel.graph import Tensor
+from costmodel.profile import Profile
+from costmodel.roofline import scale_profile
+from costmodel.strategies import Training
+from costmodel.strategies.training import DTYPES, PRECISIONS
+from planner.assemble import MEMORY_MARGIN, provenance
+from planner.blocks import spread
+from planner.choices import Shape, shape_of
+from planner.fixed import FixedSearch, Pricing, Tried, replica
+from planner.grouped import GroupPricing
+from planner.placed import PlacedStage, price
+from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
+from planner.pricing import Layout
+from planner.problem import Problem, Report, divisors
+from planner.targets import ANY, RULES, runs_on, why_not
+from simulator.bounds import bound_of
+from simulator.engine import Times
+from simulator.lowering import lower
+
+
+def plan_job(problem: Problem, report: Report | None) -> Plan:
+    """Return the plan of a problem whose choices are fixed.
+
+    Raises
+    ------
+    UsageError
+        When choices contradict each other, the model, the devices or the target.
+    NoPlanFits
+        When a rank is over its memory limit, or the target does not take the cut.
+    """
+    job = Job(problem)
+    search = FixedSearch(job.problem, job.shape, job.pricings, job.as_executor)
+    choice, fastest = search.best()
+    if report:
+        report(f"{choice.schedule}: step {choice.times.step_time_ns / 1e6:.3f} ms")
+    _check_fits(search, job.shape, choice)
+    found = _assemble(job, search, choice, fastest)
+    if problem.target in RULES and problem.target not in found.runs_on:
+        reason = why_not(problem.target, found, problem.profile.graph) or str(problem.profile.extra.get("plan_only"))
+        raise NoPlanFits(
+            f"--target {problem.target} does not take this plan: {reason}; change that, or take --target {ANY} to "
+            "price it all the same"
+        )
+    return found
+
+
+class Job:
+    """A problem with what follows from its choices."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.shape = shape_of(problem.choices, problem.num_devices)
+        self._check()
+
+    def _check(self) -> None:
+        problem, shape = self.problem, self.shape
+        if problem.pins and problem.pins.stages:
+            raise UsageError("[[stage]] pins give every stage its configuration, and so do the flags; drop one")
+        if problem.max_stages is not None and problem.max_stages < shape.num_stages:
+            raise UsageError(f"--max-stages {problem.max_stages} is below the {shape.num_stages} stages; drop one")
+        if problem.planner == "single" and shape.num_stages > 1:
+            raise UsageError(f"--planner single has one stage, and the flags make {shape.num_stages}; drop one")
+        data, size = shape.config.data, problem.microbatch_size or 1
+        if problem.global_batch % (data * size):
+            raise UsageError(
+                f"the batch of {problem.global_batch} does not divide into {data} replicas of micro-batches of {size}; "
+                f"choose a --batch that is a multiple of {data * size}"
+            )
+        for name in {problem.machines.device_of(rank).catalogue for rank in range(problem.num_devices)} - {""}:
+            if self.precision:
+                check_precision(catalogue_device(name), self.precision)
+
+    @cached_property
+    def precision(self) -> str:
+        """The precision asked for, or that of a described model."""
+        said = str(self.problem.profile.provenance.get("precision", ""))
+        return self.problem.choices.precision or (said if said in PRECISIONS else "")
+
+    @cached_property
+    def as_executor(self) -> bool:
+        """Whether the job is priced as the executor runs it."""
+        problem, config = self.problem, self.shape.config
+        if problem.target not in ("", "executor") or problem.profile.extra.get("plan_only"):
+            return False
+        profiled = DTYPES.get(problem.profile.dtype.removeprefix("torch."), "")
+        return (
+            config.tensor == config.context == config.expert == 1
+            and config.zero <= 1
+            and config.recompute != "selective"
+            and config.offload == "none"
+            and self.precision in ("", profiled)
+            and not problem.other_profiles
+        )
+
+    @cached_property
+    def pricings(self) -> tuple[Pricing, ...]:
+        """One for each micro-batch size to try."""
+        if self.as_executor:
+            return tuple(_ReplicaPricing(self.problem, self.shape, size) for size in self._sizes)
+        training = Training(precision=self.precision, optimizer=self.problem.optimizer)
+        return tuple(GroupPricing(self.problem, self._profiles, self.shape, training, size) for size in self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Micro-batch sizes that divide a replica's part of the batch."""
+        problem = self.problem
+        if problem.microbatch_size:
+            return (problem.microbatch_size,)
+        own = problem.global_batch // self.shape.config.data
+        low, high = problem.profile.microbatch_sizes[0], problem.profile.microbatch_sizes[-1]
+        inside = tuple(d for d in divisors(own) if low <= d <= high)
+        return inside or (min(divisors(own), key=lambda d: (abs(d - low), d)),)
+
+    @cached_property
+    def _profiles(self) -> Mapping[str, Profile]:
+        """The profile of each device type: the one that was made on it, else the first one scaled to it."""
+        problem = self.problem
+        given = (problem.profile, *problem.other_profiles)
+        found: dict[str, Profile] = {}
+        for rank in range(problem.num_devices):
+            device = problem.machines.device_of(rank)
+            if device.name not in found:
+                own = [p for p in given if device.catalogue and p.device.catalogue == device.catalogue]
+                own = own or [p for p in given if p.device.name == device.name]
+                scaled = problem.profile.device.catalogue and device.catalogue
+                found[device.name] = (
+                    own[0] if own else (scale_profile(problem.profile, device.catalogue) if scaled else problem.profile)
+                )
+        return found
+
+
+class _ReplicaPricing:
+    """Prices cuts whose stages have replicas alone, as the executor runs them."""
+
+    def __init__(self, problem: Problem, shape: Shape, microbatch_size: int) -> None:
+        self.problem, self.shape, self.microbatch_size = problem, shape, microbatch_size
+        self._model = problem.cost_model(microbatch_size)
+
+    @cached_property
+    def work_ns(self) -> tuple[int, ...]:
+        """What each operator takes."""
+        model = self._model
+        each = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
+        return tuple(map(sum, each))
+
+    def tensor_bytes(self, tensor: Tensor) -> int:
+        """Bytes of a tensor."""
+        return self._model.tensor_bytes(tensor)
+
+    def price(self, stages: Sequence[tuple[int, ...]]) -> Layout:
+        """Price a cut."""
+        shape = self.shape
+        placed = [PlacedStage(row, shape.ranks(i % shape.places), shape.config) for i, row in enumerate(stages)]
+        return price(self.problem, self.microbatch_size, placed)
+
+
+def _check_fits(search: FixedSearch, shape: Shape, tried: Tried) -> None:
+    if not tried.excess_bytes:
+        return
+    peaks, limits = tried.times.peak_memory_bytes, search.limits(search.whole)
+    worst = max(range(len(peaks)), key=lambda i: peaks[i] - limits[i])
+    rank = (shape.block(worst) if search.whole else shape.ranks(worst))[0]
+    cost = tried.layout.costs.stages[worst // shape.config.data if search.whole else worst]
+    terms = ", ".join(f"{name} {size}" for name, size in cost.memory_terms)
+    raise NoPlanFits(
+        f"the job does not fit into memory: rank {rank} peaks at {peaks[worst]} bytes at micro-batch size "
+        f"{tried.pricing.microbatch_size}, the limit is {limits[worst]}, {peaks[worst] - limits[worst]} bytes less; "
+        f"its first stage holds {terms}, and activations of {cost.activation_bytes} a micro-batch; recompute, shard "
+        "(zero, tensor) or offload more, or allow more memory"
+    )
+
+
+def _assemble(job: Job, search: FixedSearch, choice: Tried, fastest: Tried) -> Plan:
+    problem, graph, layout = job.problem, job.problem.profile.graph, choice.layout
+    size = choice.pricing.microbatch_size
+    times = choice.times if search.whole else search.simulate(layout, size, choice.schedule, whole=True)
+    lowered = lower(times.structure.schedule, times.timeline())
+    names = [operator.name for operator in graph.operators]
+    blocks = search.blocks
+    plan = Plan(
+        model_name=graph.name,
+        fingerprint=graph.fingerprint,
+        num_operators=len(names),
+        cluster=problem.machines,
+        batch=Batch(problem.global_batch, size, problem.global_batch // size),
+        schedule=choice.schedule,
+        stages=tuple(
+            PlanStage(tuple(names[i] for i in row), job.shape.ranks(s % job.shape.places), cost, job.shape.config)
+            for s, (row, cost) in enumerate(zip(layout.operators, layout.costs.stages, strict=True))
+        ),
+        edges=tuple(
+            PlanEdge(e.source, e.target, tuple(graph.tensors[t].name for t in row), e.size_bytes, e.p2p_ns, e.gradient)
+            for e, row in zip(layout.costs.edges, layout.tensors, strict=True)
+        ),
+        orders=spread(blocks, [tuple(map(str, order)) for order in lowered.orders]),
+        prediction=_prediction(job, choice, times, blocks),
+        search=_result(search, choice, fastest, times),
+        runs_on=(),
+        provenance=_provenance(job, size),
+        extra={"choice": "whole layers" if choice.whole_layers else "the fastest cut found"},
+    )
+    without = ("executor",) if problem.profile.extra.get("plan_only") else ()
+    return replace(plan, runs_on=runs_on(plan, graph, without))
+
+
+def _provenance(job: Job, microbatch_size: int) -> dict[str, object]:
+    found = provenance(job.problem, microbatch_size)
+    options = found["options"]
+    assert isinstance(options, dict)  # noqa: S101 - made there
+    options |= {"choices": job.problem.choices.to_json(), "precision": job.precision, "target": job.problem.target}
+    options["priced_for"] = "executor" if job.as_executor else "trainers"
+    return found
+
+
+def _result(search: FixedSearch, choice: Tried, fastest: Tried, times: Times) -> SearchResult:
+    """Bound the orders of these stages: a replica's, which the whole step contains."""
+    data = search.shape.config.data
+    costs: Costs = choice.layout.costs if search.whole else replica(choice.layout.costs, data)
+    speeds = search.speeds if search.whole else ()
+    bound = bound_of(choice.times.structure.schedule, costs, speeds=speeds)
+    step_ns = times.step_time_ns
+    best_ns = min(step_ns, fastest.times.step_time_ns) if not fastest.excess_bytes else step_ns
+    return SearchResult("baseline", step_ns, min(bound.ns, best_ns), bound.scope, best_step_time_ns=best_ns)
+
+
+def _prediction(job: Job, choice: Tried, times: Times, blocks: tuple[tuple[int, ...], ...]) -> Prediction:
+    peaks = times.peak_memory_bytes
+    pricing = choice.pricing
+    if isinstance(pricing, GroupPricing):
+        upper = _upper_bytes(job.shape, pricing, choice, times)
+    else:
+        upper = tuple(peak + round(peak * MEMORY_MARGIN) for peak in peaks)
+    return Prediction(
+        times.step_time_ns, times.span_ns, times.bubble_ratio, spread(blocks, peaks), spread(blocks, upper)
+    )
+
+
+def _upper_bytes(shape: Shape, pricing: GroupPricing, choice: Tried, times: Times) -> tuple[int, ...]:
+    """Return the upper bound of each block: its peak, and what its stages' terms may exceed their estimates by."""
+    data = shape.config.data
+    orders = times.structure.schedule.orders
+    flows = pricing.flows(choice.cut)
+    more = [0] * shape.places
+    for stage, operators in enumerate(choice.cut):
+        alive = most = 0
+        for action in orders[stage % shape.places * data]:
+            alive += (action.stage == stage) * _CHANGE[action.kind]
+            most = max(most, alive)
+        terms = pricing.terms(stage, operators, pricing.received(flows, stage), most)
+        more[stage % shape.places] += terms.upper_bytes - terms.point_bytes
+    return tuple(peak + more[block // data] for block, peak in enumerate(times.peak_memory_bytes))
+
+
+_CHANGE = Counter({"F": 1, "B": -1, "W": -1})
+"""Micro-batches in flight after an action; 0 for others."""

@@ -1,0 +1,45 @@
+"""Whole layers: cuts as people make them by hand, equally many of a model's repeated blocks to each stage.
+
+Blocks are those of `costmodel.strategies.blocks`. What stands before the first belongs to the first stage, what stands
+behind a block to that block's. Leaves out models whose stages do not follow the order of their operators.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from costmodel.graph import OperatorGraph
+from costmodel.strategies.blocks import block_names, block_spans
+
+
+def layer_starts(graph: OperatorGraph) -> tuple[int, ...]:
+    """Return the position at which each block begins; the first is 0."""
+    starts = [span.start for span in block_spans(block_names(graph.operators))]
+    return (0, *starts[1:])
+
+
+def equal_layers(graph: OperatorGraph, num_stages: int) -> tuple[tuple[int, ...], ...] | None:
+    """Return the operators of each stage, equally many blocks each, or None where blocks do not divide."""
+    starts = layer_starts(graph)
+    if len(starts) % num_stages:
+        return None
+    each = len(starts) // num_stages
+    ends = (*starts[::each], len(graph.operators))
+    return tuple(tuple(range(start, stop)) for start, stop in pairwise(ends))
+
+
+def layer_pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
+    """Yield pairs of operators of one block."""
+    for span in block_spans(block_names(graph.operators)):
+        yield from ((span.start, other) for other in span[1:])
+
+
+def holds_whole_layers(graph: OperatorGraph, stages: Sequence[Sequence[str]]) -> bool:
+    """Whether no block is divided between two stages."""
+    home: dict[str, int] = {}
+    names = dict(zip((operator.name for operator in graph.operators), block_names(graph.operators), strict=True))
+    for index, row in enumerate(stages):
+        for operator in row:
+            block = names.get(operator, "")
+            if block and home.setdefault(block, index) != index:
+                return False
+    return True

@@ -1,0 +1,37 @@
+"""What a step's time means for people: tokens a second, and the share of the devices' peak that the model uses.
+
+MFU (Chowdhery et al., PaLM, 2022): the model's own FLOP, forward and twice that backward, over what all devices could
+do in the time at the dense peak of the precision. What is computed again does not count. Leaves out models whose
+operators do not say what they compute.
+"""
+
+from costmodel import catalogue
+from costmodel.profile import Profile
+from costmodel.strategies.training import DTYPES
+from planner.plan import Plan
+
+PASSES = 3
+"""Forward, and a backward of twice its FLOP."""
+FLOP_PER_TFLOP = 10**12
+
+
+def tokens_per_s(plan: Plan, profile: Profile) -> float | None:
+    """Return the tokens of the samples over the step time; tokens of a sample are the rows of its loss."""
+    works = [operator.work for operator in profile.graph.operators]
+    tokens = max((work.tokens for work in works if work and work.kind == "loss"), default=0)
+    step_ns = plan.prediction.step_time_ns
+    return plan.batch.global_size * tokens * 1e9 / step_ns if tokens and step_ns else None
+
+
+def mfu(plan: Plan, profile: Profile) -> float | None:
+    """Return the share of the peak, or None where the catalogue does not know it."""
+    options = plan.provenance.get("options")
+    asked = options.get("precision") if isinstance(options, dict) else ""
+    precision = str(asked or DTYPES.get(profile.dtype.removeprefix("torch."), ""))
+    names = [plan.cluster.device_of(rank).catalogue for rank in range(len(plan.orders))]
+    flop = PASSES * plan.batch.global_size * sum(operator.flop for operator in profile.graph.operators)
+    if not all(names) or not flop or not plan.prediction.step_time_ns:
+        return None
+    peaks = {name: catalogue.device(name).tflops.get(precision, 0.0) for name in set(names)}
+    peak = sum(peaks[name] for name in names) * FLOP_PER_TFLOP
+    return flop / (peak * plan.prediction.step_time_ns / 1e9) if peak and all(peaks.values()) else None

@@ -1,0 +1,37 @@
+"""A typical cluster of one device of the catalogue, for jobs planned without a cluster file.
+
+Hosts (or racks) of the catalogue's scale-up domain, joined by the network of a typical host with such devices;
+latencies are those that NCCL itself assumes (docs/cluster.md). Leaves out racks, oversubscription and host memory.
+"""
+
+from costmodel import catalogue
+from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.errors import UsageError
+
+SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
+"""One small message, as NCCL's constants give it."""
+
+
+def typical_cluster(device_id: str, num_devices: int) -> Cluster:
+    """Return hosts of a catalogue device.
+
+    Raises
+    ------
+    UsageError
+        When the devices are no whole number of scale-up domains, or the catalogue does not say how hosts are joined.
+    """
+    known = catalogue.device(device_id)
+    kind = DeviceType(known.id, known.memory_bytes, "cuda", known.id)
+    domain = max(1, known.scaleup_domain)
+    inner_ns, inner_gbs = (SCALE_UP_NS, known.scaleup_gbs) if domain > 1 else (PCIE_NS, known.pcie_gbs)
+    size = domain if domain > 1 else 8
+    if num_devices <= size:
+        return Cluster((kind,), (Host(kind.name, num_devices),), (LinkGroup("host", 0, inner_gbs, inner_ns),))
+    if num_devices % size or not known.host_network_gbs:
+        raise UsageError(
+            f"{num_devices} devices {device_id} are no whole number of groups of {size} whose network the catalogue "
+            "knows; give a --cluster file that says how they are joined"
+        )
+    share = known.host_network_gbs / size
+    groups = (LinkGroup("host", size, inner_gbs, inner_ns), LinkGroup("network", 0, share, NETWORK_NS))
+    return Cluster((kind,), (Host(kind.name, size, num_devices // size),), groups)
