@@ -188,6 +188,12 @@ def test_keys_left_out_take_the_class_default_and_are_named(tmp_path: Path) -> N
         ({"model_type": "gpt_oss", "layer_types": ["full_attention"]}, "layer_types names 1 layers of 36"),
         ({"model_type": "deepseek_v2"}, "num_experts_per_tok is None; give it a value"),
         ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "only the pre-training head"),
+        ({"model_type": "llama", "hidden_size": [64]}, "/hidden_size: found .*whole number"),
+        ({"model_type": "llama", "attention_bias": []}, "/attention_bias: found .*true or false"),
+        ({"model_type": "mllama", "cross_attention_layers": 3}, "/cross_attention_layers: found 3; a list"),
+        ({"model_type": "llama", "num_attention_heads": 8192}, "hidden_size 4096 is no multiple of num_att"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "9 of 8 experts take each token"),
+        ({"model_type": "vit", "patch_size": 500}, "image_size of 224 has no patch of patch_size 500"),
     ],
 )
 def test_a_config_that_cannot_be_described_is_refused_with_the_way_out(
@@ -196,6 +202,11 @@ def test_a_config_that_cannot_be_described_is_refused_with_the_way_out(
     path = written(tmp_path / "config.json", **values)
     with pytest.raises(InvalidInput, match=message):
         describe_config("m", read_config(path))
+
+
+def test_a_key_that_transformers_writes_as_null_is_one_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path / "config.json", model_type="vit", architectures=None, id2label=None, head_dim=None)
+    assert read_config(path).integer("num_labels") == 2
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:

@@ -45,7 +45,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("qwen2", "Qwen2ForCausalLM", {**TEXT, "tie_word_embeddings": True}),
     ("qwen3", "Qwen3ForCausalLM", TEXT),
     ("qwen2_moe", "Qwen2MoeForCausalLM", {**TEXT, "mlp_only_layers": [0], "num_experts": 6}),
-    ("qwen3_moe", "Qwen3MoeForCausalLM", {**TEXT, "decoder_sparse_step": 2, "num_experts": 6}),
+    ("qwen3_moe", "Qwen3MoeForCausalLM", {**TEXT, "decoder_sparse_step": 2, "num_experts": 8}),
     ("deepseek_v2", "DeepseekV2ForCausalLM", MLA),
     ("deepseek_v2", "DeepseekV2ForCausalLM", {**MLA, "q_lora_rank": None}),
     ("deepseek_v3", "DeepseekV3ForCausalLM", {**MLA, "n_group": 2, "topk_group": 1}),

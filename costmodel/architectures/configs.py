@@ -124,7 +124,7 @@ def _level(model_type: str, members: Mapping[str, Node], keys: Mapping[str, Defa
     for key, default in keys.items():
         if key in members:
             values[key] = _value(members[key], key, default)
-        elif key == "num_labels" and "id2label" in members:
+        elif key == "num_labels" and _given(members, "id2label"):
             values[key] = len(members["id2label"].entries())
         else:
             filled.append(f"{part}.{key}" if part else key)
@@ -136,8 +136,10 @@ def _value(node: Node, key: str, default: Default) -> Default:
         return None
     if key == "layer_types":
         return tuple(int(item.text(LAYER_TYPES) == LAYER_TYPES[0]) for item in node.items())
-    if isinstance(node.value, list):
-        return node.integers() if key != "supported_aspect_ratios" else (len(node.items()),)
+    if key == "supported_aspect_ratios":
+        return (len(node.items()),)
+    if isinstance(default, tuple) or key == "mlp_only_layers":
+        return node.integers()
     if isinstance(default, bool):
         return node.flag()
     if isinstance(default, float):
@@ -145,8 +147,13 @@ def _value(node: Node, key: str, default: Default) -> Default:
     return node.text() if isinstance(default, str) else node.integer(0 if key in _MAY_BE_ZERO else 1)
 
 
+def _given(members: Mapping[str, Node], key: str) -> bool:
+    """Whether a key stands there and is not null, as transformers writes what a configuration does not have."""
+    return key in members and members[key].value is not None
+
+
 def _check_described(members: Mapping[str, Node]) -> None:
-    for node in members["architectures"].items() if "architectures" in members else ():
+    for node in members["architectures"].items() if _given(members, "architectures") else ():
         if node.text().endswith(FOREIGN_HEADS):
             node.fail("only the pre-training head is described; take it out, or measure with penstock profile")
     for key, value in FIXED.items():

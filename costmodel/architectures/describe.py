@@ -101,7 +101,7 @@ def describe_config(
 def _graph(name: str, config: Config, tokens: int, precision: str, microbatch_sizes: tuple[int, ...]) -> OperatorGraph:
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
-    _check_heads(config)
+    _check_shapes(config)
     blocks = Blocks(name, PRECISIONS[precision], microbatch_sizes)
     BUILDERS[config.model_type](blocks, config, tokens)
     return blocks.graph()
@@ -158,8 +158,8 @@ def _idle(graph: OperatorGraph, numbers: Mapping[str, int]) -> int:
     return idle
 
 
-def _check_heads(config: Config) -> None:
-    """Refuse heads that do not divide the width, or each other."""
+def _check_shapes(config: Config) -> None:
+    """Refuse heads that do not divide the width, or each other, and images smaller than a patch."""
     for level in (config, *config.parts.values()):
         pairs = (
             ("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("hidden_size", "attention_heads"),
@@ -167,7 +167,12 @@ def _check_heads(config: Config) -> None:
         )  # fmt: skip
         for whole, part in pairs:
             a, b = level.values.get(whole), level.values.get(part)
-            if whole == "hidden_size" and ("head_dim" in level.values or "kv_lora_rank" in level.values):
+            if whole == "hidden_size" and (level.values.get("head_dim") or "kv_lora_rank" in level.values):
                 continue
             if isinstance(a, int) and isinstance(b, int) and a % b:
                 raise InvalidInput(f"{level.model_type}: {whole} {a} is no multiple of {part} {b}; correct config.json")
+        size, side = level.values.get("image_size"), level.values.get("patch_size")
+        if isinstance(size, int) and isinstance(side, int) and size < side:
+            raise InvalidInput(
+                f"{level.model_type}: an image_size of {size} has no patch of patch_size {side}; correct config.json"
+            )

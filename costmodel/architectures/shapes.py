@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from costmodel.architectures.blocks import Heads
+from costmodel.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class Experts:
     router: str = "gate"
     biased: bool = False
     corrected: bool = False
+
+    def __post_init__(self) -> None:
+        if self.active > self.num_experts:
+            raise InvalidInput(f"{self.active} of {self.num_experts} experts take each token; correct config.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class Degrees:
             )
         if (config.data * config.context) % config.expert:
             raise UsageError(
-                f"config.expert is {config.expert}; experts spread over the data and context ranks, "
-                f"{config.data * config.context} here: choose a divisor"
+                f"config.expert is {config.expert}; experts spread over the data and context ranks, data "
+                f"{config.data} x context {config.context} here: choose a divisor of {config.data * config.context}"
             )
         sequence = config.tensor > 1 and (sequence_parallel or config.sequence > 1)
         return cls(config.tensor, sequence, config.context, config.expert)

@@ -12,6 +12,7 @@ from math import lcm
 from costmodel.cluster import Cluster
 from costmodel.collectives import all_reduce_ns
 from costmodel.errors import UsageError
+from costmodel.strategies.division import Degrees
 from costmodel.strategy import StageConfig
 
 Ranks = tuple[int, ...]
@@ -52,7 +53,7 @@ class GroupFinder:
         Raises
         ------
         UsageError
-            When data x tensor x context is not the number of ranks.
+            When data x tensor x context is not the number of ranks, or the degrees do not go together.
         """
         if len(ranks) != config.data * config.tensor * config.context:
             raise UsageError(
@@ -61,6 +62,7 @@ class GroupFinder:
             )
         key = (tuple(ranks), config.tensor, config.context, config.expert)
         if key not in self._known:
+            Degrees.of(config, False)  # experts that the copies do not divide have no groups
             self._known[key] = self._groups(*key)
         return self._known[key]
 
