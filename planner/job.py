@@ -29,8 +29,8 @@ from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchRes
 from planner.pricing import Layout
 from planner.problem import Problem, Report, divisors
 from planner.targets import ANY, RULES, runs_on, why_not
+from simulator.actions import Action
 from simulator.bounds import bound_of
-from simulator.engine import Times
 from simulator.lowering import lower
 
 
@@ -189,10 +189,8 @@ def _check_fits(search: FixedSearch, shape: Shape, tried: Tried) -> None:
 def _assemble(job: Job, search: FixedSearch, choice: Tried, fastest: Tried) -> Plan:
     problem, graph, layout = job.problem, job.problem.profile.graph, choice.layout
     size = choice.pricing.microbatch_size
-    times = choice.times if search.whole else search.simulate(layout, size, choice.schedule, whole=True)
-    lowered = lower(times.structure.schedule, times.timeline())
+    lowered = lower(choice.times.structure.schedule, choice.times.timeline())
     names = [operator.name for operator in graph.operators]
-    blocks = search.blocks
     plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
@@ -208,9 +206,9 @@ def _assemble(job: Job, search: FixedSearch, choice: Tried, fastest: Tried) -> P
             PlanEdge(e.source, e.target, tuple(graph.tensors[t].name for t in row), e.size_bytes, e.p2p_ns, e.gradient)
             for e, row in zip(layout.costs.edges, layout.tensors, strict=True)
         ),
-        orders=spread(blocks, [tuple(map(str, order)) for order in lowered.orders]),
-        prediction=_prediction(job, choice, times, blocks),
-        search=_result(search, choice, fastest, times),
+        orders=spread(search.blocks, _of_blocks(search, lowered.orders)),
+        prediction=_prediction(search, choice),
+        search=_result(search, choice, fastest),
         runs_on=(),
         provenance=_provenance(job, size),
         extra={"choice": "whole layers" if choice.whole_layers else "the fastest cut found"},
@@ -228,43 +226,57 @@ def _provenance(job: Job, microbatch_size: int) -> dict[str, object]:
     return found
 
 
-def _result(search: FixedSearch, choice: Tried, fastest: Tried, times: Times) -> SearchResult:
+def _of_blocks(search: FixedSearch, orders: Sequence[Sequence[Action]]) -> list[tuple[str, ...]]:
+    """Return the order of each block; where one replica was simulated, every other does the same with its own batches.
+
+    The k-th micro-batch of replica d is number k x data + d of the batch.
+    """
+    if search.whole:
+        return [tuple(map(str, order)) for order in orders]
+    data = search.shape.config.data
+    return [
+        tuple(str(replace(a, microbatch=a.microbatch * data + d)) if a.microbatch >= 0 else str(a) for a in order)
+        for order in orders
+        for d in range(data)
+    ]
+
+
+def _result(search: FixedSearch, choice: Tried, fastest: Tried) -> SearchResult:
     """Bound the orders of these stages: a replica's, which the whole step contains."""
     data = search.shape.config.data
     costs: Costs = choice.layout.costs if search.whole else replica(choice.layout.costs, data)
     speeds = search.speeds if search.whole else ()
     bound = bound_of(choice.times.structure.schedule, costs, speeds=speeds)
-    step_ns = times.step_time_ns
-    best_ns = min(step_ns, fastest.times.step_time_ns) if not fastest.excess_bytes else step_ns
+    step_ns, best_ns = choice.times.step_time_ns, fastest.times.step_time_ns
     return SearchResult("baseline", step_ns, min(bound.ns, best_ns), bound.scope, best_step_time_ns=best_ns)
 
 
-def _prediction(job: Job, choice: Tried, times: Times, blocks: tuple[tuple[int, ...], ...]) -> Prediction:
-    peaks = times.peak_memory_bytes
-    pricing = choice.pricing
+def _prediction(search: FixedSearch, choice: Tried) -> Prediction:
+    times, pricing = choice.times, choice.pricing
+    upper = [peak + round(peak * MEMORY_MARGIN) for peak in times.peak_memory_bytes]
     if isinstance(pricing, GroupPricing):
-        upper = _upper_bytes(job.shape, pricing, choice, times)
-    else:
-        upper = tuple(peak + round(peak * MEMORY_MARGIN) for peak in peaks)
-    return Prediction(
-        times.step_time_ns, times.span_ns, times.bubble_ratio, spread(blocks, peaks), spread(blocks, upper)
+        upper = _upper_bytes(search, pricing, choice)
+    peaks, upper_peaks = (
+        spread(search.blocks, [size for size in sizes for _ in range(1 if search.whole else search.shape.config.data)])
+        for sizes in (times.peak_memory_bytes, upper)
     )
+    return Prediction(times.step_time_ns, times.span_ns, times.bubble_ratio, peaks, upper_peaks)
 
 
-def _upper_bytes(shape: Shape, pricing: GroupPricing, choice: Tried, times: Times) -> tuple[int, ...]:
-    """Return the upper bound of each block: its peak, and what its stages' terms may exceed their estimates by."""
-    data = shape.config.data
-    orders = times.structure.schedule.orders
+def _upper_bytes(search: FixedSearch, pricing: GroupPricing, choice: Tried) -> list[int]:
+    """Return the upper bound of each rank simulated: its peak, and by how much its stages' terms may exceed theirs."""
+    copies = search.shape.config.data if search.whole else 1
+    orders, places = choice.times.structure.schedule.orders, search.shape.places
     flows = pricing.flows(choice.cut)
-    more = [0] * shape.places
+    more = [0] * places
     for stage, operators in enumerate(choice.cut):
         alive = most = 0
-        for action in orders[stage % shape.places * data]:
+        for action in orders[stage % places * copies]:
             alive += (action.stage == stage) * _CHANGE[action.kind]
             most = max(most, alive)
         terms = pricing.terms(stage, operators, pricing.received(flows, stage), most)
-        more[stage % shape.places] += terms.upper_bytes - terms.point_bytes
-    return tuple(peak + more[block // data] for block, peak in enumerate(times.peak_memory_bytes))
+        more[stage % places] += terms.upper_bytes - terms.point_bytes
+    return [peak + more[rank // copies] for rank, peak in enumerate(choice.times.peak_memory_bytes)]
 
 
 _CHANGE = Counter({"F": 1, "B": -1, "W": -1})
