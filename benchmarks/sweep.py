@@ -3,14 +3,16 @@
     python -m benchmarks.sweep [--workers 2] [--devices 64] [--batch 1536] [--largest-microbatch 32] [--json]
 
 Configurations are those of `benchmarks.sweep_choices`, each priced once (`benchmarks.sweep_prices`: time in closed
-form, memory term by term) with Adam in bf16 on hosts of eight joined by NVLink 3 and one 200 Gbit/s card a device; 2,048
+form, memory term by term) with Adam in bf16; hosts of eight joined by NVLink 3, one 200 Gbit/s card a device, 2,048
 tokens a sample. The best ten of those whose upper bound of memory fits are simulated. Beside that: one configuration
 with nothing priced before (a new cost model each time) and within the sweep, and `penstock model` as a whole command.
+`cpu_seconds` are those of all workers; on a machine at rest the sweep takes them over the number of workers.
 Others on one core: calculon about 220 configurations a second, llm-analysis 0.55 ms one without any bubble (both timed
 for this project's issue 7, not by this command).
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -90,10 +92,12 @@ class Tally:
     num_fit_upper: int
     best: tuple[Found, ...]
     seconds: tuple[float, ...]
+    cpu_seconds: float
 
 
 def tally(sweep: Sweep, group: Group) -> Tally:
     """Price a group."""
+    started = time.process_time()
     prices, seconds, found = sweep.prices(group), [], []
     for choice in choices(sweep.job, group):
         begin = time.perf_counter()
@@ -104,7 +108,8 @@ def tally(sweep: Sweep, group: Group) -> Tally:
     room = sweep.cluster.device_of(0).memory_bytes
     safe = [row for row in found if row[1].upper_bytes <= room]
     fit = sum(price.memory_bytes <= room for _, price in found)
-    return Tally(len(seconds), len(seconds) - len(found), fit, len(safe), best_of(safe), tuple(seconds))
+    cpu_seconds = time.process_time() - started
+    return Tally(len(seconds), len(seconds) - len(found), fit, len(safe), best_of(safe), tuple(seconds), cpu_seconds)
 
 
 def best_of(found: Sequence[Found]) -> tuple[Found, ...]:
@@ -116,6 +121,7 @@ _workers: dict[str, Sweep] = {}
 
 
 def _start(sweep: Sweep) -> None:
+    gc.disable()  # a group's many small objects hold no cycles: they go with its cost model
     _workers["sweep"] = sweep
 
 
@@ -141,6 +147,7 @@ def run(sweep: Sweep, workers: int) -> tuple[Tally, float]:
         sum(row.num_fit_upper for row in rows),
         best_of([found for row in rows for found in row.best]),
         tuple(second for row in rows for second in row.seconds),
+        sum(row.cpu_seconds for row in rows),
     ), seconds
 
 
@@ -192,7 +199,7 @@ def report(body: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> 
     for row in rows:
         step, simulated, less, mfu, memory, upper = (float(str(row[key])) for key in list(row)[1:])
         print(
-            f"  {step / 1e9:.3f} s  {simulated / 1e9:.3f} s  {less:+.2f} %  {100 * mfu:.1f} %  {memory / GIB:.1f} "
+            f"  {step / 1e9:.3f} s  {simulated / 1e9:.3f} s  {less:+.4f} %  {100 * mfu:.1f} %  {memory / GIB:.1f} "
             f"({upper / GIB:.1f}) GiB  {row['configuration']}"
         )
 
@@ -212,6 +219,8 @@ def main() -> None:
         "configurations": total.num_priced,
         "seconds": seconds,
         "per_second": total.num_priced / seconds,
+        "cpu_seconds": total.cpu_seconds,
+        "per_cpu_second": total.num_priced / total.cpu_seconds,
         "workers": args.workers,
         "load_before": load,
         "load_after": os.getloadavg()[0],

@@ -56,6 +56,7 @@ class Prices:
     def __init__(self, profile: Profile, cluster: Cluster, job: Job, cuts: Mapping[int, Cuts], group: Group) -> None:
         training = Training("bf16", "adam", group.sequence_parallel, overlap=group.overlap)
         self.cluster, self.cuts, self.global_batch = cluster, cuts, job.global_batch
+        self._known_transfers: dict[tuple[int, int, int], int] = {}
         self.model = StrategyModel(profile, cluster, group.microbatch_size, training)
 
     def price(self, choice: Choice) -> Price | None:
@@ -70,7 +71,7 @@ class Prices:
         between = max(0, len(cuts) - 2)
         path = busy[0] + (busy[len(cuts) - 1] if len(cuts) > 1 else 0) + (between * busy[1] if between else 0)
         closing = max(stage.reduce_ns + stage.optimizer_ns for stage in stages.values())
-        transfers = 2 * sum(self._transfers(choice, cuts))
+        transfers = 2 * self._transfer_ns(choice, cuts)
         point, upper = zip(*(self._memory(choice, cuts, i) for i in distinct), strict=True)
         return Price((m - 1) * max(busy.values()) + path + transfers + closing, max(point), max(upper))
 
@@ -97,6 +98,14 @@ class Prices:
         in_flight = len(cuts) - index
         terms = self.model.terms(cut.operators, choice.config, _ranks(choice, index), m, in_flight, cut.received)
         return terms.point_bytes, terms.upper_bytes
+
+    def _transfer_ns(self, choice: Choice, cuts: Cuts) -> int:
+        """Return the time of all transfers on one way; it depends on the layout alone."""
+        config = choice.config
+        layout = (choice.pipeline, config.context, config.data)
+        if layout not in self._known_transfers:
+            self._known_transfers[layout] = sum(self._transfers(choice, cuts))
+        return self._known_transfers[layout]
 
     def _transfers(self, choice: Choice, cuts: Cuts) -> list[int]:
         """Return the time of each edge's message, one way."""

@@ -71,7 +71,18 @@ class Build:
 
     def tensor_bytes(self, degrees: Degrees) -> tuple[int, ...]:
         """Bytes of each tensor on one rank."""
-        return tensor_bytes_of(self.model.profile.graph, degrees, self.sizes)
+        if degrees not in self._tensor_bytes:
+            self._tensor_bytes[degrees] = tensor_bytes_of(self.model.profile.graph, degrees, self.sizes)
+        return self._tensor_bytes[degrees]
+
+    @cached_property
+    def _tensor_bytes(self) -> dict[Degrees, tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def block_names(self) -> tuple[str, ...]:
+        """Block of each operator."""
+        return block_names(self.model.profile.graph.operators)
 
     @cached_property
     def _losses(self) -> tuple[tuple[int, int], ...]:
@@ -94,7 +105,7 @@ class VectorCache:
 
     def __init__(self, build: Build) -> None:
         self._build = build
-        self._names = block_names(build.model.profile.graph.operators)
+        self._names = build.block_names
         self._blocks = block_spans(self._names)
         self._vectors: dict[object, Vectors] = {}
         self._times: dict[object, tuple[OperatorTimes, list[Item]]] = {}
@@ -123,7 +134,7 @@ class VectorCache:
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
-            kept_bytes(build.model, build.training, degrees, recompute, build.sizes),
+            kept_bytes(build.model, build.training, degrees, recompute, build.tensor_bytes(degrees), build.block_names),
             self._weights[shards],
             self._blocks,
             self._blocks if recompute == "full" else single,

@@ -7,6 +7,7 @@ of an ideal division. Leaves out kernels that only run on whole operators.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from costmodel.catalogue import device as catalogue_device
@@ -70,12 +71,23 @@ class Efficiency:
         stores = self._stores_scores(operator.work)
         if degrees.whole and self._asked == self._profiled and not stores:
             return whole
-        key = (operator.work, whole, degrees, feeds_experts(model.profile.graph, position))
+        key = (self._alike[position], degrees)
         if key not in self._known:
-            divided = divided_work(operator.work, degrees, key[3])
+            divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
             divided = replace(divided, causal=False) if stores else divided
             self._known[key] = self._scaled(whole, operator.work, divided)
         return self._known[key]
+
+    @cached_property
+    def _alike(self) -> tuple[int, ...]:
+        """For each operator a number that operators with the same work and times share."""
+        model, graph = self._model, self._model.profile.graph
+        times = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
+        numbers: dict[object, int] = {}
+        return tuple(
+            numbers.setdefault((operator.work, whole, feeds_experts(graph, position)), len(numbers))
+            for position, (operator, whole) in enumerate(zip(graph.operators, times, strict=True))
+        )
 
     def _scaled(self, whole: Times, work: Work, divided: Work) -> Times:
         if self._device is None:

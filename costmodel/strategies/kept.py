@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from costmodel.cost_model import CostModel
 from costmodel.graph import Operator, OperatorGraph
-from costmodel.strategies.blocks import block_names
 from costmodel.strategies.division import Degrees, ceil, output_parts
 from costmodel.strategies.training import Training
 from costmodel.strategies.unions import Item, UnionSums
@@ -44,21 +43,28 @@ class Kept:
         return sum(size for key, size in keys.items() if not self.kept.holds(operators, key))
 
 
-def kept_bytes(model: CostModel, training: Training, degrees: Degrees, recompute: str, sizes: Sequence[int]) -> Kept:
+def kept_bytes(
+    model: CostModel,
+    training: Training,
+    degrees: Degrees,
+    recompute: str,
+    tensor_bytes: tuple[int, ...],
+    names: Sequence[str],
+) -> Kept:
     """Return what each operator keeps.
 
     Parameters
     ----------
     recompute : str
         ``none``, ``selective`` or ``full``.
-    sizes : sequence of int
-        Bytes of each tensor, whole.
+    tensor_bytes : tuple of int
+        Bytes of each tensor on one rank.
+    names : sequence of str
+        Block of each operator.
     """
     graph = model.profile.graph
     count = len(graph.operators)
-    tensor_bytes = tensor_bytes_of(graph, degrees, sizes)
     everything = _everything(model, training, degrees, tensor_bytes)
-    names = block_names(graph.operators)
     if recompute == "full":
         kept = [item for item in everything if not names[item[0]]] + _block_inputs(graph, names, tensor_bytes)
         dropped = [item for item in everything if names[item[0]]]

@@ -28,25 +28,23 @@ class MemoryModel:
 
     build: Build
 
-    def terms(self, spread: Spread, kept_bytes: int, in_flight: int) -> MemoryTerms:
-        """Return all terms.
+    def terms(self, spread: Spread, kept_bytes: int) -> MemoryTerms:
+        """Return all terms with one micro-batch alive.
 
         Parameters
         ----------
         kept_bytes : int
             Of one micro-batch, with what was received for it.
-        in_flight : int
-            Micro-batches alive.
         """
         states, training = self._states(spread), self.build.training
-        moved = kept_bytes if spread.config.offload == "activations" else 0
+        moved = moved_bytes(spread, kept_bytes)
         fp8_copy = states.parameters // 2 * (training.precision == "fp8")
         terms = MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
             gradients=Amount(states.gradients, states.gradients * (2 if training.mixed else 1)),
             optimizer=Amount.known(states.optimizer),
             master_weights=Amount.known(states.master_weights),
-            activations=Amount.known((kept_bytes - moved) * in_flight),
+            activations=Amount.known(kept_bytes - moved),
             recompute_peak=Amount.known(spread.vectors.recompute_peak(spread.operators)),
             communication_buffers=self._buffers(spread),
             unsharded_parameters=self._unsharded(spread),
@@ -54,8 +52,18 @@ class MemoryModel:
             workspace=self._workspace(spread),
             fragmentation=Amount(),
             activations_per_microbatch=kept_bytes - moved,
+            in_flight=1,
+            host=states.host + moved,
+        )
+        return replace(terms, fragmentation=with_fragmentation(terms))
+
+    def with_more(self, spread: Spread, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
+        """Return the terms of `one` micro-batch with `in_flight` alive."""
+        terms = replace(
+            one,
+            activations=Amount.known(one.activations_per_microbatch * in_flight),
             in_flight=in_flight,
-            host=states.host + moved * in_flight,
+            host=one.host + moved_bytes(spread, kept_bytes) * (in_flight - 1),
         )
         return replace(terms, fragmentation=with_fragmentation(terms))
 
@@ -111,6 +119,11 @@ class MemoryModel:
         loss = self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
         cuda = self.build.cuda
         return Amount(loss + CUBLAS_BYTES * cuda, 2 * loss + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
+
+
+def moved_bytes(spread: Spread, kept_bytes: int) -> int:
+    """Return what of one micro-batch's kept bytes lives on the host."""
+    return kept_bytes if spread.config.offload == "activations" else 0
 
 
 def check_host(build: Build, spread: Spread, memory: MemoryTerms) -> None:

@@ -54,7 +54,7 @@ class StrategyModel:
         self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)
         self._stubborn: dict[Degrees, tuple[int, ...]] = {}
         self._vectors = VectorCache(self._build)
-        self._terms: dict[object, MemoryTerms] = {}
+        self._terms: dict[object, tuple[MemoryTerms, int]] = {}
         self._stages: dict[object, StageCost] = {}
 
     def stage(
@@ -178,12 +178,13 @@ class StrategyModel:
         )
 
     def _memory(self, spread: Spread, received: tuple[str, ...], in_flight: int) -> MemoryTerms:
-        key = (spread.key, received, in_flight)
+        key = (spread.key, received)
         if key not in self._terms:
             self._check_divides(spread)
             kept = self._kept_bytes(spread.vectors, spread.operators, received)
-            self._terms[key] = self._memory_model.terms(spread, kept, in_flight)
-        return self._terms[key]
+            self._terms[key] = self._memory_model.terms(spread, kept), kept
+        one, kept = self._terms[key]
+        return one if in_flight == 1 else self._memory_model.with_more(spread, one, kept, in_flight)
 
     def _check_divides(self, spread: Spread) -> None:
         degrees = self._degrees(spread.config)

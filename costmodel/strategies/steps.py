@@ -96,8 +96,14 @@ class StepTimes:
             return round(whole * build.share(trainable_bytes))
         precision = build.training.precision or build.profiled_precision
         precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
-        found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
-        return found.central_ns
+        if trainable_bytes not in self._steps:
+            found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
+            self._steps[trainable_bytes] = found.central_ns
+        return self._steps[trainable_bytes]
+
+    @cached_property
+    def _steps(self) -> dict[int, int]:
+        return {}
 
     @cached_property
     def _collectives(self) -> Collectives:

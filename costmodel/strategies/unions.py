@@ -26,21 +26,27 @@ class UnionSums:
     def __init__(self, items: Iterable[Item], num_operators: int, own: Sequence[int] = ()) -> None:
         rows: list[dict[object, int]] = [{} for _ in range(num_operators)]
         largest: dict[object, int] = {}
+        uneven = False
         for position, key, size in items:
-            rows[position][key] = 0
-            largest[key] = max(size, largest.get(key, 0))
+            rows[position][key] = size
+            known = largest.setdefault(key, size)
+            if known != size:
+                largest[key], uneven = max(known, size), True
         self.size_of: Mapping[object, int] = largest
-        self.rows: Sequence[Mapping[object, int]] = [{key: largest[key] for key in row} for row in rows]
+        self.rows: Sequence[Mapping[object, int]] = (
+            [{key: largest[key] for key in row} for row in rows] if uneven else rows
+        )
         self._own = own or (0,) * num_operators
         self._readers: dict[object, list[int]] = {}
         self._index()
 
     def _index(self) -> None:
         """Build the prefix sums: of sizes, and of repeats by their later and by their earlier reader."""
-        sizes = [own + sum(row.values()) for own, row in zip(self._own, self.rows, strict=True)]
+        sizes = list(self._own)
         later, earlier, spans = [0] * len(sizes), [0] * len(sizes), []
         for position, row in enumerate(self.rows):
             for key, size in row.items():
+                sizes[position] += size
                 readers = self._readers.setdefault(key, [])
                 if readers:
                     later[position] += size

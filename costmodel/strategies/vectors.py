@@ -58,8 +58,11 @@ class Vectors:
 
     def gathered_bytes(self, operators: Sequence[int]) -> int:
         """Return the most bytes that one of the operators holds gathered."""
-        gathered = self.times.gathered
-        return max(map(gathered.__getitem__, operators)) if self.times.any_gathered else 0
+        if not self.times.any_gathered:
+            return 0
+        if operators not in self._gathered:
+            self._gathered[operators] = max(map(self.times.gathered.__getitem__, operators))
+        return self._gathered[operators]
 
     def recompute_peak(self, operators: Sequence[int]) -> int:
         """Return the most bytes that recompute makes again at once, beyond what is kept anyhow."""
@@ -73,6 +76,10 @@ class Vectors:
         """Return the most bytes that one block, or one operator beside the blocks, keeps."""
         alone = max((sum(self.kept.kept.rows[i].values()) for i in operators if i in self._beside), default=0)
         return max(self._kept_block.over(operators), alone)
+
+    @cached_property
+    def _gathered(self) -> dict[Sequence[int], int]:
+        return {}
 
     @cached_property
     def _recompute(self) -> BlockMost:
