@@ -85,24 +85,30 @@ class FixedSearch:
         """Whether all replicas are simulated: where ranks differ in speed, or actions in what they take."""
         return bool(self.problem.machines.speeds) or self.split_recompute or self.shape.config.data == 1
 
-    def best(self) -> tuple[Tried, Tried]:
-        """Return the choice, and the fastest.
+    @cached_property
+    def tried(self) -> list[Tried]:
+        """All cuts that were simulated, the best first.
 
         Raises
         ------
         NoPlanFits
-            When pins leave no cut, or memory none that fits.
+            When pins leave no cut.
         """
-        tried = [found for pricing in self.pricings for found in self._tried(pricing)]
-        if not tried:
+        found = [tried for pricing in self.pricings for tried in self._tried(pricing)]
+        if not found:
             raise NoPlanFits(
                 f"no cut into {self.shape.num_stages} stages keeps to the pins and to what must stay together; choose "
                 "fewer --stages or --chunks, or drop pins"
             )
-        fastest = min(tried, key=lambda found: found.rank)
-        near = [f for f in tried if not f.excess_bytes and f.times.step_time_ns <= fastest.times.step_time_ns * NEAR]
-        choice = min(near, key=lambda found: (not found.whole_layers, found.rank)) if near else fastest
-        return choice, fastest
+        return sorted(found, key=lambda tried: tried.rank)
+
+    def choices(self) -> Iterator[Tried]:
+        """Yield what to take of each micro-batch size, that of the fastest first: equally many layers where near."""
+        for size in dict.fromkeys(tried.pricing.microbatch_size for tried in self.tried):
+            own = [tried for tried in self.tried if tried.pricing.microbatch_size == size]
+            slowest_ns = own[0].times.step_time_ns * NEAR
+            near = [t for t in own if not t.excess_bytes and t.times.step_time_ns <= slowest_ns]
+            yield min(near, key=lambda tried: (not tried.whole_layers, tried.rank)) if near else own[0]
 
     def _tried(self, pricing: Pricing) -> Iterator[Tried]:
         layers = equal_layers(self.graph, self.shape.num_stages)

@@ -46,18 +46,21 @@ def plan_job(problem: Problem, report: Report | None) -> Plan:
     """
     job = Job(problem)
     search = FixedSearch(job.problem, job.shape, job.pricings, job.as_executor)
-    choice, fastest = search.best()
-    if report:
-        report(f"{choice.schedule}: step {choice.times.step_time_ns / 1e6:.3f} ms")
-    _check_fits(search, job.shape, choice)
-    found = _assemble(job, search, choice, fastest)
-    if problem.target in RULES and problem.target not in found.runs_on:
-        reason = why_not(problem.target, found, problem.profile.graph) or str(problem.profile.extra.get("plan_only"))
-        raise NoPlanFits(
-            f"--target {problem.target} does not take this plan: {reason}; change that, or take --target {ANY} to "
-            "price it all the same"
-        )
-    return found
+    refused = ""
+    for choice in search.choices():
+        if choice.excess_bytes and refused:
+            break
+        _check_fits(search, job.shape, choice)
+        found = _assemble(job, search, choice)
+        if problem.target not in RULES or problem.target in found.runs_on:
+            if report:
+                report(f"{choice.schedule}: step {choice.times.step_time_ns / 1e6:.3f} ms")
+            return found
+        refused = refused or why_not(problem.target, found, problem.profile.graph)
+    raise NoPlanFits(
+        f"--target {problem.target} does not take this plan: {refused or problem.profile.extra['plan_only']}; change "
+        f"that, or take --target {ANY} to price it all the same"
+    )
 
 
 class Job:
@@ -81,6 +84,11 @@ class Job:
             raise UsageError(
                 f"the batch of {problem.global_batch} does not divide into {data} replicas of micro-batches of {size}; "
                 f"choose a --batch that is a multiple of {data * size}"
+            )
+        works = [operator.work for operator in problem.profile.graph.operators]
+        if shape.config.expert > 1 and not any(work and work.experts for work in works):
+            raise UsageError(
+                f"--expert {shape.config.expert}, and {problem.profile.graph.name} has no experts; drop it"
             )
         for name in {problem.machines.device_of(rank).catalogue for rank in range(problem.num_devices)} - {""}:
             if self.precision:
@@ -186,7 +194,7 @@ def _check_fits(search: FixedSearch, shape: Shape, tried: Tried) -> None:
     )
 
 
-def _assemble(job: Job, search: FixedSearch, choice: Tried, fastest: Tried) -> Plan:
+def _assemble(job: Job, search: FixedSearch, choice: Tried) -> Plan:
     problem, graph, layout = job.problem, job.problem.profile.graph, choice.layout
     size = choice.pricing.microbatch_size
     lowered = lower(choice.times.structure.schedule, choice.times.timeline())
@@ -208,10 +216,10 @@ def _assemble(job: Job, search: FixedSearch, choice: Tried, fastest: Tried) -> P
         ),
         orders=spread(search.blocks, _of_blocks(search, lowered.orders)),
         prediction=_prediction(search, choice),
-        search=_result(search, choice, fastest),
+        search=_result(search, choice),
         runs_on=(),
         provenance=_provenance(job, size),
-        extra={"choice": "whole layers" if choice.whole_layers else "the fastest cut found"},
+        extra={"choice": "equally many layers a stage" if choice.whole_layers else "the fastest cut found"},
     )
     without = ("executor",) if problem.profile.extra.get("plan_only") else ()
     return replace(plan, runs_on=runs_on(plan, graph, without))
@@ -241,13 +249,15 @@ def _of_blocks(search: FixedSearch, orders: Sequence[Sequence[Action]]) -> list[
     ]
 
 
-def _result(search: FixedSearch, choice: Tried, fastest: Tried) -> SearchResult:
+def _result(search: FixedSearch, choice: Tried) -> SearchResult:
     """Bound the orders of these stages: a replica's, which the whole step contains."""
     data = search.shape.config.data
     costs: Costs = choice.layout.costs if search.whole else replica(choice.layout.costs, data)
     speeds = search.speeds if search.whole else ()
     bound = bound_of(choice.times.structure.schedule, costs, speeds=speeds)
-    step_ns, best_ns = choice.times.step_time_ns, fastest.times.step_time_ns
+    step_ns = choice.times.step_time_ns
+    size = choice.pricing.microbatch_size
+    best_ns = next(t for t in search.tried if t.pricing.microbatch_size == size).times.step_time_ns
     return SearchResult("baseline", step_ns, min(bound.ns, best_ns), bound.scope, best_step_time_ns=best_ns)
 
 
@@ -264,19 +274,31 @@ def _prediction(search: FixedSearch, choice: Tried) -> Prediction:
 
 
 def _upper_bytes(search: FixedSearch, pricing: GroupPricing, choice: Tried) -> list[int]:
-    """Return the upper bound of each rank simulated: its peak, and by how much its stages' terms may exceed theirs."""
+    """Return the upper bound of each rank simulated: its peak, and by how much its stages' terms may exceed theirs.
+
+    The device's context and workspace, which no stage has for itself, count once a rank.
+    """
     copies = search.shape.config.data if search.whole else 1
     orders, places = choice.times.structure.schedule.orders, search.shape.places
     flows = pricing.flows(choice.cut)
-    more = [0] * places
+    more, shared = [0] * places, [0] * places
     for stage, operators in enumerate(choice.cut):
-        alive = most = 0
-        for action in orders[stage % places * copies]:
-            alive += (action.stage == stage) * _CHANGE[action.kind]
-            most = max(most, alive)
-        terms = pricing.terms(stage, operators, pricing.received(flows, stage), most)
-        more[stage % places] += terms.upper_bytes - terms.point_bytes
-    return [peak + more[rank // copies] for rank, peak in enumerate(choice.times.peak_memory_bytes)]
+        place = stage % places
+        in_flight = _most_in_flight(orders[place * copies], stage)
+        terms = pricing.terms(stage, operators, pricing.received(flows, stage), in_flight)
+        workspace = terms.workspace.upper - terms.workspace.point
+        more[place] += terms.upper_bytes - terms.point_bytes - workspace
+        shared[place] = max(shared[place], workspace)
+    peaks = choice.times.peak_memory_bytes
+    return [peak + more[rank // copies] + shared[rank // copies] for rank, peak in enumerate(peaks)]
+
+
+def _most_in_flight(order: Sequence[Action], stage: int) -> int:
+    alive = most = 0
+    for action in order:
+        alive += (action.stage == stage) * _CHANGE[action.kind]
+        most = max(most, alive)
+    return most
 
 
 _CHANGE = Counter({"F": 1, "B": -1, "W": -1})

@@ -1,0 +1,27 @@
+"""Small models described from shapes, with their profiles: no torch, no GPU."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from costmodel.architectures.command import make
+from costmodel.profile import Profile
+
+LLAMA = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 8,
+         "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 512,
+         "tie_word_embeddings": False}  # fmt: skip
+GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_size": 256}
+MIXTRAL = {"model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+           "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "num_local_experts": 4,
+           "num_experts_per_tok": 2, "tie_word_embeddings": False}  # fmt: skip
+
+
+@cache
+def described(name: str, device: str = "h100-sxm-80") -> Profile:
+    """Return the profile of ``llama``, ``gpt2`` or ``mixtral`` in small, 128 tokens a sample."""
+    config = {"llama": LLAMA, "gpt2": GPT2, "mixtral": MIXTRAL}[name]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.json"
+        path.write_text(json.dumps(config))
+        return make(str(path), device, (1, 2, 4), sequence=128)[0]

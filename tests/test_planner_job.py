@@ -1,0 +1,293 @@
+"""A job with every choice fixed: what is in its plan, that its file tells the same, who takes it, what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
+from costmodel.strategies import StrategyModel, Training
+from costmodel.strategy import StageConfig
+from planner.checker import check_plan
+from planner.choices import Choices
+from planner.commands import main
+from planner.job import plan_job
+from planner.plan import Plan, read_plan, write_plan
+from planner.problem import Problem
+from planner.rates import mfu, tokens_per_s
+from planner.replay import replay
+from tests.described_models import described
+from tests.random_profiles import branches, chain
+
+
+def job(model: str, devices: int, batch: int, /, **choices: object) -> Plan:
+    options = {name: choices.pop(name) for name in list(choices) if name not in Choices.__dataclass_fields__}
+    fixed = Choices(**choices)  # type: ignore[arg-type]
+    profile = described(model)
+    return plan_job(Problem(profile, None, devices, batch, choices=fixed, **options), None)  # type: ignore[arg-type]
+
+
+JOBS = [
+    ("llama", 8, 16, {"tensor": 2, "stages": 2, "data": 2}),
+    ("llama", 16, 16, {"tensor": 2, "stages": 2, "context": 2, "sequence_parallel": True, "recompute": "selective"}),
+    ("llama", 8, 16, {"stages": 2, "chunks": 2, "data": 2, "tensor": 2, "recompute": "full", "optimizer": "adam"}),
+    ("llama", 8, 16, {"zero": 3, "optimizer": "adam"}),
+    ("llama", 4, 8, {"stages": 1, "context": 2, "zero": 2, "optimizer": "sgd"}),
+    ("gpt2", 8, 16, {"stages": 4, "optimizer": "adam", "zero": 1}),  # tied embedding
+    ("gpt2", 4, 8, {"stages": 2, "tensor": 2, "planner": "uniform"}),
+    ("gpt2", 4, 8, {"stages": 4, "planner": "parameters", "schedule": "zb-h1"}),
+    ("mixtral", 4, 8, {"stages": 1, "expert": 4, "optimizer": "adam"}),
+    ("mixtral", 8, 8, {"stages": 2, "expert": 2, "tensor": 2}),
+]
+
+
+@pytest.mark.parametrize(("model", "devices", "batch", "choices"), JOBS)
+def test_the_checker_accepts_the_plan_and_its_file_simulates_to_the_same(
+    model: str, devices: int, batch: int, choices: dict[str, object], tmp_path: Path
+) -> None:
+    plan = job(model, devices, batch, **choices)
+    assert check_plan(plan, described(model).graph) == ()
+    write_plan(tmp_path / "plan.json", plan)
+    again = read_plan(tmp_path / "plan.json")
+    assert again == plan
+    timeline = replay(again)
+    assert timeline.step_time_ns == plan.prediction.step_time_ns == plan.search.objective
+    assert max(timeline.peak_memory_bytes) == max(plan.prediction.peak_memory_bytes)
+    assert len(plan.orders) == devices
+
+
+def test_replica_d_works_on_micro_batches_k_data_plus_d_and_all_its_ranks_alike() -> None:
+    plan = job("llama", 8, 16, tensor=2, stages=2, data=2, microbatch_size=1)
+    assert [stage.ranks for stage in plan.stages] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert plan.blocks == ((0, 1), (2, 3), (4, 5), (6, 7))
+    for block, replica in zip(plan.blocks, (0, 1, 0, 1), strict=True):
+        forwards = {tuple(text for text in plan.orders[rank] if "F" in text and "_" not in text) for rank in block}
+        stage = block[0] // 4
+        assert forwards == {tuple(f"{stage}F{k}" for k in range(replica, 16, 2))}
+
+
+def test_a_stage_costs_what_its_strategy_says() -> None:
+    plan = job("llama", 8, 16, tensor=2, stages=2, data=2, microbatch_size=2, optimizer="adam")
+    profile = described("llama")
+    config = StageConfig(data=2, tensor=2)
+    assert {stage.config for stage in plan.stages} == {config}
+    model = StrategyModel(profile, plan.cluster, 2, Training("bf16", "adam"))
+    operators = range(len(plan.stages[0].operators))
+    expected = model.stage(operators, config, (0, 1, 2, 3), num_microbatches=4)
+    assert plan.stages[0].cost == expected
+    names = [name for name, _ in plan.stages[0].cost.memory_terms]
+    assert names[:4] == ["parameters", "gradients", "optimizer", "master_weights"]
+    terms = model.terms(operators, config, (0, 1, 2, 3), 4, in_flight=2)
+    prediction = plan.prediction
+    assert prediction.peak_memory_upper_bytes[0] - prediction.peak_memory_bytes[0] == (
+        terms.upper_bytes - terms.point_bytes
+    )
+
+
+def test_an_edge_carries_a_ranks_part_and_takes_what_its_slowest_pair_takes() -> None:
+    whole = job("llama", 4, 8, stages=2, data=2, microbatch_size=1)
+    divided = job("llama", 16, 8, stages=2, data=2, tensor=2, sequence_parallel=True, context=2, microbatch_size=1)
+    tensor_bytes = 128 * 256 * 2  # tokens x width x bf16
+    assert whole.edges[0].size_bytes % tensor_bytes == 0
+    assert divided.edges[0].size_bytes == whole.edges[0].size_bytes // 4
+    pairs = [(rank, rank + 8) for rank in range(8)]
+    size = divided.edges[0].size_bytes
+    assert divided.edges[0].p2p_ns == max(divided.cluster.p2p_ns(a, b, size) for a, b in pairs)
+
+
+def test_chunks_are_placed_in_a_loop_and_run_interleaved() -> None:
+    plan = job("llama", 4, 8, stages=2, chunks=2, data=2, microbatch_size=1)
+    assert plan.schedule == "interleaved-1f1b"
+    assert [stage.ranks for stage in plan.stages] == [(0, 1), (2, 3), (0, 1), (2, 3)]
+    assert plan.runs_on == ("torchtitan", "megatron")
+
+
+def test_stages_hold_whole_layers_equally_many_where_they_divide() -> None:
+    plan = job("llama", 4, 8, stages=4)
+    layers = [{name.split(".")[2] for name in stage.operators if ".layers." in name} for stage in plan.stages]
+    assert [len(held) for held in layers] == [2, 2, 2, 2]
+    assert sum(map(len, layers)) == len(set().union(*layers))
+    assert plan.extra["choice"] == "equally many layers a stage"
+
+
+def test_tied_parameters_are_summed_between_places_after_the_replicas() -> None:
+    plan = job("gpt2", 4, 8, stages=4)
+    sums = [sum(text.endswith("REDUCE") for text in order) for order in plan.orders]
+    assert sums == [1, 0, 0, 1]  # embedding and head
+    assert plan.stages[0].cost.reduce_ns == plan.stages[3].cost.reduce_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ({"stages": 4}, ("torchtitan", "megatron", "deepspeed")),
+        ({"stages": 4, "zero": 1, "devices": 8}, ("megatron", "deepspeed")),
+        ({"stages": 2, "data": 2, "zero": 2}, ("torchtitan",)),
+        ({"zero": 3}, ("torchtitan", "deepspeed")),
+        ({"stages": 4, "recompute": "selective"}, ("torchtitan", "megatron")),
+        ({"stages": 2, "context": 2}, ("torchtitan", "megatron")),
+        ({"stages": 4, "schedule": "zb-h1"}, ()),
+        ({"stages": 4, "schedule": "gpipe"}, ("torchtitan",)),
+    ],
+)
+def test_runs_on_names_the_trainers_that_take_the_job(choices: dict[str, object], expected: tuple[str, ...]) -> None:
+    devices = int(str(choices.get("devices", 4)))
+    rest = {name: value for name, value in choices.items() if name != "devices"}
+    assert job("llama", devices, 8, **rest).runs_on == expected
+
+
+def test_a_target_makes_the_search_take_what_it_runs() -> None:
+    plan = job("llama", 4, 8, stages=2, chunks=2, data=2, target="megatron")
+    places, replicas = 2, 2
+    assert plan.batch.num_microbatches // replicas % places == 0  # Megatron-LM's rule for interleaved stages
+    assert job("llama", 4, 8, stages=2, chunks=2, data=2).batch.num_microbatches // replicas % places == 1
+
+
+def test_a_job_that_the_executor_runs_is_priced_as_it_runs_it() -> None:
+    profile = chain(8)
+    problem = Problem(profile, None, 4, 16, choices=Choices(stages=2, data=2, recompute="full"))
+    plan = plan_job(problem, None)
+    assert "executor" in plan.runs_on
+    assert check_plan(plan, profile.graph) == ()
+    assert any("R" in text and text[-1].isdigit() for text in plan.orders[0])  # the stage's forward again
+    options = plan.provenance["options"]
+    assert isinstance(options, dict)
+    assert options["priced_for"] == "executor"
+
+
+def test_the_executors_price_of_stages_is_that_of_pins() -> None:
+    profile = branches(2, 3)
+    plan = plan_job(Problem(profile, None, 2, 8, choices=Choices(stages=2, data=1)), None)
+    assert plan.runs_on[0] == "executor"
+    assert check_plan(plan, profile.graph) == ()
+
+
+@pytest.mark.parametrize(
+    ("devices", "batch", "choices", "error", "message"),
+    [
+        (4, 6, {"data": 4}, UsageError, "does not divide into 4 replicas"),
+        (4, 8, {"tensor": 4, "expert": 1, "target": "executor"}, NoPlanFits, "tensor parallelism; change that"),
+        (4, 8, {"stages": 4, "schedule": "gpipe", "target": "megatron"}, NoPlanFits, "the schedule gpipe"),
+        (4, 8, {"stages": 4, "target": "executor"}, NoPlanFits, "described from shapes"),
+        (2, 8, {"stages": 2, "chunks": 2, "schedule": "1f1b"}, UsageError, "runs one stage a rank"),
+        (2, 8, {"expert": 2}, UsageError, "has no experts"),
+        (2, 8, {"stages": 2, "memory_limit_bytes": 10_000_000}, NoPlanFits, "bytes less; its first stage holds"),
+        (2, 8, {"stages": 2, "max_stages": 1}, UsageError, "--max-stages 1 is below the 2 stages"),
+        (16, 16, {"tensor": 16}, UsageError, "has 8 heads"),
+        (2, 8, {"zero": 2, "offload": "optimizer"}, UsageError, "its [[host]] names none"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_binds(
+    devices: int, batch: int, choices: dict[str, object], error: type[PenstockError], message: str
+) -> None:
+    with pytest.raises(error) as refused:
+        job("llama", devices, batch, **choices)
+    assert message in str(refused.value)
+
+
+def test_a_precision_that_a_device_lacks_is_refused() -> None:
+    kind = DeviceType("v100", 16 * 2**30, "cuda", "v100-sxm2-16")
+    cluster = Cluster((kind,), (Host("v100", 2),), (LinkGroup("local", 0, 10.0, 1000),))
+    with pytest.raises(UsageError, match="has no bf16"):
+        plan_job(Problem(described("llama"), cluster, 2, 8, choices=Choices(stages=2, precision="bf16")), None)
+
+
+def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes() -> None:
+    kinds = tuple(DeviceType(name, 2**36, "cuda", name) for name in ("h100-sxm-80", "a100-sxm-80"))
+    cluster = Cluster(kinds, tuple(Host(k.name, 2) for k in kinds), (LinkGroup("net", 0, 25.0, 10_000),))
+    problem = Problem(
+        described("llama"),
+        cluster,
+        4,
+        8,
+        choices=Choices(stages=2),
+        other_profiles=(described("llama", "a100-sxm-80"),),
+    )
+    plan = plan_job(problem, None)
+    assert check_plan(plan, described("llama").graph) == ()
+    fast, slow = (stage.cost.forward_ns for stage in plan.stages)
+    assert isinstance(fast, int)
+    assert isinstance(slow, int)
+    layers = [sum(".layers." in name for name in stage.operators) for stage in plan.stages]
+    assert slow / layers[1] > fast / layers[0]
+
+
+def test_tokens_a_second_and_mfu_follow_from_the_step_time() -> None:
+    plan = job("llama", 4, 8, stages=4)
+    profile = described("llama")
+    seconds = plan.prediction.step_time_ns / 1e9
+    assert tokens_per_s(plan, profile) == pytest.approx(8 * 128 / seconds)
+    flop = sum(operator.flop for operator in profile.graph.operators)
+    assert mfu(plan, profile) == pytest.approx(3 * 8 * flop / (4 * 989e12 * seconds))
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return job("llama", 8, 8, tensor=2, stages=2, data=2)
+
+
+def test_a_follower_with_another_order_is_found(plan: Plan) -> None:
+    orders = list(plan.orders)
+    orders[5] = (*orders[5][:2], *orders[5][3:])
+    problems = check_plan(replace(plan, orders=tuple(orders)))
+    assert [(p.kind, p.place) for p in problems] == [("order", "rank 5, action 2")]
+    assert "rank 4, with which it divides its stage" in problems[0].message
+
+
+def test_a_followers_peak_is_its_leads(plan: Plan) -> None:
+    peaks = list(plan.prediction.peak_memory_bytes)
+    peaks[1] += 1
+    prediction = replace(plan.prediction, peak_memory_bytes=tuple(peaks))
+    assert [(p.kind, p.place) for p in check_plan(replace(plan, prediction=prediction))] == [("memory", "rank 1")]
+
+
+def test_a_rank_in_two_different_blocks_is_refused(plan: Plan) -> None:
+    stage = replace(plan.stages[1], ranks=(1, 2, 3, 4, 5, 6, 7, 0))
+    with pytest.raises(InvalidInput, match="works with the ranks"):
+        replace(plan, stages=(plan.stages[0], stage))
+
+
+def test_the_slowest_rank_of_a_block_sets_its_pace(plan: Plan) -> None:
+    profile = described("llama")
+    slow = replace(plan.cluster, speeds=((1, 0.5),))
+    problem = Problem(profile, slow, 8, 8, choices=Choices(tensor=2, stages=2, data=2), microbatch_size=1)
+    found = plan_job(problem, None)
+    assert found.speeds == (0.5, 1.0, 1.0, 1.0)
+    assert check_plan(found, profile.graph) == ()
+    assert replay(found).step_time_ns == found.prediction.step_time_ns
+
+
+def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from costmodel.profile import write_profile
+
+    write_profile(tmp_path / "p.json", described("llama"))
+    plan_path = str(tmp_path / "plan.json")
+    flags = (
+        "--devices 16 --batch 16 --tensor 2 --stages 2 --data 4 --chunks 2 --recompute selective --microbatch-size 1"
+    )
+    assert main(["plan", str(tmp_path / "p.json"), *flags.split(), "-o", plan_path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["strategy"] == "pipeline"
+    assert found["runs_on"] == ["torchtitan", "megatron"]
+    assert found["tokens_per_s"] > 0
+    assert 0 < found["mfu"] < 1
+    assert any("typical host" in reason for reason in found["estimated"])
+    assert main(["validate", plan_path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
+    assert main(["simulate", plan_path, "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    assert (simulated["step_time_ns"], simulated["ranks"]) == (found["step_time_ns"], 16)
+    assert len(simulated["peak_memory_bytes"]) == 16
+    assert main(["compare", plan_path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["step_time_ns"] == found["step_time_ns"]
+
+
+def test_the_executor_refuses_tensor_parallel_ranks_and_says_how_to_plan(plan: Plan) -> None:
+    from executor.matching import check_strategies
+
+    with pytest.raises(DoesNotMatch, match="config.tensor = 2; .* plan with --target executor"):
+        check_strategies(plan)
