@@ -282,6 +282,8 @@ def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
     simulated = json.loads(capsys.readouterr().out)
     assert (simulated["step_time_ns"], simulated["ranks"]) == (found["step_time_ns"], 16)
     assert len(simulated["peak_memory_bytes"]) == 16
+    idle_ns = sum(simulated["bubble_causes"].values())  # of all ranks, those in lockstep too
+    assert idle_ns == pytest.approx(simulated["bubble_ratio"] * 16 * simulated["step_time_ns"])
     assert main(["compare", plan_path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["step_time_ns"] == found["step_time_ns"]
 
@@ -289,5 +291,5 @@ def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
 def test_the_executor_refuses_tensor_parallel_ranks_and_says_how_to_plan(plan: Plan) -> None:
     from executor.matching import check_strategies
 
-    with pytest.raises(DoesNotMatch, match="config.tensor = 2; .* plan with --target executor"):
+    with pytest.raises(DoesNotMatch, match=r"config.tensor = 2; .* plan with --target executor"):
         check_strategies(plan)

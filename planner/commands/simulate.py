@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 P2P_MODES = ("latency", "blocking", "links")
 OPTIMIZER_MODES = ("independent", "global-norm", "post-validated")
+MOST_SHOWN = 64
+"""Ranks up to which people see the memory of each."""
 UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "chunks", "w_memory_fraction")
 
 
@@ -73,7 +75,8 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
     plan = read_plan(args.plan)
     timeline = replay(plan, args.p2p, args.optimizer_mode)
     extra = {"ranks": len(plan.orders), "peak_memory_bytes": list(spread(plan.blocks, timeline.peak_memory_bytes))}
-    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, extra, speeds=plan.speeds)
+    sizes = tuple(map(len, plan.blocks))
+    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, extra, speeds=plan.speeds, sizes=sizes)
 
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
@@ -156,7 +159,9 @@ def _answer(
     extra: Mapping[str, object],
     share_bytes: int = 0,
     speeds: Sequence[float] = (),
+    sizes: Sequence[int] = (),
 ) -> Answer:
+    """Answer for a timeline, each rank of which stands for so many (`sizes`) that work in lockstep."""
     from simulator.bounds import bound_of
     from simulator.bubbles import bubble_causes
 
@@ -170,7 +175,7 @@ def _answer(
         "span_ns": timeline.span_ns,
         "bubble_ratio": timeline.bubble_ratio,
         "bubble_ratio_span": timeline.bubble_ratio_span,
-        "bubble_causes": causes.totals,
+        "bubble_causes": _summed(causes, sizes),
         "peak_memory_bytes": list(timeline.peak_memory_bytes),
         "lower_bound_ns": bound.ns,
         "gap": timeline.step_time_ns / bound.ns - 1 if bound.ns else None,
@@ -186,19 +191,33 @@ def _answer(
     return Answer(body, _text(body, timeline, bound))
 
 
+def _summed(causes: "BubbleCauses", sizes: Sequence[int]) -> dict[str, int]:
+    """Return the idle time of all ranks by cause."""
+    if max(sizes, default=1) == 1:
+        return causes.totals
+    rows = zip(causes.per_rank, sizes, strict=True)
+    found = dict.fromkeys(causes.totals, 0)
+    for row, size in rows:
+        for name, ns in row.items():
+            found[name] += size * ns
+    return found
+
+
 def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> list[str | Table]:
     causes = body["bubble_causes"]
     assert isinstance(causes, dict)  # noqa: S101 - built above
     idle = max(1, sum(causes.values()))
     rows = [(name, milliseconds(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
     shown = body.get("peak_activations") or body["peak_memory_bytes"]
+    assert isinstance(shown, list)  # noqa: S101 - built above
+    few = shown if len(shown) <= MOST_SHOWN else f"{min(shown)} to {max(shown)}"
     return [
-        f"{body['schedule']}: {timeline.num_ranks} ranks, {body['microbatches']} micro-batches, p2p {body['p2p']}",
+        f"{body['schedule']}: {body['ranks']} ranks, {body['microbatches']} micro-batches, p2p {body['p2p']}",
         f"step time    {milliseconds(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
         f"span         {milliseconds(timeline.span_ns)}   bubble {percent(timeline.bubble_ratio_span)}",
         f"lower bound  {milliseconds(bound.ns)}   gap {percent(timeline.step_time_ns / max(1, bound.ns) - 1)}",
         f"scope        {bound.scope}",
-        f"peak {'activations' if 'peak_activations' in body else 'memory (bytes)'} per rank: {shown}",
+        f"peak {'activations' if 'peak_activations' in body else 'memory (bytes)'} per rank: {few}",
         Table(("idle because of", "summed over ranks", "share"), rows),
     ]
 
