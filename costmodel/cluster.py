@@ -67,8 +67,8 @@ class Cluster:
     Raises
     ------
     InvalidInput
-        On an unknown device type or catalogue id, a group that does not divide the devices or does not hold whole
-        groups of the link before it, or two devices that no link joins.
+        On an unknown device type or catalogue id, a name or rank that stands twice, a group that does not divide the
+        devices or does not hold whole groups of the link before it, or two devices that no link joins.
     """
 
     devices: tuple[DeviceType, ...]

@@ -3,6 +3,8 @@
 Leaves out the form of its file, which `costmodel.cluster` reads.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from costmodel import catalogue
@@ -14,10 +16,18 @@ if TYPE_CHECKING:
 
 SLOWEST = 1e-6
 """Speed factor of a rank: at least this, at most its inverse."""
+MOST_DEVICES = 2**20
+"""More are taken for a slip of the pen; every rank has a place in memory."""
 
 
 def check_cluster(cluster: "Cluster") -> None:
     """Raise `InvalidInput` on the first rule that a cluster breaks."""
+    for kind, names in (
+        ("[[device]] entries are named", [device.name for device in cluster.devices]),
+        ("[[link]] entries are named", [group.name for group in cluster.groups]),
+        ("[[rank]] entries have the index", [rank for rank, _ in cluster.speeds]),
+    ):
+        _check_distinct(kind, names)
     _check_devices(cluster)
     _check_links(cluster)
     _check_nesting(cluster)
@@ -29,6 +39,12 @@ def check_cluster(cluster: "Cluster") -> None:
             )
 
 
+def _check_distinct(kind: str, names: Sequence[object]) -> None:
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"two {kind} {twice!r}; keep one of them")
+
+
 def _check_devices(cluster: "Cluster") -> None:
     for device in cluster.devices:
         if device.catalogue:
@@ -37,8 +53,8 @@ def _check_devices(cluster: "Cluster") -> None:
     for host in cluster.hosts:
         if host.device not in known:
             raise InvalidInput(f"a host has the device {host.device!r}; the file defines {', '.join(sorted(known))}")
-    if cluster.num_devices < 1:
-        raise InvalidInput("no devices; give at least one [[host]]")
+    if not 1 <= cluster.num_devices <= MOST_DEVICES:
+        raise InvalidInput(f"{cluster.num_devices} devices; [[host]] entries must make 1 to {MOST_DEVICES}")
 
 
 def _check_links(cluster: "Cluster") -> None:

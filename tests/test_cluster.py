@@ -151,6 +151,13 @@ def test_a_measured_transfer_speaks_for_the_link_that_it_was_measured_on() -> No
             "shared_gbs 1e-12 must be at least 1e-09 (10^9 bytes a second, one direction), or 0",
         ),
         (A100 + host("h100", 8) + NVLINK, "a host has the device 'h100'; the file defines a100"),
+        (A100 + A100 + host("a100", 8) + NVLINK, "two [[device]] entries are named 'a100'; keep one of them"),
+        (A100 + host("a100", 8, 2) + NVLINK + NVLINK, "two [[link]] entries are named 'nvlink'"),
+        (
+            A100 + host("a100", 8) + NVLINK + 2 * "[[rank]]\nindex = 3\nspeed = 0.5\n",
+            "two [[rank]] entries have the index 3; keep one of them",
+        ),
+        (A100 + host("a100", 8, 10**9) + NVLINK, "8000000000 devices; [[host]] entries must make 1 to 1048576"),
         ('[[device]]\nname = "a100"\n' + host("a100", 8) + NVLINK, "needs memory_gib, or a catalogue id"),
         (A100 + host("a100", 8, 2) + NVLINK, "no link joins all 16 devices; give an outermost [[link]] with group = 0"),
     ],
