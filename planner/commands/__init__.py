@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "compare": "put plans side by side",
+    "explain": "say why a plan takes as long as it does, and what would change that",
     "validate": "check a plan independently of the planner",
     "import": "read layers, nccl-tests output or a topology into our files",
     "doctor": "say what this machine can do, and why not where it cannot",

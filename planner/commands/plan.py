@@ -123,6 +123,7 @@ def _problem(args: argparse.Namespace) -> "Problem":
 
 def _body(plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> dict[str, object]:
     from planner.plan import plan_to_json
+    from planner.rung import rung
 
     prediction, search = plan.prediction, plan.search
     return {
@@ -135,7 +136,7 @@ def _body(plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> di
         "gap": search.gap,
         "scope": search.scope,
         "model_gap": None,
-        "strategy": _strategy(plan),
+        "strategy": rung(plan),
         "search_seconds": elapsed,
         "limited_by": search.limited_by,
         "baselines": dict(search.baselines),
@@ -150,24 +151,14 @@ def _body(plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> di
     }
 
 
-def _strategy(plan: "Plan") -> str:
-    """Name the rung: what one stage's replicas share, stages in one line, or stages that form a graph."""
-    config = plan.stages[0].config
-    if len(plan.stages) == 1:
-        if config.offload != "none":
-            return "offload"
-        return f"zero-{config.zero}" if config.zero else "data-parallel" if config.data > 1 else "single"
-    line = all(edge.target == edge.source + 1 for edge in plan.edges)
-    return "pipeline" if line and len(plan.edges) == len(plan.stages) - 1 else "graph-pipeline"
-
-
 def _text(path: str, plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> list[str]:
     from planner.replay import depth
+    from planner.rung import rung
 
     prediction, search, batch = plan.prediction, plan.search, plan.batch
     rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
     return [
-        f"{path}: {_strategy(plan)}, {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, "
+        f"{path}: {rung(plan)}, {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, "
         f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
         f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
         f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",

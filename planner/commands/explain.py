@@ -1,0 +1,187 @@
+"""Say why a plan takes as long as it does: critical path, idle time by cause, stages, cuts, memory, rivals.
+
+    penstock explain plan.json [--json]
+
+The changes at the end are each simulated with all else as it is; they say what would be gained, not how. A cut's
+transfer is exposed as far as it lies on the critical path.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from planner.commands.answer import Answer, mebibytes, milliseconds, percent
+
+if TYPE_CHECKING:
+    from planner.explanation import Explanation
+    from planner.what_if import WhatIf
+
+NUM_CAUSES, NUM_RIVALS, NUM_STAGES, NUM_CUTS = 5, 3, 64, 12
+"""How much people are shown; the JSON has all."""
+USUAL = ("parameters", "gradients", "optimizer", "master_weights")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("plan", metavar="PLAN", help="plan file")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Explain the plan."""
+    from planner.explanation import Explanation
+    from planner.plan import read_plan
+    from planner.rung import rung
+    from planner.what_if import what_ifs
+
+    plan = read_plan(args.plan)
+    found, changes = Explanation(plan), what_ifs(plan)
+    step_ns = found.step_time_ns
+    body = {
+        "plan": args.plan,
+        "strategy": rung(plan),
+        **found.to_json(),
+        "changes": [
+            {"change": c.change, "step_time_ns": c.step_time_ns, "gain": _gain(step_ns, c.step_time_ns)}
+            for c in changes
+        ],
+    }
+    lines = [*_head(args.plan, rung(plan), found), *_path(found), *_idle(found)]
+    lines += [*_stages(found), *_memory(found), *_cuts(found), *_changes(step_ns, changes)]
+    return Answer(body, lines)
+
+
+def _gain(before_ns: int, after_ns: int) -> float:
+    return 1 - after_ns / before_ns if before_ns else 0.0
+
+
+def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
+    plan, search = found.plan, found.plan.search
+    batch = plan.batch
+    yield (
+        f"{path}: {strategy}, {len(plan.stages)} stages on {len(plan.orders)} ranks, {plan.schedule}, "
+        f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}"
+    )
+    yield (
+        f"step {milliseconds(found.step_time_ns)}, {percent(search.gap)} above the lower bound "
+        f"{milliseconds(search.lower_bound_ns)} ({search.scope})"
+    )
+    yield f"chosen: {plan.extra.get('choice') or 'not said'} ({search.status})"
+    rivals = [f"{name} {_slower(found.step_time_ns, ns)}" for name, ns in found.next_best[:NUM_RIVALS]]
+    yield f"next best: {', '.join(rivals) or 'nothing else was simulated'}"
+
+
+def _slower(before_ns: int, after_ns: int) -> str:
+    return f"{milliseconds(after_ns)} ({after_ns / max(1, before_ns) - 1:+.1%})"
+
+
+def _path(found: "Explanation") -> Iterator[str]:
+    """Sum the critical path by kind: what ranks do, transfers, waits."""
+    sums: dict[str, int] = {}
+    for (what, _, _, kind), (time_ns, _) in found.path.items():
+        name = kind if what == "action" else f"{what}s"
+        sums[name] = sums.get(name, 0) + time_ns
+    ordered = sorted(sums.items(), key=lambda row: -row[1])
+    parts = [f"{name} {percent(ns / max(1, found.step_time_ns))}" for name, ns in ordered]
+    yield f"critical path: {', '.join(parts)}"
+
+
+def _idle(found: "Explanation") -> Iterator[str]:
+    whole = max(1, found.step_time_ns * len(found.plan.orders))
+    shown = list(found.idle.items())
+    parts = [f"{cause} {percent(ns / whole)}" for cause, ns in shown[:NUM_CAUSES]]
+    rest = sum(ns for _, ns in shown[NUM_CAUSES:])
+    parts += [f"{len(shown) - NUM_CAUSES} more causes {percent(rest / whole)}"] if len(shown) > NUM_CAUSES else []
+    yield f"idle {percent(found.timeline.bubble_ratio)} of all ranks' time: {', '.join(parts) or 'nothing'}"
+
+
+def _stages(found: "Explanation") -> Iterator[str]:
+    from planner.explanation import mean
+
+    rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "operators")]
+    for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):
+        cost = stage.cost
+        times = (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns, cost.recompute_ns)
+        config = [f"{k} {v}" for k, v in stage.config.to_json().items() if v not in (1, 0, "none")]
+        rows.append(
+            (
+                str(index),
+                *(f"{mean(time) / 1e6:.3f}" for time in times),
+                percent(found.on_path_ns(index) / max(1, found.step_time_ns)),
+                _span(stage.ranks),
+                " ".join(config) or "-",
+                f"{_short(stage.operators[0])} .. {_short(stage.operators[-1])} ({len(stage.operators)})",
+            )
+        )
+    return _aligned(rows)
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """Write ranks; consecutive ones by their ends."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 32 else f"...{name[-29:]}"
+
+
+def _memory(found: "Explanation") -> Iterator[str]:
+    from planner.explanation import most
+
+    rows: list[tuple[str, ...]] = [("MiB", *USUAL, "other", "activations", "peak", "at most")]
+    for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):
+        terms = dict(stage.cost.memory_terms)
+        other = stage.cost.static_bytes - sum(terms.get(name, 0) for name in USUAL)
+        block = found.plan.blocks.index(stage.blocks[0])
+        sizes = [*(terms.get(name, 0) for name in USUAL), other]
+        rows.append(
+            (
+                str(index),
+                *(_mib(size) for size in sizes),
+                f"{found.in_flight[index]} x {_mib(most(stage.cost.activation_bytes))}",
+                _mib(found.timeline.peak_memory_bytes[block]),
+                _mib(found.plan.prediction.peak_memory_upper_bytes[stage.ranks[0]]),
+            )
+        )
+    return _aligned(rows)
+
+
+def _mib(size_bytes: int) -> str:
+    return mebibytes(size_bytes).removesuffix(" MiB")
+
+
+def _cuts(found: "Explanation") -> Iterator[str]:
+    edges = sorted(found.plan.edges, key=lambda e: (-found.exposed_ns(e), e.source, e.target))
+    if not edges:
+        return iter(())
+    rows = [("cut", "MiB", "transfer ms", "of the path", "tensors")]
+    for edge in edges[:NUM_CUTS]:
+        exposed = found.exposed_ns(edge)
+        more = f" and {len(edge.tensors) - 1} more" if len(edge.tensors) > 1 else ""
+        rows.append(
+            (
+                f"{edge.source}>{edge.target}",
+                _mib(edge.size_bytes),
+                f"{edge.p2p_ns / 1e6:.3f}",
+                milliseconds(exposed) if exposed else "hidden",
+                _short(edge.tensors[0]) + more,
+            )
+        )
+    lines = list(_aligned(rows))
+    lines += [f"{len(edges) - NUM_CUTS} more cuts: see --json"] if len(edges) > NUM_CUTS else []
+    return iter(lines)
+
+
+def _changes(before_ns: int, changes: Sequence["WhatIf"]) -> Iterator[str]:
+    yield "what single changes would make of the step time, simulated:"
+    for each in changes:
+        yield f"  {milliseconds(each.step_time_ns)} ({each.step_time_ns / max(1, before_ns) - 1:+.2%})  {each.change}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write rows as columns, the last one free."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, row[-1]])
