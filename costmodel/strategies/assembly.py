@@ -13,8 +13,8 @@ from costmodel.strategies.blocks import block_names, block_spans
 from costmodel.strategies.division import Degrees
 from costmodel.strategies.efficiency import Efficiency
 from costmodel.strategies.groups import StageGroups
-from costmodel.strategies.kept import kept_bytes, tensor_bytes_of, training_scale
-from costmodel.strategies.states import Weights, weights_of
+from costmodel.strategies.kept import kept_bytes, kept_items, tensor_bytes_of, training_scale
+from costmodel.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.strategies.traffic import Reads, Traffic
 from costmodel.strategies.training import DTYPES, Training
 from costmodel.strategies.unions import Item, UnionSums
@@ -39,9 +39,10 @@ class Build:
     @cached_property
     def trainable_bytes(self) -> int:
         """Bytes of all trainable parameters as this training keeps them."""
-        weights = weights_of(self.model.profile.graph, self.training, Degrees())
-        everything = range(len(self.model.profile.graph.operators))
-        return weights.trainable.over(everything) + weights.trainable_experts.over(everything)
+        graph = self.model.profile.graph
+        read = {name for operator in graph.operators for name in operator.parameters}
+        trained = (p for p in graph.parameters if p.trainable and p.name in read)
+        return sum(parameter_bytes(parameter, self.training) for parameter in trained)
 
     def share(self, trainable_bytes: int) -> float:
         """Return a part of the model's trainable bytes."""
@@ -109,6 +110,7 @@ class VectorCache:
         self._blocks = block_spans(self._names)
         self._vectors: dict[object, Vectors] = {}
         self._times: dict[object, tuple[OperatorTimes, list[Item]]] = {}
+        self._items: dict[Degrees, list[Item]] = {}
         self._weights: dict[tuple[int, int], Weights] = {}
 
     def of(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
@@ -126,6 +128,8 @@ class VectorCache:
         if inside not in self._times:
             self._times[inside] = _times(build, degrees, groups)
         times, forward = self._times[inside]
+        if degrees not in self._items:
+            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
         shards = (degrees.tensor, degrees.expert)
         if shards not in self._weights:
             self._weights[shards] = weights_of(graph, build.training, degrees)
@@ -134,7 +138,7 @@ class VectorCache:
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
-            kept_bytes(build.model, build.training, degrees, recompute, build.tensor_bytes(degrees), build.block_names),
+            kept_bytes(graph, self._items[degrees], recompute, build.tensor_bytes(degrees), build.block_names),
             self._weights[shards],
             self._blocks,
             self._blocks if recompute == "full" else single,

@@ -47,6 +47,12 @@ class Efficiency:
 
     def times(self, position: int, degrees: Degrees) -> Times:
         """Return what one rank's part of an operator takes, communication left out."""
+        key = (self._alike[position], degrees)
+        if key not in self._known:
+            self._known[key] = self._times(position, degrees)
+        return self._known[key]
+
+    def _times(self, position: int, degrees: Degrees) -> Times:
         forward, inputs, weights = self._own(position, degrees)
         work = self._model.profile.graph.operators[position].work
         if work is None or not self._stores_scores(work):
@@ -71,23 +77,26 @@ class Efficiency:
         stores = self._stores_scores(operator.work)
         if degrees.whole and self._asked == self._profiled and not stores:
             return whole
-        key = (self._alike[position], degrees)
-        if key not in self._known:
-            divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
-            divided = replace(divided, causal=False) if stores else divided
-            self._known[key] = self._scaled(whole, operator.work, divided)
-        return self._known[key]
+        divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
+        divided = replace(divided, causal=False) if stores else divided
+        return self._scaled(whole, operator.work, divided)
 
     @cached_property
     def _alike(self) -> tuple[int, ...]:
-        """For each operator a number that operators with the same work and times share."""
+        """For each operator a number that those share which do and take the same, as a whole and in shards."""
         model, graph = self._model, self._model.profile.graph
         times = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
         numbers: dict[object, int] = {}
         return tuple(
-            numbers.setdefault((operator.work, whole, feeds_experts(graph, position)), len(numbers))
+            numbers.setdefault(
+                (operator.work, whole, feeds_experts(graph, position), self._measured_as(operator)), len(numbers)
+            )
             for position, (operator, whole) in enumerate(zip(graph.operators, times, strict=True))
         )
+
+    def _measured_as(self, operator: Operator) -> str:
+        """Return the name under which an operator's shards were measured; empty where they were not."""
+        return operator.name if operator.name in self._measured else ""
 
     def _scaled(self, whole: Times, work: Work, divided: Work) -> Times:
         if self._device is None:

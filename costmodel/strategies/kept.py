@@ -44,9 +44,8 @@ class Kept:
 
 
 def kept_bytes(
-    model: CostModel,
-    training: Training,
-    degrees: Degrees,
+    graph: OperatorGraph,
+    everything: Sequence[Item],
     recompute: str,
     tensor_bytes: tuple[int, ...],
     names: Sequence[str],
@@ -55,6 +54,9 @@ def kept_bytes(
 
     Parameters
     ----------
+    graph : OperatorGraph
+    everything : sequence of Item
+        What `kept_items` says.
     recompute : str
         ``none``, ``selective`` or ``full``.
     tensor_bytes : tuple of int
@@ -62,16 +64,16 @@ def kept_bytes(
     names : sequence of str
         Block of each operator.
     """
-    graph = model.profile.graph
     count = len(graph.operators)
-    everything = _everything(model, training, degrees, tensor_bytes)
+    kept, dropped = list(everything), []
     if recompute == "full":
         kept = [item for item in everything if not names[item[0]]] + _block_inputs(graph, names, tensor_bytes)
         dropped = [item for item in everything if names[item[0]]]
-    else:
+    elif recompute == "selective":
         named = {tensor.storage for tensor in graph.tensors}
-        dropped = [item for item in everything if recompute == "selective" and _is_score(graph, item, named)]
-        kept = list(set(everything).difference(dropped))
+        dropped = [item for item in everything if _is_score(graph, item, named)]
+        scores = set(dropped)
+        kept = [item for item in everything if item not in scores]
     late = [item for item in kept if graph.operators[item[0]].parameters and graph.operators[item[0]].trainable]
     return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes)
 
@@ -89,7 +91,7 @@ def _key(graph: OperatorGraph, tensor: int) -> object:
     return storage if storage >= 0 else ("tensor", tensor)
 
 
-def _everything(model: CostModel, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]) -> list[Item]:
+def kept_items(model: CostModel, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]) -> list[Item]:
     """Return what operators keep when nothing is recomputed."""
     graph = model.profile.graph
     of_tensor = {graph.tensors[i].storage: size for i, size in enumerate(tensor_bytes)}

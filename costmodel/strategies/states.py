@@ -60,7 +60,7 @@ def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees) -> We
         owners = [graph.operators[i] for i in positions]
         # a parameter that one reader needs whole is held whole
         parts = min(parameter_parts(parameter, owner, degrees) for owner in owners)
-        size = ceil(_bytes(parameter, training), parts)
+        size = ceil(parameter_bytes(parameter, training), parts)
         first = 1 if any(is_expert(owner) for owner in owners) else 0
         for position in positions:
             rows[first].append((position, name, size))
@@ -70,7 +70,8 @@ def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees) -> We
     return Weights(dense, experts, trainable, trainable_experts)
 
 
-def _bytes(parameter: Parameter, training: Training) -> int:
+def parameter_bytes(parameter: Parameter, training: Training) -> int:
+    """Return the bytes of a whole parameter as this training keeps it."""
     return training.width(0) * prod(parameter.shape) if training.precision else parameter.size_bytes
 
 

@@ -7,6 +7,7 @@ differences of prefix sums, any other set of operators by walking it.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
+_NOTHING: Mapping[object, int] = {}
 Item = tuple[int, object, int]
 """Position of an operator, what it needs (equal keys are one thing), and its size."""
 
@@ -24,28 +25,28 @@ class UnionSums:
     """
 
     def __init__(self, items: Iterable[Item], num_operators: int, own: Sequence[int] = ()) -> None:
-        rows: list[dict[object, int]] = [{} for _ in range(num_operators)]
+        needed: dict[int, dict[object, int]] = {}
         largest: dict[object, int] = {}
         uneven = False
         for position, key, size in items:
-            rows[position][key] = size
+            needed.setdefault(position, {})[key] = size
             known = largest.setdefault(key, size)
             if known != size:
                 largest[key], uneven = max(known, size), True
+        if uneven:
+            needed = {position: {key: largest[key] for key in row} for position, row in needed.items()}
         self.size_of: Mapping[object, int] = largest
-        self.rows: Sequence[Mapping[object, int]] = (
-            [{key: largest[key] for key in row} for row in rows] if uneven else rows
-        )
+        self.rows: Sequence[Mapping[object, int]] = [needed.get(i, _NOTHING) for i in range(num_operators)]
         self._own = own or (0,) * num_operators
         self._readers: dict[object, list[int]] = {}
-        self._index()
+        self._index(sorted(needed))
 
-    def _index(self) -> None:
+    def _index(self, needing: Sequence[int]) -> None:
         """Build the prefix sums: of sizes, and of repeats by their later and by their earlier reader."""
         sizes = list(self._own)
         later, earlier, spans = [0] * len(sizes), [0] * len(sizes), []
-        for position, row in enumerate(self.rows):
-            for key, size in row.items():
+        for position in needing:
+            for key, size in self.rows[position].items():
                 sizes[position] += size
                 readers = self._readers.setdefault(key, [])
                 if readers:
