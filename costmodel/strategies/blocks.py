@@ -67,4 +67,5 @@ class BlockMost:
 def num_blocks(spans: Sequence[range], operators: Sequence[int]) -> int:
     """Return how many blocks the operators touch, at least 1."""
     first, last = operators[0], operators[-1]
-    return max(1, sum(span.start <= last and first < span.stop for span in spans))
+    begun = bisect_right(spans, last, key=lambda span: span.start)
+    return max(1, begun - bisect_right(spans, first, key=lambda span: span.stop))

@@ -160,7 +160,7 @@ class StrategyModel:
         trains = any(self.profile.graph.operators[i].trainable for i in spread.operators)
         whole = self._steps.of_microbatch(spread, times, memory)
         reduce_ns, optimizer_ns = self._steps.of_step(spread, times, memory)
-        held = memory.activations.point
+        held, static = memory.activations.point, memory.static()
         # what W needs again of a block is made again by its I: nothing is freed between the two
         late = held if spread.config.recompute == "full" else spread.vectors.kept.late.over(spread.operators)
         return StageCost(
@@ -170,11 +170,11 @@ class StrategyModel:
             recompute_ns=whole.recompute if trains else 0,
             activation_bytes=held,
             weight_activation_bytes=min(late, held),
-            static_bytes=sum(size for _, size in memory.static()),
+            static_bytes=sum(size for _, size in static),
             reduce_ns=reduce_ns,
             optimizer_ns=optimizer_ns,
             backward=trains,
-            memory_terms=memory.static(),
+            memory_terms=static,
         )
 
     def _memory(self, spread: Spread, received: tuple[str, ...], in_flight: int) -> MemoryTerms:
