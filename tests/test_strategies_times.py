@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.architectures.command import make
 from costmodel.catalogue import device
 from costmodel.cluster import Cluster
 from costmodel.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
@@ -115,6 +116,14 @@ def test_context_parallelism_sends_keys_and_values_around_the_ring():
     chunk = (S // 4) * 2 * H * 2
     assert stage.forward_ns == own(LAYER, Degrees(context=4))[0] + 3 * MACHINES.p2p_ns(0, 1, chunk)
     assert stage.backward_input_ns == own(LAYER, Degrees(context=4))[1] + 3 * MACHINES.p2p_ns(0, 1, 2 * chunk)
+
+
+def test_ranks_of_a_ring_share_the_causal_half_evenly():
+    profile, _ = make("llama3-8b", "a100-sxm-80", (1,), 32768)
+    core = profile.graph.index["model.layers.0.self_attn.attention"]
+    efficiency = Efficiency(CostModel(profile, MACHINES, 1), Training())
+    whole, *parts = (efficiency.times(core, Degrees(context=c))[0] for c in (1, 2, 8, 32))
+    assert [c * part / whole for c, part in zip((2, 8, 32), parts, strict=True)] == pytest.approx([1, 1, 1], rel=0.02)
 
 
 def experts() -> Gpt:

@@ -15,7 +15,8 @@ from costmodel.cost_model import CostModel
 from costmodel.errors import UsageError
 from costmodel.graph import Operator
 from costmodel.roofline import estimate
-from costmodel.strategies.division import Degrees, divided_work, feeds_experts
+from costmodel.roofline.attention import num_pairs
+from costmodel.strategies.division import Degrees, ceil, divided_work, feeds_experts
 from costmodel.strategies.training import DTYPES, Training
 from costmodel.work import Work
 
@@ -78,7 +79,7 @@ class Efficiency:
         if degrees.whole and self._asked == self._profiled and not stores:
             return whole
         divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
-        divided = replace(divided, causal=False) if stores else divided
+        divided = replace(divided, causal=False) if stores else _balanced(divided, operator.work)
         return self._scaled(whole, operator.work, divided)
 
     @cached_property
@@ -128,6 +129,16 @@ class Efficiency:
             return None
         forward, inputs, weights = (self._model.at(row) for row in rows)
         return forward, inputs, weights
+
+
+def _balanced(divided: Work, work: Work) -> Work:
+    """Return a causal attention's part when each rank of a ring sees as many pairs, and not the last one's part.
+
+    Trainers deal the sequence out so: chunk i of 2 c goes with chunk 2 c - 1 - i (Llama 3, 2024, section 3.3.2).
+    """
+    if work.kind != "attention" or not work.causal or divided.tokens == work.tokens:
+        return divided
+    return replace(divided, context=ceil(num_pairs(work), work.tokens), causal=False)
 
 
 def _scores(work: Work) -> Work:
