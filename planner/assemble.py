@@ -5,12 +5,14 @@ prediction agree to the nanosecond. Leaves out the search.
 """
 
 import hashlib
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from costmodel.profile import Profile
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from planner.problem import Problem
 from planner.search.evaluate import Candidate, Evaluator, Simulated
+from planner.targets import runs_on
 from simulator.lowering import lower
 
 MEMORY_MARGIN = 0.10
@@ -31,7 +33,7 @@ def assemble(evaluator: Evaluator, candidate: Candidate, search: SearchResult, r
     problem, graph = evaluator.problem, evaluator.problem.profile.graph
     found = evaluator.simulate(candidate.partition, candidate.schedule, candidate.shape)
     lowered = lower(found.schedule, found.times.timeline())
-    return Plan(
+    plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
         num_operators=len(graph.operators),
@@ -43,10 +45,17 @@ def assemble(evaluator: Evaluator, candidate: Candidate, search: SearchResult, r
         orders=tuple(tuple(map(str, order)) for order in lowered.orders),
         prediction=_prediction(found),
         search=search,
-        runs_on=() if problem.profile.extra.get("plan_only") else ("executor",),
+        runs_on=(),
         provenance=provenance(problem, candidate.microbatch_size),
         extra={"choice": reason},
     )
+    return with_targets(problem, plan)
+
+
+def with_targets(problem: Problem, plan: Plan) -> Plan:
+    """Say which targets take a plan; one of a described model has no model to run."""
+    without = ("executor",) if problem.profile.extra.get("plan_only") else ()
+    return replace(plan, runs_on=runs_on(plan, problem.profile.graph, without))
 
 
 def _stages(evaluator: Evaluator, found: Simulated) -> tuple[PlanStage, ...]:

@@ -23,7 +23,7 @@ from planner.problem import AUTO, AUTO_SCHEDULES, Problem
 from planner.search.incumbent import NEAR
 from planner.search.orders import orders
 from planner.search.segments import Aim, segmentations
-from planner.targets import ANY
+from planner.targets import ANY, in_line
 from planner.thinning import thin
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
@@ -172,7 +172,7 @@ class FixedSearch:
             return
         for order in found[:NUM_ORDERS] if num_stages <= MOST_SEGMENTS else ():
             for bound in (False, True):
-                aim = Aim(num_stages, self.problem.global_batch, BEAM, planner == "chain", bound)
+                aim = Aim(num_stages, self.problem.global_batch, BEAM, in_line(self.problem), bound)
                 partitions = segmentations(atoms, order, work, aim)
                 yield from (_cut(atoms, groups) for groups in partitions if max(groups) + 1 == num_stages)
         yield _cut(atoms, _placed(found[0], split_by_weight([work[atom] for atom in found[0]], num_stages)))

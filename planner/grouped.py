@@ -21,6 +21,7 @@ from planner.choices import Shape
 from planner.placed import Flows, PlacedStage, flows_between
 from planner.pricing import Layout, with_host_time
 from planner.problem import Problem
+from planner.targets import in_line
 
 PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompute_ns", "activation_bytes",
          "weight_activation_bytes", "static_bytes", "reduce_ns", "optimizer_ns")  # fmt: skip
@@ -94,7 +95,8 @@ class GroupPricing:
 
     def flows(self, stages: Sequence[tuple[int, ...]]) -> Flows:
         """Return the tensors on each edge."""
-        return flows_between(self.graph, [PlacedStage(row, (), self.shape.config) for row in stages])
+        placed = [PlacedStage(row, (), self.shape.config) for row in stages]
+        return flows_between(self.graph, placed, in_line(self.problem))
 
     def received(self, flows: Flows, index: int) -> list[Tensor]:
         """Return what a stage receives."""

@@ -19,7 +19,7 @@ from costmodel.profile import Profile
 from costmodel.roofline import scale_profile
 from costmodel.strategies import Training
 from costmodel.strategies.training import DTYPES, PRECISIONS
-from planner.assemble import MEMORY_MARGIN, provenance
+from planner.assemble import MEMORY_MARGIN, provenance, with_targets
 from planner.blocks import spread
 from planner.choices import Shape, shape_of
 from planner.fixed import FixedSearch, Pricing, Tried, replica
@@ -28,7 +28,7 @@ from planner.placed import PlacedStage, price
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from planner.pricing import Layout
 from planner.problem import Problem, Report, divisors
-from planner.targets import ANY, RULES, runs_on, why_not
+from planner.targets import in_line, refusal
 from simulator.actions import Action
 from simulator.bounds import bound_of
 from simulator.lowering import lower
@@ -52,15 +52,13 @@ def plan_job(problem: Problem, report: Report | None) -> Plan:
             break
         _check_fits(search, job.shape, choice)
         found = _assemble(job, search, choice)
-        if problem.target not in RULES or problem.target in found.runs_on:
+        why = refusal(problem.target, found, problem.profile)
+        if not why:
             if report:
                 report(f"{choice.schedule}: step {choice.times.step_time_ns / 1e6:.3f} ms")
             return found
-        refused = refused or why_not(problem.target, found, problem.profile.graph)
-    raise NoPlanFits(
-        f"--target {problem.target} does not take this plan: {refused or problem.profile.extra['plan_only']}; change "
-        f"that, or take --target {ANY} to price it all the same"
-    )
+        refused = refused or why
+    raise NoPlanFits(refused)
 
 
 class Job:
@@ -175,7 +173,7 @@ class _ReplicaPricing:
         """Price a cut."""
         shape = self.shape
         placed = [PlacedStage(row, shape.ranks(i % shape.places), shape.config) for i, row in enumerate(stages)]
-        return price(self.problem, self.microbatch_size, placed)
+        return price(self.problem, self.microbatch_size, placed, in_line(self.problem))
 
 
 def _check_fits(search: FixedSearch, shape: Shape, tried: Tried) -> None:
@@ -221,8 +219,7 @@ def _assemble(job: Job, search: FixedSearch, choice: Tried) -> Plan:
         provenance=_provenance(job, size),
         extra={"choice": "equally many layers a stage" if choice.whole_layers else "the fastest cut found"},
     )
-    without = ("executor",) if problem.profile.extra.get("plan_only") else ()
-    return replace(plan, runs_on=runs_on(plan, graph, without))
+    return with_targets(problem, plan)
 
 
 def _provenance(job: Job, microbatch_size: int) -> dict[str, object]:

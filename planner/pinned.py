@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.strategy import StageConfig
-from planner.assemble import MEMORY_MARGIN, provenance
+from planner.assemble import MEMORY_MARGIN, provenance, with_targets
 from planner.pins import Pins
 from planner.placed import PlacedStage, flows_between, price
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
@@ -169,7 +169,7 @@ def _assemble(
     peaks = times.peak_memory_bytes
     upper = tuple(peak + round(peak * MEMORY_MARGIN) for peak in peaks)
     names = [operator.name for operator in graph.operators]
-    return Plan(
+    plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
         num_operators=len(names),
@@ -187,7 +187,8 @@ def _assemble(
         orders=tuple(tuple(map(str, order)) for order in lowered.orders),
         prediction=Prediction(times.step_time_ns, times.span_ns, times.bubble_ratio, peaks, upper),
         search=search,
-        runs_on=() if problem.profile.extra.get("plan_only") else ("executor",),
+        runs_on=(),
         provenance=provenance(problem, batch.microbatch_size),
         extra={"choice": "stages given by pins"},
     )
+    return with_targets(problem, plan)

@@ -9,6 +9,7 @@ Leaves out orders.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from costmodel.collectives import all_reduce_ns
 from costmodel.cost_model import OPTIMIZER_STATES, CostModel
@@ -35,21 +36,26 @@ class PlacedStage:
     microbatch_multiple: int = 1
 
 
-def flows_between(graph: OperatorGraph, stages: Sequence[PlacedStage]) -> Flows:
-    """Return the tensors on each edge, every one sent straight to each stage that reads it."""
+def flows_between(graph: OperatorGraph, stages: Sequence[PlacedStage], in_line: bool = False) -> Flows:
+    """Return the tensors on each edge, every one sent straight to each stage that reads it.
+
+    With `in_line` it passes through all stages up to the last that reads it; stages are in a topological order.
+    """
     stage_of = {graph.operators[i].name: s for s, stage in enumerate(stages) for i in stage.operators}
     found: dict[tuple[int, int], list[int]] = {}
     for position, tensor in enumerate(graph.tensors):
         source = stage_of[tensor.producer]
-        for target in sorted({stage_of[name] for name in tensor.consumers} - {source}):
-            found.setdefault((source, target), []).append(position)
+        targets = {stage_of[name] for name in tensor.consumers}
+        ways = [(source, target) for target in sorted(targets - {source})]
+        for way in pairwise(range(source, max(targets, default=source) + 1)) if in_line else ways:
+            found.setdefault(way, []).append(position)
     return dict(sorted(found.items()))
 
 
-def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage]) -> Layout:
-    """Price placed stages at one micro-batch size."""
+def price(problem: Problem, microbatch_size: int, stages: Sequence[PlacedStage], in_line: bool = False) -> Layout:
+    """Price placed stages at one micro-batch size; `in_line` as in `flows_between`."""
     graph = problem.profile.graph
-    flows = flows_between(graph, stages)
+    flows = flows_between(graph, stages, in_line)
     edges = tuple(_edge(problem, microbatch_size, stages, ends, row) for ends, row in flows.items())
     returns = {stage for edge in edges if edge.gradient for stage in (edge.source, edge.target)}
     costs = []

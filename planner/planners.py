@@ -17,6 +17,7 @@ from planner.search.evaluate import Candidate, Evaluator
 from planner.search.incumbent import Incumbent
 from planner.search.ours import Search, chain_search
 from planner.search.setting import Setting
+from planner.targets import LINE_TARGETS, refusal
 
 
 def plan(problem: Problem, progress: Report | None = None) -> Plan:
@@ -33,15 +34,23 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     UsageError
         For a planner that there is not.
     NoPlanFits
-        When nothing that was found is within the memory limit; says which rank is over it, and by how much.
+        When nothing that was found is within the memory limit (says which rank is over it, and by how much), or the
+        target does not take what was found.
     """
     if problem.planner not in PLANNERS:
         raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
     if problem.choices.any:
         return plan_job(problem, progress)
     if problem.pins and problem.pins.stages:
-        return plan_pinned(problem, problem.pins)
-    return PLANNERS[problem.planner](problem, progress)
+        found = plan_pinned(problem, problem.pins)
+    elif problem.planner == "ours" and problem.target in LINE_TARGETS:
+        found = chain(problem, progress)
+    else:
+        found = PLANNERS[problem.planner](problem, progress)
+    refused = refusal(problem.target, found, problem.profile)
+    if refused:
+        raise NoPlanFits(refused)
+    return found
 
 
 def ours(problem: Problem, report: Report | None) -> Plan:

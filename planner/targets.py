@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from costmodel.graph import OperatorGraph
+from costmodel.profile import Profile
 from planner.layers import holds_whole_layers
 from planner.plan import Plan
+from planner.problem import Problem
 
 ANY = "any"
 LINES = ("gpipe", "1f1b", "graph-1f1b")
@@ -153,6 +155,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 """Rules of each target, asked in turn."""
 TARGETS = (*RULES, ANY)
+LINE_TARGETS = tuple(name for name, rules in RULES.items() if _pipelined in rules)
+"""Targets that run stages in one line alone."""
+
+
+def in_line(problem: Problem) -> bool:
+    """Whether tensors must pass from stage to next stage: the chain planner, and trainers of lines."""
+    return problem.planner == "chain" or problem.target in LINE_TARGETS
 
 
 def why_not(target: str, plan: Plan, graph: OperatorGraph) -> str:
@@ -164,3 +173,14 @@ def why_not(target: str, plan: Plan, graph: OperatorGraph) -> str:
 def runs_on(plan: Plan, graph: OperatorGraph, without: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the targets that take a plan, those of `without` left out."""
     return tuple(name for name in RULES if name not in without and not why_not(name, plan, graph))
+
+
+def refusal(target: str, plan: Plan, profile: Profile) -> str:
+    """Return why a target that was asked for does not take a plan, with the way out; nothing where it does."""
+    if target not in RULES or target in plan.runs_on:
+        return ""
+    reason = why_not(target, plan, profile.graph) or str(profile.extra.get("plan_only"))
+    return (
+        f"--target {target} does not take this plan: {reason}; change that, or take --target {ANY} to price it all the "
+        "same"
+    )

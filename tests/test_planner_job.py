@@ -15,11 +15,12 @@ from planner.choices import Choices
 from planner.commands import main
 from planner.job import plan_job
 from planner.plan import Plan, read_plan, write_plan
+from planner.planners import plan as plan_any
 from planner.problem import Problem
 from planner.rates import mfu, tokens_per_s
 from planner.replay import replay
 from tests.described_models import described
-from tests.random_profiles import branches, chain
+from tests.random_profiles import branches, chain, u_net
 
 
 def job(model: str, devices: int, batch: int, /, **choices: object) -> Plan:
@@ -293,3 +294,21 @@ def test_the_executor_refuses_tensor_parallel_ranks_and_says_how_to_plan(plan: P
 
     with pytest.raises(DoesNotMatch, match=r"config.tensor = 2; .* plan with --target executor"):
         check_strategies(plan)
+
+
+def test_a_search_for_a_trainer_of_lines_gives_a_line_and_says_who_takes_it() -> None:
+    profile = branches(2, 2)
+    found = plan_any(Problem(profile, None, 2, 4, target="deepspeed", time_limit_s=1.0, schedule="1f1b"))
+    assert "deepspeed" in found.runs_on
+    assert [(edge.source, edge.target) for edge in found.edges] == [(0, 1)][: len(found.edges)]
+    with pytest.raises(NoPlanFits, match="--target megatron does not take this plan: a layer divided"):
+        plan_any(Problem(profile, None, 2, 4, target="megatron", time_limit_s=1.0, schedule="gpipe"))
+
+
+def test_a_chain_passes_every_tensor_from_stage_to_next_stage() -> None:
+    profile = u_net(3)  # tensors that skip stages
+    straight = plan_job(Problem(profile, None, 4, 8, choices=Choices(stages=4), target="any"), None)
+    line = plan_job(Problem(profile, None, 4, 8, choices=Choices(stages=4), planner="chain"), None)
+    assert any(edge.target > edge.source + 1 for edge in straight.edges)
+    assert [(edge.source, edge.target) for edge in line.edges] == [(0, 1), (1, 2), (2, 3)]
+    assert check_plan(straight, profile.graph) == check_plan(line, profile.graph) == ()
