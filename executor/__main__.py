@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=_positive, default=5, metavar="K", help="steps to run (5); the first warms up")
     parser.add_argument("--check", action="store_true", help="compare the first step's gradients with one process")
     parser.add_argument("--timeline", metavar="FILE", help="write the last step's measured timeline")
-    parser.add_argument("--log", metavar="FILE", help="write one JSON line a step: predicted, measured, slowest rank")
+    parser.add_argument(
+        "--step-log", metavar="FILE", help="write one JSON line a step: predicted, measured, slowest rank"
+    )
     parser.add_argument("--emulate", action="store_true", help="hold each action for its planned time")
     parser.add_argument("--autocast", choices=("bfloat16", "float16"), help="run forwards under autocast to it")
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="silence after which a rank is lost")

@@ -57,7 +57,7 @@ def run_plan(arguments: argparse.Namespace) -> Answer:
 def _run(pipeline: Pipeline, arguments: argparse.Namespace, load: Callable[[], TrainingModel]) -> Answer:
     plan = pipeline.plan
     steps, comparison = [], None
-    with _step_log(arguments.log if pipeline.rank == 0 else None) as log:
+    with _step_log(arguments.step_log if pipeline.rank == 0 else None) as log:
         for step in range(arguments.steps):
             steps.append(_timed_step(pipeline, step))
             loss = pipeline.total_loss()

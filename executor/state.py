@@ -65,12 +65,17 @@ def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
 def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
     """Fill this rank's parameters and buffers from an unsplit model's ``state_dict`` or a part of it.
 
+    What none of its stages reads is taken where it is there: `whole_state` gives rank 0's copy of what no stage reads.
+
     Raises
     ------
     DoesNotMatch
-        When one of them is missing or has another shape.
+        When one that this rank's stages read is missing, or one has another shape.
     """
-    for name, tensor in own_state(worker).items():
+    held = worker.capture.model.module.state_dict()  # without the buffers that no checkpoint holds
+    own = {name: tensor for name, tensor in own_state(worker).items() if name in held}
+    others = {name: tensor for name, tensor in held.items() if name in state and isinstance(tensor, torch.Tensor)}
+    for name, tensor in (others | own).items():
         if name not in state:
             raise DoesNotMatch(f"the state holds no {name!r}, which rank {worker.rank} needs")
         if state[name].shape != tensor.shape:

@@ -8,8 +8,8 @@ from tests.executor_jobs import captured
 from tests.random_training import NUM_MODELS, captured_random
 
 torch.set_num_threads(1)
-MODELS = "small_mmt small_uno small_gpt tied_gpt two_branch gated frozen masked sequence_first normed recommender"
-MODELS += " unet detector experts" + (" gpt2 llama" if find_spec("transformers") else "")
+MODELS = "small_mmt small_uno small_gpt tied_gpt two_branch gated frozen masked sequence_first normed"
+MODELS += " scaled recommender unet detector experts" + (" gpt2 llama" if find_spec("transformers") else "")
 
 for model in MODELS.split():
     captured(model)

@@ -126,6 +126,13 @@ def train(
         return {"losses": losses, "state": saved, "needed": pipe.inputs_needed}
 
 
+def reloaded(model: str, state: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Load a plain model's state and save it again."""
+    with Pipeline(make_plan(model, **options), captured(model)) as pipe:
+        pipe.load_state_dict(state)
+        return pipe.state_dict()
+
+
 def start(pipe: Pipeline, state: dict[str, Any] | None) -> torch.optim.Optimizer:
     if state is not None:
         pipe.load_state_dict(state["model"])

@@ -6,7 +6,9 @@ import signal
 from collections import Counter
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+from executor.__main__ import _parser
 from planner.commands import main
 from planner.plan import write_plan
 from simulator.actions import RECEIVES, Kind
@@ -26,7 +28,7 @@ def plan_file(tmp_path_factory):
 
 def test_a_checked_run_answers_in_json_and_every_rank_says_its_exit(plan_file, tmp_path):
     timeline, log = tmp_path / "timeline.json", tmp_path / "steps.jsonl"
-    flags = ["--steps", 3, "--check", "--json", "--timeline", timeline, "--log", log]
+    flags = ["--steps", 3, "--check", "--json", "--timeline", timeline, "--step-log", log]
     found = Ranks(tmp_path, 3, plan_file, "--model", MODEL, *flags).finish()
     assert [code for code, _, _ in found] == [0, 0, 0], found
     assert [penstock_exit(err) for _, _, err in found] == [[0], [0], [0]]
@@ -45,6 +47,14 @@ def test_a_checked_run_answers_in_json_and_every_rank_says_its_exit(plan_file, t
     assert kinds.count(Kind.F) == kinds.count(Kind.B) == 3 * 4
     assert kinds.count(Kind.OPT) == 3
     assert measured.step_time_ns <= 2 * answer["step_time_ns"] + 10**9
+
+
+def test_torchrun_leaves_every_flag_to_the_executor():
+    # its parser looks for abbreviations of its own flags even behind the name of the module
+    flags = [flag for action in _parser()._actions for flag in action.option_strings if flag.startswith("--")]
+    for flag in flags:
+        given = ["-m", "executor", "plan.json", flag, "1"]
+        assert get_args_parser().parse_args(given).training_script_args == ["plan.json", flag, "1"]
 
 
 def test_an_emulated_run_holds_each_action_for_its_planned_time(tmp_path):

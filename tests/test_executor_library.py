@@ -64,6 +64,14 @@ def test_the_saved_state_is_the_plain_models(ranks):
     plain.load_state_dict(state)
 
 
+def test_the_plain_models_state_comes_back_whole(ranks):
+    plain = jobs.captured("scaled").model.module.state_dict()
+    state = {name: torch.randn_like(value) for name, value in plain.items()}
+    again = ranks.run(jobs.reloaded, model="scaled", state=state, **TWO)[0]
+    assert list(again) == list(state)
+    assert all(torch.equal(again[name], state[name]) for name in state)
+
+
 def test_a_recomputed_stage_leaves_batch_statistics_as_one_forward_does(ranks):
     plain = ranks.run(jobs.train, model="normed", num_steps=2, **TWO)[0]["state"]["model"]
     again = ranks.run(jobs.train, model="normed", num_steps=2, schedule="recompute", **TWO)[0]["state"]["model"]

@@ -157,6 +157,26 @@ def normed(batch: int = 4) -> Any:
     return model, (torch.randn(batch, WIDTH),), torch.randint(3, (batch,)), F.cross_entropy
 
 
+class Scaled(nn.Module):
+    """A buffer that no checkpoint holds, and a layer that nothing reads."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.unread = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.linspace(0, 1, WIDTH), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second((self.first(x) * self.scale).tanh())
+
+
+def scaled(batch: int = 4) -> Any:
+    torch.manual_seed(7)
+    return Scaled(), (torch.randn(batch, WIDTH),), torch.randint(3, (batch,)), F.cross_entropy
+
+
 class Recommender(nn.Module):
     """A small DLRM: EmbeddingBags over jagged indices, a dense tower, their pairwise products."""
 
