@@ -157,8 +157,19 @@ def test_people_read_few_lines(tmp_path, capsys):
     write_plan(tmp_path / "plan.json", PLAN)
     assert main(["explain", str(tmp_path / "plan.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("graph-pipeline, 4 stages on 4 ranks, graph-1f1b, 2 micro-batches of 2")
     assert lines[3] == "next best: chain 0.000 ms (+21.0%)"
     assert len(lines) == 6 + 5 + 5 + 5 + 5
+
+
+def test_a_configuration_is_told_where_it_is_not_the_usual_one(tmp_path, capsys):
+    plan = with_stage(PLAN, 0, config=StageConfig(zero=1, recompute="full"))
+    write_plan(tmp_path / "plan.json", replace(plan, provenance={**plan.provenance, "estimated": ["roofline"]}))
+    assert main(["explain", str(tmp_path / "plan.json")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].endswith("2 micro-batches of 2, times estimated")
+    assert "zero 1 recompute full  stem .. stem (1)" in out[7]
+    assert "-  left .. left (1)" in out[8]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> Answer:
     body = {
         "plan": args.plan,
         "strategy": rung(plan),
+        "estimated": plan.provenance.get("estimated", []),
         **found.to_json(),
         "changes": [
             {"change": c.change, "step_time_ns": c.step_time_ns, "gain": _gain(step_ns, c.step_time_ns)}
@@ -60,6 +61,7 @@ def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
     yield (
         f"{path}: {strategy}, {len(plan.stages)} stages on {len(plan.orders)} ranks, {plan.schedule}, "
         f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}"
+        + (", times estimated" if plan.provenance.get("estimated") else "")
     )
     yield (
         f"step {milliseconds(found.step_time_ns)}, {percent(search.gap)} above the lower bound "
@@ -95,13 +97,15 @@ def _idle(found: "Explanation") -> Iterator[str]:
 
 
 def _stages(found: "Explanation") -> Iterator[str]:
+    from costmodel.strategy import StageConfig
     from planner.explanation import mean
 
+    usual = StageConfig().to_json()
     rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "operators")]
     for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):
         cost = stage.cost
         times = (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns, cost.recompute_ns)
-        config = [f"{k} {v}" for k, v in stage.config.to_json().items() if v not in (1, 0, "none")]
+        config = [f"{k} {v}" for k, v in stage.config.to_json().items() if v != usual[k]]
         rows.append(
             (
                 str(index),
