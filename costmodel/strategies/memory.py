@@ -4,8 +4,9 @@ The upper bound adds what trainers and allocators may take: fp32 gradients besid
 communicators, context, fragmentation. Leaves out other programs on the device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 FRAGMENTATION = 0.10
 """Part of all else that a caching allocator may hold and not use: `MEMORY_MARGIN` of measured profiles, the same."""
@@ -18,6 +19,7 @@ CUBLAS_BYTES = 8 * 2**20
 TERMS = ("parameters", "gradients", "optimizer", "master_weights", "activations", "recompute_peak",
          "communication_buffers", "unsharded_parameters", "offload_window", "workspace", "fragmentation")  # fmt: skip
 USUAL = TERMS[:3]
+_amounts: Callable[["MemoryTerms"], tuple["Amount", ...]] = attrgetter(*TERMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +78,25 @@ class MemoryTerms:
 
     def items(self) -> Mapping[str, Amount]:
         """Return the terms on the device by name."""
-        return {name: getattr(self, name) for name in TERMS}
+        return dict(zip(TERMS, _amounts(self), strict=True))
 
     @property
     def point_bytes(self) -> int:
         """Bytes on the device: the estimate."""
-        return sum(amount.point for amount in self.items().values())
+        return sum([amount.point for amount in _amounts(self)])
 
     @property
     def upper_bytes(self) -> int:
         """Bytes on the device: the upper bound."""
-        return sum(amount.upper for amount in self.items().values())
+        return sum([amount.upper for amount in _amounts(self)])
 
     def static(self) -> tuple[tuple[str, int], ...]:
         """Return the terms held all the time (estimates), those that are nothing left out but the three usual ones."""
-        points = ((name, getattr(self, name).point) for name in TERMS if name != "activations")
-        return tuple((name, size) for name, size in points if size or name in USUAL)
+        return tuple(
+            (name, amount.point)
+            for name, amount in zip(TERMS, _amounts(self), strict=True)
+            if name != "activations" and (amount.point or name in USUAL)
+        )
 
 
 def with_fragmentation(terms: MemoryTerms) -> Amount:
