@@ -186,6 +186,11 @@ def test_a_device_with_too_little_memory_is_named_with_what_it_has() -> None:
     ]
 
 
+def test_a_device_whose_memory_is_not_known_holds_any_plan() -> None:
+    unknown = replace(CLUSTER, devices=(DeviceType("cpu", 0, "cpu"),))
+    assert check_plan(replace(PLAN, cluster=unknown)) == ()
+
+
 CLUSTERS = [
     ("fewer devices", replace(CLUSTER, hosts=(Host("cpu", 3),)), "3 devices; the plan has 4 ranks"),
     ("another device", GPUS, "a cuda device 'a100'"),

@@ -82,27 +82,27 @@ class StepTimes:
         """Return the step itself, on the device or on the host."""
         shard = sum(c.trainable // (len(c.ranks) if spread.config.zero else 1) for c in spread.copies)
         if spread.config.offload not in ("optimizer", "parameters"):
-            return self._on_device_ns(shard)
+            return self._on_device_ns(shard, self.build.cluster.device_of(spread.rank).catalogue)
         step = host.step_ns(self.build.cluster, spread.rank, memory.host)
         # parameters that live on the host go up when they are used
         copied = shard if spread.config.offload == "optimizer" else 0
         return step + host.transfer_ns(self.build.cluster, spread.rank, copied)
 
-    def _on_device_ns(self, trainable_bytes: int) -> int:
+    def _on_device_ns(self, trainable_bytes: int, name: str) -> int:
         """Return the step over so many bytes: the profile's share, by the roofline where that does not apply."""
         build = self.build
-        whole, name = build.model.profile.whole.optimizer_ns, build.cluster.device_of(0).catalogue
+        whole = build.model.profile.whole.optimizer_ns
         if (whole and not build.training.precision) or not name:
             return round(whole * build.share(trainable_bytes))
         precision = build.training.precision or build.profiled_precision
         precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
-        if trainable_bytes not in self._steps:
+        if (trainable_bytes, name) not in self._steps:
             found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
-            self._steps[trainable_bytes] = found.central_ns
-        return self._steps[trainable_bytes]
+            self._steps[trainable_bytes, name] = found.central_ns
+        return self._steps[trainable_bytes, name]
 
     @cached_property
-    def _steps(self) -> dict[int, int]:
+    def _steps(self) -> dict[tuple[int, str], int]:
         return {}
 
     @cached_property

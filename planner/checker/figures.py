@@ -80,7 +80,7 @@ def memory_problems(plan: Plan, peaks: Sequence[int], cluster: Cluster) -> Itera
         if upper < peak:
             yield Problem("memory", f"rank {rank}", f"upper estimate {upper} bytes lies below the peak {peak}")
         room = cluster.device_of(rank).memory_bytes
-        if peak > room:
+        if room and peak > room:  # 0: not known
             yield Problem(
                 "memory", f"rank {rank}", f"needs {peak} bytes; its device {cluster.device_of(rank).name!r} has {room}"
             )
