@@ -136,8 +136,9 @@ def _deepspeed(job: Job) -> str:
         return f"the schedule {job.plan.schedule}"
     if len(stages) > 1 and job.uses("zero", 0, 1):
         return f"ZeRO-{job.uses('zero', 0, 1)[0]} within a pipeline"
-    if job.degrees("context", "sequence"):
-        return f"{job.degrees('context', 'sequence')[0]} parallelism"
+    divided = job.degrees("context", "sequence", *(("expert",) if len(stages) > 1 else ()))
+    if divided:
+        return f"{divided[0]} parallelism" + (" within a pipeline" if divided[0] == "expert" else "")
     if job.uses("recompute", "none", "full"):
         return "selective recompute"
     return (
