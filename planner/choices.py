@@ -49,8 +49,8 @@ class Choices:
 
     @property
     def any(self) -> bool:
-        """Whether anything is fixed."""
-        return bool(self.to_json())
+        """Whether anything is fixed but the precision, which says nothing of how stages spread."""
+        return bool(self.to_json().keys() - {"precision"})
 
 
 @dataclass(frozen=True, slots=True)

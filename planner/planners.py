@@ -7,6 +7,7 @@ chosen differs. Leaves out the command line.
 from collections.abc import Callable
 
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.strategies.training import DTYPES
 from planner import baselines
 from planner.assemble import assemble
 from planner.job import plan_job
@@ -41,6 +42,7 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
         raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
     if problem.choices.any:
         return plan_job(problem, progress)
+    _check_searchable(problem)
     if problem.pins and problem.pins.stages:
         found = plan_pinned(problem, problem.pins)
     elif problem.planner == "ours" and problem.target in LINE_TARGETS:
@@ -51,6 +53,21 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     if refused:
         raise NoPlanFits(refused)
     return found
+
+
+def _check_searchable(problem: Problem) -> None:
+    """Refuse what a search does not price: several profiles, another precision than the profile's."""
+    if problem.other_profiles:
+        raise UsageError(
+            f"{1 + len(problem.other_profiles)} profiles, and a search plans with one; fix the job's choices "
+            "(--stages, --data, ...), or give one"
+        )
+    profiled, asked = DTYPES.get(problem.profile.dtype.removeprefix("torch."), ""), problem.choices.precision
+    if asked not in (None, profiled):
+        raise UsageError(
+            f"--precision {asked}, and a search plans in the profile's ({problem.profile.dtype}); profile the model in "
+            f"{asked}, or fix the job's choices too (--stages, --data, ...)"
+        )
 
 
 def ours(problem: Problem, report: Report | None) -> Plan:

@@ -312,3 +312,18 @@ def test_a_chain_passes_every_tensor_from_stage_to_next_stage() -> None:
     assert any(edge.target > edge.source + 1 for edge in straight.edges)
     assert [(edge.source, edge.target) for edge in line.edges] == [(0, 1), (1, 2), (2, 3)]
     assert check_plan(straight, profile.graph) == check_plan(line, profile.graph) == ()
+
+
+def test_several_profiles_are_of_one_model_and_of_the_clusters_devices() -> None:
+    profile, other = described("llama"), described("llama", "a100-sxm-80")
+    with pytest.raises(UsageError, match="2 profiles, and a search plans with one"):
+        plan_any(Problem(profile, None, 2, 4, other_profiles=(other,)))
+    with pytest.raises(UsageError, match="a profile was made on 'A100"):
+        plan_job(Problem(profile, None, 2, 4, choices=Choices(stages=2), other_profiles=(other,)), None)
+    with pytest.raises(UsageError, match="of the models llama and gpt2, which differ"):
+        plan_job(Problem(profile, None, 2, 4, choices=Choices(stages=2), other_profiles=(described("gpt2"),)), None)
+
+
+def test_a_search_in_another_precision_than_the_profiles_is_refused() -> None:
+    with pytest.raises(UsageError, match="--precision fp16, and a search plans in the profile's"):
+        plan_any(Problem(described("llama"), None, 2, 4, choices=Choices(precision="fp16")))
