@@ -1,15 +1,20 @@
 """Does this plan belong to this model, this number of processes and this device? Asked before any communication.
 
-Leaves out whether the plan itself is right: ``penstock validate`` says that.
+Orders that would hang or fail half-way are refused as well; whether a plan's figures are right says
+``penstock validate``.
 """
 
 import os
 
 import torch
 
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, ReadableButWrong
 from costmodel.profiling.capture import Capture, operator_graph
+from planner.checker import check_plan
 from planner.plan import Plan
+
+STOPS_A_RUN = ("action", "rank", "count", "order", "message", "deadlock")
+"""Kinds of problems with which a run would hang or fail; the others are wrong figures."""
 
 
 def check_world(plan: Plan) -> tuple[int, int]:
@@ -78,6 +83,22 @@ def check_strategies(plan: Plan) -> None:
                 f"stage {index} has config.{wrong[0]} = {getattr(config, wrong[0])}; the executor runs replicas, "
                 "ZeRO-1 and full recompute: plan with --target executor"
             )
+
+
+def check_orders(plan: Plan) -> None:
+    """Refuse orders that break off or wait for ever: better no rank starts than that all wait for the timeout.
+
+    Raises
+    ------
+    ReadableButWrong
+        Names the first problem.
+    """
+    problems = [problem for problem in check_plan(plan) if problem.kind in STOPS_A_RUN]
+    if problems:
+        raise ReadableButWrong(
+            f"the plan cannot run: {problems[0].place}: {problems[0].message} ({len(problems)} such problems; "
+            "penstock validate lists them): plan the model again"
+        )
 
 
 def check_model(plan: Plan, capture: Capture) -> None:

@@ -17,7 +17,7 @@ from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
 from executor.feed import as_arguments
-from executor.matching import check_device, check_hosts, check_model, check_strategies, check_world
+from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
 from executor.optimizer import MakeOptimizer
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import Watch
@@ -72,6 +72,7 @@ class Pipeline:
         self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
         check_device(plan, self.rank, self.device)
         check_strategies(plan)
+        check_orders(plan)
         self._options = (optimizer, emulate)
         self._timeout_s = timeout_s or default_timeout_s(plan)
         self._worker: Worker | None = None

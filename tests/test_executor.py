@@ -1,10 +1,12 @@
 """Plans run on real processes and give the gradients of one process."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from costmodel.errors import DoesNotMatch
-from executor.matching import check_strategies
+from costmodel.errors import DoesNotMatch, ReadableButWrong
+from executor.matching import check_orders, check_strategies
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
 
@@ -80,6 +82,23 @@ def test_what_the_executor_does_not_run_is_refused_by_name(config):
     plan = jobs.make_plan("two_branch", configs=[{}, config, {}])
     with pytest.raises(DoesNotMatch, match=rf"stage 1 has config.{next(iter(config))} = .*--target executor"):
         check_strategies(plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda order: order[::-1], "rank 1"),
+        (lambda order: tuple(text for text in order if "SEND" not in text), "SEND"),
+        (lambda order: (*order, "9F0"), "9F0"),
+    ],
+    ids=["reversed", "without its sends", "with an action of no stage"],
+)
+def test_orders_that_would_hang_are_refused_before_any_rank_waits(change, words):
+    plan = jobs.make_plan("two_branch")
+    check_orders(plan)
+    orders = tuple(change(order) if rank == 1 else order for rank, order in enumerate(plan.orders))
+    with pytest.raises(ReadableButWrong, match=rf"the plan cannot run: .*{words}"):
+        check_orders(replace(plan, orders=orders))
 
 
 def test_a_second_step_starts_from_fresh_gradients(ranks):
