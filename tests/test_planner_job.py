@@ -21,6 +21,7 @@ from planner.rates import mfu, tokens_per_s
 from planner.replay import replay
 from tests.described_models import described
 from tests.random_profiles import branches, chain, u_net
+from tests.schema_corpus import validator
 
 
 def job(model: str, devices: int, batch: int, /, **choices: object) -> Plan:
@@ -53,6 +54,7 @@ def test_the_checker_accepts_the_plan_and_its_file_simulates_to_the_same(
     write_plan(tmp_path / "plan.json", plan)
     again = read_plan(tmp_path / "plan.json")
     assert again == plan
+    assert validator("plan").is_valid(json.loads((tmp_path / "plan.json").read_text()))
     timeline = replay(again)
     assert timeline.step_time_ns == plan.prediction.step_time_ns == plan.search.objective
     assert max(timeline.peak_memory_bytes) == max(plan.prediction.peak_memory_bytes)
