@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.architectures.command import make
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
 from costmodel.strategies import StrategyModel, Training
@@ -14,6 +15,7 @@ from planner.checker import check_plan
 from planner.choices import Choices
 from planner.commands import main
 from planner.job import plan_job
+from planner.pins import read_pins
 from planner.plan import Plan, read_plan, write_plan
 from planner.planners import plan as plan_any
 from planner.problem import Problem
@@ -329,3 +331,32 @@ def test_several_profiles_are_of_one_model_and_of_the_clusters_devices() -> None
 def test_a_search_in_another_precision_than_the_profiles_is_refused() -> None:
     with pytest.raises(UsageError, match="--precision fp16, and a search plans in the profile's"):
         plan_any(Problem(described("llama"), None, 2, 4, choices=Choices(precision="fp16")))
+
+
+def test_llama_3_70b_as_people_run_it_holds_a_tensor_ranks_part_of_ten_layers() -> None:
+    profile, _ = make("llama3-70b", "h100-sxm-80", (1,))
+    fixed = Choices(tensor=8, stages=4, data=4, chunks=2, recompute="selective")
+    plan = plan_job(Problem(profile, None, 128, 64, choices=fixed, optimizer="adam"), None)
+    assert check_plan(plan, profile.graph) == ()
+    matrices = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672
+    parameters = 10 * (matrices // 8 + 2 * 8192)
+    terms = dict(plan.stages[1].cost.memory_terms)
+    assert (terms["parameters"], terms["gradients"]) == (2 * parameters, 2 * parameters)
+    assert (terms["optimizer"], terms["master_weights"]) == (8 * parameters, 4 * parameters)
+    assert plan.runs_on == ("torchtitan", "megatron")
+
+
+def test_pins_hold_for_fixed_jobs_too(tmp_path: Path) -> None:
+    (tmp_path / "pins.toml").write_text(
+        '[[together]]\noperators = ["model.layers.0", "model.layers.1", "model.layers.2*"]\n'
+        '[[apart]]\noperators = ["model.layers.6*", "model.layers.7*"]\n'
+    )
+    pins = read_pins(tmp_path / "pins.toml")
+    plan = plan_job(Problem(described("llama"), None, 4, 8, choices=Choices(stages=4), pins=pins), None)
+    home = {name: index for index, stage in enumerate(plan.stages) for name in stage.operators}
+    assert home["model.layers.0.add_2"] == home["model.layers.2.add_1"]
+    assert home["model.layers.6.add_1"] != home["model.layers.7.add_1"]
+    (tmp_path / "pins.toml").write_text('[[stage]]\noperators = ["*"]\n')
+    whole = Problem(described("llama"), None, 4, 8, choices=Choices(stages=4), pins=read_pins(tmp_path / "pins.toml"))
+    with pytest.raises(UsageError, match="give every stage its configuration"):
+        plan_job(whole, None)
