@@ -108,7 +108,12 @@ class FixedSearch:
             own = [tried for tried in self.tried if tried.pricing.microbatch_size == size]
             slowest_ns = own[0].times.step_time_ns * NEAR
             near = [t for t in own if not t.excess_bytes and t.times.step_time_ns <= slowest_ns]
-            yield min(near, key=lambda tried: (not tried.whole_layers, tried.rank)) if near else own[0]
+            yield min(near, key=_simplicity) if near else own[0]
+
+    def fastest_ns(self, choice: Tried) -> int:
+        """Return the step time of the fastest cut at a choice's micro-batch size."""
+        size = choice.pricing.microbatch_size
+        return next(tried for tried in self.tried if tried.pricing.microbatch_size == size).times.step_time_ns
 
     def _tried(self, pricing: Pricing) -> Iterator[Tried]:
         layers = equal_layers(self.graph, self.shape.num_stages)
@@ -215,6 +220,12 @@ class FixedSearch:
 
 
 NO_LIMIT = 1 << 62
+
+
+def _simplicity(tried: Tried) -> tuple[bool, int, tuple[int, int]]:
+    """Equally many layers first, then few micro-batches in flight, then time."""
+    known = AUTO_SCHEDULES
+    return not tried.whole_layers, known.index(tried.schedule) if tried.schedule in known else 0, tried.rank
 
 
 def replica(costs: Costs, data: int) -> Costs:

@@ -93,9 +93,15 @@ def _assemble(job: Job, search: FixedSearch, choice: Tried) -> Plan:
         search=_result(search, choice),
         runs_on=(),
         provenance=_provenance(job, size),
-        extra={"choice": "equally many layers a stage" if choice.whole_layers else "the fastest cut found"},
+        extra={"choice": _reason(search, choice)},
     )
     return with_targets(problem, plan)
+
+
+def _reason(search: FixedSearch, choice: Tried) -> str:
+    slower = 100 * (choice.times.step_time_ns / max(1, search.fastest_ns(choice)) - 1)
+    text = "equally many layers a stage" if choice.whole_layers else "the best cut found"
+    return f"{text}, {slower:.2f} % slower than the fastest that was simulated, and simpler" if slower else text
 
 
 def _provenance(job: Job, microbatch_size: int) -> dict[str, object]:
@@ -129,8 +135,7 @@ def _result(search: FixedSearch, choice: Tried) -> SearchResult:
     speeds = search.speeds if search.whole else ()
     bound = bound_of(choice.times.structure.schedule, costs, speeds=speeds)
     step_ns = choice.times.step_time_ns
-    size = choice.pricing.microbatch_size
-    best_ns = next(t for t in search.tried if t.pricing.microbatch_size == size).times.step_time_ns
+    best_ns = search.fastest_ns(choice)
     return SearchResult("baseline", step_ns, min(bound.ns, best_ns), bound.scope, best_step_time_ns=best_ns)
 
 

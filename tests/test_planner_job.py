@@ -114,7 +114,7 @@ def test_stages_hold_whole_layers_equally_many_where_they_divide() -> None:
     layers = [{name.split(".")[2] for name in stage.operators if ".layers." in name} for stage in plan.stages]
     assert [len(held) for held in layers] == [2, 2, 2, 2]
     assert sum(map(len, layers)) == len(set().union(*layers))
-    assert plan.extra["choice"] == "equally many layers a stage"
+    assert str(plan.extra["choice"]).startswith("equally many layers a stage")
 
 
 def test_tied_parameters_are_summed_between_places_after_the_replicas() -> None:
