@@ -13,6 +13,7 @@ from typing import Protocol
 from costmodel.costs import Costs
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.graph import Tensor
+from planner.balanced import balanced
 from planner.baselines import split_by_weight
 from planner.choices import Shape
 from planner.layers import equal_layers, layer_pairs, layer_starts
@@ -44,6 +45,9 @@ class Pricing(Protocol):
     @property
     def work_ns(self) -> tuple[int, ...]:
         """What each operator takes."""
+
+    def work_at(self, place: int) -> tuple[int, ...]:
+        """Return what each operator takes at a place of the pipeline."""
 
     def tensor_bytes(self, tensor: Tensor) -> int:
         """Bytes of a tensor between stages."""
@@ -180,7 +184,20 @@ class FixedSearch:
                 aim = Aim(num_stages, self.problem.global_batch, BEAM, in_line(self.problem), bound)
                 partitions = segmentations(atoms, order, work, aim)
                 yield from (_cut(atoms, groups) for groups in partitions if max(groups) + 1 == num_stages)
-        yield _cut(atoms, _placed(found[0], split_by_weight([work[atom] for atom in found[0]], num_stages)))
+        for order in found[:NUM_ORDERS]:
+            stages = balanced(self._loads(pricing, atoms, order))
+            if stages:
+                yield _cut(atoms, _placed(order, stages))
+
+    def _loads(self, pricing: Pricing, atoms: Atoms, order: Sequence[int]) -> list[list[int]]:
+        """Return what each atom of an order takes in each stage, at the pace of the slowest rank there."""
+        known = dict(self.problem.machines.speeds)
+        rows = []
+        for place in range(self.shape.places):
+            speed = min(known.get(rank, 1.0) for rank in self.shape.ranks(place))
+            works = pricing.work_at(place)
+            rows.append([round(sum(works[i] for i in atoms.members[atom]) / speed) for atom in order])
+        return [rows[stage % self.shape.places] for stage in range(self.shape.num_stages)]
 
     def _atoms(self, pricing: Pricing) -> tuple[Atoms, list[int]]:
         atoms = self._whole_atoms

@@ -59,12 +59,20 @@ class GroupPricing:
     @cached_property
     def work_ns(self) -> tuple[int, ...]:
         """What each operator takes, F and B, on the slowest type of device."""
+        return tuple(map(max, zip(*self._works.values(), strict=True)))
+
+    def work_at(self, place: int) -> tuple[int, ...]:
+        """Return what each operator takes at a place of the pipeline."""
+        names = {self.cluster.device_of(rank).name for rank in self.shape.ranks(place)}
+        return tuple(map(max, zip(*(self._works[name] for name in sorted(names)), strict=True)))
+
+    @cached_property
+    def _works(self) -> dict[str, list[int]]:
         config, ranks = self.shape.config, self.shape.ranks(0)
-        rows = (
-            [sum(model.times(range(i, i + 1), config, ranks)) for i in range(len(self.graph.operators))]
-            for model in self.models.values()
-        )
-        return tuple(map(max, zip(*rows, strict=True)))
+        return {
+            name: [sum(model.times(range(i, i + 1), config, ranks)) for i in range(len(self.graph.operators))]
+            for name, model in self.models.items()
+        }
 
     def tensor_bytes(self, tensor: Tensor) -> int:
         """Bytes of a tensor that one rank holds, and sends."""

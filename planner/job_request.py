@@ -154,6 +154,10 @@ class _ReplicaPricing:
         each = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
         return tuple(map(sum, each))
 
+    def work_at(self, place: int) -> tuple[int, ...]:
+        """Return what each operator takes at a place: the same at all, the profile being one device's."""
+        return self.work_ns
+
     def tensor_bytes(self, tensor: Tensor) -> int:
         """Bytes of a tensor."""
         return self._model.tensor_bytes(tensor)

@@ -3,6 +3,7 @@
 import pytest
 
 from costmodel.errors import UsageError
+from planner.balanced import balanced
 from planner.blocks import blocks_of, in_blocks, spread
 from planner.choices import Choices, Shape, shape_of
 
@@ -62,3 +63,10 @@ def test_a_block_is_the_ranks_that_divide_one_replica_and_one_value_a_block_spre
     blocks = blocks_of(rows)
     assert blocks == ((0, 1), (2, 3), (4,), (5,))
     assert spread(blocks, "abcd") == ("a", "a", "b", "b", "c", "d")
+
+
+def test_the_largest_stage_takes_least_each_at_its_own_pace() -> None:
+    assert balanced([[1, 1, 1, 1, 4], [1, 1, 1, 1, 4]]) == [0, 0, 0, 0, 1]
+    assert balanced([[1] * 6, [2] * 6]) == [0, 0, 0, 0, 1, 1]  # the second device takes twice as long
+    assert balanced([[5, 0, 0]] * 3) == [0, 1, 2]  # a stage is never empty
+    assert balanced([[1, 1]] * 3) is None
