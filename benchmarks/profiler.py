@@ -25,6 +25,7 @@ from benchmarks.profiler_checks import another_run_ns, part_errors, tracked_byte
 from costmodel import zoo
 from costmodel.profiling.capture import capture
 from costmodel.profiling.clock import clock_for
+from costmodel.profiling.heap import keep_freed_memory
 from costmodel.profiling.memory import counted_graph, saved_bytes
 from costmodel.profiling.models import load_model
 from costmodel.profiling.options import Options
@@ -202,6 +203,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", metavar="FILE", help="write all figures")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
+    keep_freed_memory()
     models = [name for name in args.models.split(",") if name]
     if unknown := sorted(set(models) - set(zoo.NAMES)):
         parser.error(f"the zoo has no {', '.join(unknown)}; it has {', '.join(zoo.NAMES)}")

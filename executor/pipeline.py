@@ -16,6 +16,7 @@ from torch import nn
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
+from costmodel.profiling.heap import keep_freed_memory
 from executor.feed import as_arguments
 from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
 from executor.optimizer import MakeOptimizer
@@ -73,6 +74,8 @@ class Pipeline:
         check_device(plan, self.rank, self.device)
         check_strategies(plan)
         check_orders(plan)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._options = (optimizer, emulate)
         self._timeout_s = timeout_s or default_timeout_s(plan)
         self._worker: Worker | None = None

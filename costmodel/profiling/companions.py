@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from costmodel.profiling.heap import keep_freed_memory
 from costmodel.profiling.options import Options
 
 READY = b"ready\n"
@@ -59,6 +60,7 @@ def _train(model: str, microbatch_size: int, seed: int, dtype: str, threads: int
     from costmodel.profiling.models import load_model
 
     torch.set_num_threads(threads)
+    keep_freed_memory()
     loaded = move(load_model(model, microbatch_size, seed), "cpu", getattr(torch, dtype))
     piece = take(loaded, microbatch_size)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()

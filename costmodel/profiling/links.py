@@ -21,6 +21,7 @@ from torch.multiprocessing.spawn import spawn
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.link_fit import Table, fit_ranges
 from costmodel.links import LinkClass, Links
+from costmodel.profiling.heap import keep_freed_memory
 from costmodel.profiling.links_host import HOST_SIZES_BYTES, host_ns
 
 SIZES_BYTES = tuple(1024 * 4**i for i in range(8))
@@ -90,6 +91,7 @@ def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...]) -> Li
 
 def _worker(rank: int, setting: _Setting, classes: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     if setting.device == "cuda":
         torch.cuda.set_device(rank)
     store = FileStore(setting.store, setting.num_ranks)

@@ -26,6 +26,7 @@ from costmodel.profiling.clock import clock_for
 from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.dry import load_on_meta
+from costmodel.profiling.heap import keep_freed_memory
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.kernels import highest_bytes, kernel_ns
 from costmodel.profiling.links import measure_links
@@ -75,6 +76,7 @@ def profile(
         When the spec, the options or the model cannot be used.
     """
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     sizes = tuple(sorted(options.microbatch_sizes))
     if options.memory_limit_bytes:
         found = _in_blocks(options, sizes, journal_path, resume, say)
