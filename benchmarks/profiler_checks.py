@@ -71,17 +71,28 @@ def tracked_bytes(model: TrainingModel) -> int:
 def part_errors(
     captured: Capture, model: TrainingModel, found: Profile, clock: Clock, repeats: int, num_cuts: int, seed: int
 ) -> list[PartError]:
-    """Cut the model at random places and run every part by itself, all parts in turn, round by round."""
+    """Cut the model at random places and run every part by itself, all parts in turn, round by round.
+
+    Every round runs the whole step too: the profile's times are first brought to the machine's pace of that moment,
+    because the clock of a shared machine drifts by more than what is asked here.
+    """
     dice = Random(seed)  # noqa: S311 - no secrets
     names = captured.operators
     cuts = sorted(dice.sample(range(1, len(names)), min(num_cuts, len(names) - 1)))
     bounds = zip((0, *cuts), (*cuts, len(names)), strict=True)
     stages = [names[i:j] for i, j in bounds]
     parts = [_part(captured, stage) for stage in stages]
-    rounds = [_round(parts, captured, model, clock) for _ in range(repeats + 2)][2:]
+    whole = extract(captured, names)
+    rounds, steps = [], []
+    for _ in range(repeats + 2):
+        rounds.append(_round(parts, captured, model, clock))
+        step = time_whole(whole, model, clock)
+        steps.append(step.forward_ns + step.backward_ns)
+    pace = median(steps[2:]) / found.whole.step_ns[0]
     kept = _kept(parts, captured, model)
     return [
-        _error(part, stages[i], found, model, [spans[i] for spans in rounds], kept[i]) for i, part in enumerate(parts)
+        _error(part, stages[i], found, pace, model, [spans[i] for spans in rounds[2:]], kept[i])
+        for i, part in enumerate(parts)
     ]
 
 
@@ -92,16 +103,22 @@ def _part(captured: Capture, names: tuple[str, ...]) -> Part:
 
 
 def _error(
-    part: Part, names: tuple[str, ...], found: Profile, model: TrainingModel, spans: list[tuple[int, int]], kept: int
+    part: Part,
+    names: tuple[str, ...],
+    found: Profile,
+    pace: float,
+    model: TrainingModel,
+    spans: list[tuple[int, int]],
+    kept: int,
 ) -> PartError:
     total = sum(p.numel() for p in model.module.parameters())
     share = sum(part.capture.parameter(name).numel() for name in part.parameters) / total
     rows = [found.times_of[name] for name in names]
-    forward = sum(row.forward_ns[0] for row in rows)
+    forward = pace * sum(row.forward_ns[0] for row in rows)
     own = sum(row.backward_input_ns[0] + row.backward_weight_ns[0] for row in rows)
-    backward = own + found.whole.accumulate_ns * share
+    backward = pace * (own + found.whole.accumulate_ns * share)
     saved = union_bytes(found.graph, names, model.batch)
-    step_ns, all_bytes = found.whole.step_ns[0], union_bytes(found.graph, found.graph.index, model.batch)
+    step_ns, all_bytes = pace * found.whole.step_ns[0], union_bytes(found.graph, found.graph.index, model.batch)
     return PartError(
         len(names),
         _relative(forward, median(span[0] for span in spans), step_ns),

@@ -1,8 +1,8 @@
 """The C library's heap, which by default gives freed memory back to the system in the middle of a training step.
 
-The next step then gets the same pages again, one page fault each: a quarter to a half of a small model's forward, in some
-steps and not in others. A training process needs the memory again at once, so profiler and executor keep it, as the
-caching allocator does on a GPU. Leaves out C libraries without ``mallopt`` (musl, macOS), where nothing changes.
+The next step then gets the same pages again, one page fault each: a quarter to a half of a small model's forward, in
+some steps and not in others. A training process needs the memory again at once, so profiler and executor keep it, as
+the caching allocator does on a GPU. Leaves out C libraries without ``mallopt`` (musl, macOS), where nothing changes.
 """
 
 import ctypes
