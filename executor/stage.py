@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.graph import LOSS
 from costmodel.profiling.parts import LOSS_WEIGHT, Part
-from executor.split import Queue, WeightHalf
+from costmodel.profiling.split import Queue, WeightHalf
 from executor.wiring import Wire
 
 Gradients = dict[str, torch.Tensor]

@@ -18,11 +18,11 @@ from costmodel.profiling.batches import TARGETS
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.shapes import fetch
+from costmodel.profiling.split import Queue, split_part
 from executor.feed import Feed
 from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
 from executor.program import Instruction, Program
 from executor.reduction import Reduction
-from executor.split import Queue, split_part
 from executor.stage import Stage
 from executor.transport import Transport
 from executor.watch import Watch

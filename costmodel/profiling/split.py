@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.profiling.parts import Part
 from costmodel.profiling.shapes import fetch
-from executor.split_linear import LinearHalf, SplitLinear
+from costmodel.profiling.split_linear import LinearHalf, SplitLinear
 
 _aten = torch.ops.aten
 SPLITTABLE = frozenset(
