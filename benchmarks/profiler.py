@@ -1,17 +1,18 @@
 """How good profiles are: zoo models (``:small``, CPU, one thread) against other measurements, one table a question.
 
-    python -m benchmarks.profiler [--models NAME,NAME] [--only whole|memory|parts|limit] [--repeats 9] [--json FILE]
+    python -m benchmarks.profiler [--models NAME,NAME] [--only whole|memory|parts|limit] [--repeats 31] [--json FILE]
 
 whole: operators, seconds of the capture, coverage (the share of the step attributed), the unscaled sum of
-in-context times against the separate whole step, the scaled prediction against another run, half of it before
-the profile and half after. memory: saved bytes against torch's MemTracker. parts, which decides the cuts: eight
-models cut at five random places each, every part run alone against the profile's forward, backward and saved
-bytes. limit: times under a memory limit of a quarter of the model's own state against unlimited ones, the two
-measured in turn. Times want a quiet machine; bytes and coverage hardly do.
+in-context times against the separate whole step, the scaled prediction against another run in another process.
+memory: saved bytes against torch's MemTracker. parts, which decides the cuts: eight models cut at five random
+places each, every part run alone against the profile's forward, backward and saved bytes. limit: times under a
+memory limit of a quarter of the model's own state against unlimited ones. Profile and other run take turns of
+fractions of a second on one core. Times want a quiet machine; bytes and coverage hardly do.
 """
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.profiler_checks import another_run_ns, part_errors, tracked_bytes
+from benchmarks.profiler_checks import part_errors, profile_beside, stepper, tracked_bytes
 from costmodel import zoo
 from costmodel.profiling.capture import capture
 from costmodel.profiling.clock import clock_for
@@ -35,8 +36,6 @@ from costmodel.profiling.run import profile
 NUM_CUTS = 5
 PARTS_MODELS = ("mmt", "gpt", "llama", "clip", "vit", "t5", "unet3d", "resnet50")
 LIMIT_MODELS = ("gpt", "llama", "vit", "moe")
-NUM_LIMITED = 3
-"""Profiles with and without the limit, in turn."""
 
 Row = Mapping[str, Any]
 
@@ -60,17 +59,14 @@ def whole(name: str, settings: Settings) -> Row:
     start = time.perf_counter()
     captured = capture(model)
     capture_s = time.perf_counter() - start
-    half = -(-settings.repeats // 2)
-    again = another_run_ns(captured, model, clock, half)
-    found = profile(options)
-    again += another_run_ns(captured, model, clock, half)
+    found, again_ns = profile_beside(options, stepper(captured, model, clock))
     unscaled: Any = found.extra["unscaled"]
     return {
         "operators": len(found.graph.operators),
         "capture_s": round(capture_s, 2),
         "coverage": unscaled["coverage"][0],
         "sum_error": round(unscaled["sum_ns"][0] / unscaled["step_ns"][0] - 1, 4),
-        "prediction_error": round(found.whole.step_ns[0] / median(again) - 1, 4),
+        "prediction_error": round(found.whole.step_ns[0] / again_ns - 1, 4),
     }
 
 
@@ -103,16 +99,18 @@ def parts(name: str, settings: Settings) -> Row:
 def limit(name: str, settings: Settings) -> Row:
     """Hold the step's time under a memory limit of a quarter of the model's state against the unlimited one."""
     free = settings.options(name)
-    graph = counted_graph(capture(load_model(free.model, settings.batch)), (settings.batch,))
-    limited = replace(free, memory_limit_bytes=state_bytes(graph, settings.batch) // 4)
-    pairs = [(profile(free), profile(limited)) for _ in range(NUM_LIMITED)]
-    whole_ns, pieces_ns = (median(found.whole.step_ns[0] for found in column) for column in zip(*pairs, strict=True))
-    blocks: Any = pairs[0][1].extra["in_blocks"]
+    model = load_model(free.model, settings.batch)
+    captured = capture(model)
+    limit_bytes = state_bytes(counted_graph(captured, (settings.batch,)), settings.batch) // 4
+    limited = replace(free, memory_limit_bytes=limit_bytes)
+    step_ns = stepper(captured, model, clock_for(torch.device("cpu")))
+    (whole, pace_then), (pieces, pace_now) = profile_beside(free, step_ns), profile_beside(limited, step_ns)
+    blocks: Any = pieces.extra["in_blocks"]
     return {
-        "limit_mib": round(limited.memory_limit_bytes / 2**20, 1),
+        "limit_mib": round(limit_bytes / 2**20, 1),
         "blocks": blocks["blocks"],
         "distinct": blocks["distinct"],
-        "limit_error": round(pieces_ns / whole_ns - 1, 4),
+        "limit_error": round(pieces.whole.step_ns[0] / pace_now / (whole.whole.step_ns[0] / pace_then) - 1, 4),
     }
 
 
@@ -199,11 +197,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", metavar="LIST", default="", help="names separated by commas; default: each table's")
     parser.add_argument("--only", choices=TABLES, help="one table")
     parser.add_argument("--batch", type=int, default=4, help="micro-batch size (default %(default)s)")
-    parser.add_argument("--repeats", type=int, default=9, help="timed rounds (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=31, help="timed rounds (default %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write all figures")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     keep_freed_memory()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     models = [name for name in args.models.split(",") if name]
     if unknown := sorted(set(models) - set(zoo.NAMES)):
         parser.error(f"the zoo has no {', '.join(unknown)}; it has {', '.join(zoo.NAMES)}")

@@ -1,11 +1,17 @@
 """What profiles are held against: whole steps run separately, torch's MemTracker, and parts of models run alone.
 
-Times are CPU time of the one thread, so that other work on the machine shows little. Leaves out the table
-(`benchmarks.profiler`).
+Times are CPU time of the one thread, so that other work on the machine shows little; and what is compared is measured
+in turn within fractions of a second, because the pace of a shared machine drifts by more than what is asked here.
+Leaves out the table (`benchmarks.profiler`).
 """
 
-from collections.abc import Iterable, Mapping
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from random import Random
 from statistics import median
 from typing import Any
@@ -18,8 +24,15 @@ from costmodel.profile import Profile
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.clock import Clock
+from costmodel.profiling.options import Options
 from costmodel.profiling.parts import Part, extract
+from costmodel.profiling.run import profile
 from costmodel.profiling.timing import time_whole
+
+UNTIMED = 2
+"""Runs before each timed one, whose caches the work that ran before has left cold."""
+
+SECONDS_BETWEEN_STEPS = 0.15
 
 SMALLEST_SHARE = 0.02
 """Parts of less than this share of the step (of what is saved) are left out: there marks and calls are the time."""
@@ -39,12 +52,38 @@ class PartError:
         return tuple(abs(e) for e in (self.forward, self.backward, self.saved) if e is not None)
 
 
-def another_run_ns(captured: Capture, model: TrainingModel, clock: Clock, repeats: int) -> list[int]:
-    """Return times of whole steps without instruments, after three that warm up."""
-    whole = extract(captured, captured.operators)
-    spans = [time_whole(whole, model, clock) for _ in range(repeats + 3)][3:]
-    model.module.zero_grad(set_to_none=True)
-    return [span.forward_ns + span.backward_ns for span in spans]
+def profile_beside(options: Options, step_ns: Callable[[], int]) -> tuple[Profile, float]:
+    """Profile in a process of its own, halted now and then for a step here; return the median of these steps too."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("forkserver").Process(target=_send_profile, args=(there, options))
+    child.start()
+    there.close()
+    steps = []
+    try:
+        while not here.poll(SECONDS_BETWEEN_STEPS):
+            os.kill(child.pid or 0, signal.SIGSTOP)
+            steps.append(step_ns())
+            os.kill(child.pid or 0, signal.SIGCONT)
+        return here.recv(), median(steps)
+    finally:
+        child.kill()
+        child.join()
+
+
+def _send_profile(there: Connection, options: Options) -> None:
+    there.send(profile(options))
+
+
+def stepper(captured: Capture, model: TrainingModel, clock: Clock) -> Callable[[], int]:
+    """Return what runs whole steps without instruments and times the last of them."""
+    return partial(_warm_step_ns, extract(captured, captured.operators), model, clock)
+
+
+def _warm_step_ns(whole: Part, model: TrainingModel, clock: Clock) -> int:
+    for _ in range(UNTIMED):
+        time_whole(whole, model, clock)
+    span = time_whole(whole, model, clock)
+    return span.forward_ns + span.backward_ns
 
 
 def union_bytes(graph: OperatorGraph, names: Iterable[str], microbatch_size: int) -> int:
@@ -71,27 +110,24 @@ def tracked_bytes(model: TrainingModel) -> int:
 def part_errors(
     captured: Capture, model: TrainingModel, found: Profile, clock: Clock, repeats: int, num_cuts: int, seed: int
 ) -> list[PartError]:
-    """Cut the model at random places and run every part by itself, all parts in turn, round by round.
+    """Cut the model at random places and run every part alone, as a rank does that has nothing else.
 
-    Every round runs the whole step too: the profile's times are first brought to the machine's pace of that moment,
-    because the clock of a shared machine drifts by more than what is asked here.
+    Every round runs the whole step too: the profile's times are first brought to the machine's pace of that moment.
     """
     dice = Random(seed)  # noqa: S311 - no secrets
     names = captured.operators
     cuts = sorted(dice.sample(range(1, len(names)), min(num_cuts, len(names) - 1)))
-    bounds = zip((0, *cuts), (*cuts, len(names)), strict=True)
-    stages = [names[i:j] for i, j in bounds]
+    stages = [names[i:j] for i, j in zip((0, *cuts), (*cuts, len(names)), strict=True)]
     parts = [_part(captured, stage) for stage in stages]
-    whole = extract(captured, names)
+    step_ns = stepper(captured, model, clock)
     rounds, steps = [], []
-    for _ in range(repeats + 2):
+    for _ in range(repeats):
+        steps.append(step_ns())
         rounds.append(_round(parts, captured, model, clock))
-        step = time_whole(whole, model, clock)
-        steps.append(step.forward_ns + step.backward_ns)
-    pace = median(steps[2:]) / found.whole.step_ns[0]
+    pace = median(steps) / found.whole.step_ns[0]
     kept = _kept(parts, captured, model)
     return [
-        _error(part, stages[i], found, pace, model, [spans[i] for spans in rounds[2:]], kept[i])
+        _error(part, stages[i], found, pace, model, [spans[i] for spans in rounds], kept[i])
         for i, part in enumerate(parts)
     ]
 
@@ -132,22 +168,33 @@ def _relative(predicted: float, measured: float, whole: float) -> float | None:
 
 
 def _round(parts: list[Part], captured: Capture, model: TrainingModel, clock: Clock) -> list[tuple[int, int]]:
-    """Run every part forward and backward once; return their times."""
+    """Run every part forward and backward a few times by itself; return the times of the last."""
     known: dict[str, Any] = dict(captured.bind(model))
     spans = []
     for part in parts:
-        values = _inputs(part, known)
-        start = clock.mark()
-        results = part(values, model.targets)
-        middle = clock.mark()
+        for _ in range(UNTIMED):
+            _run(part, known, model, clock)
+        results, *span = _run(part, known, model, clock)
         known.update(results)
-        ends = [value for value in results.values() if value.requires_grad]
-        gradients = [torch.ones_like(value) for value in ends]
-        again = clock.mark()
-        if ends:
-            torch.autograd.backward(ends, gradients)
-        spans.append((clock.span_ns(start, middle), clock.span_ns(again, clock.mark())))
+        spans.append((span[0], span[1]))
     return spans
+
+
+def _run(
+    part: Part, known: Mapping[str, Any], model: TrainingModel, clock: Clock
+) -> tuple[dict[str, torch.Tensor], int, int]:
+    values = _inputs(part, known)
+    start = clock.mark()
+    results = part(values, model.targets)
+    middle = clock.mark()
+    ends = [value for value in results.values() if value.requires_grad]
+    gradients = [torch.ones_like(value) for value in ends]
+    again = clock.mark()
+    if ends:
+        torch.autograd.backward(ends, gradients)
+    end = clock.mark()
+    clock.wait()
+    return results, clock.span_ns(start, middle), clock.span_ns(again, end)
 
 
 def _inputs(part: Part, known: Mapping[str, Any]) -> dict[str, Any]:
