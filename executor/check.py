@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from costmodel.profiling.batches import TrainingModel, split_batch
-from executor.worker import StepLoss, Worker
+from executor.losses import StepLoss
+from executor.worker import Worker
 
 LIMIT = 1e-5
 """Largest gradient error that passes."""

@@ -18,11 +18,12 @@ from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture, capture
 from costmodel.profiling.heap import keep_freed_memory
 from executor.feed import as_arguments
+from executor.losses import StepLoss
 from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
 from executor.optimizer import MakeOptimizer
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import Watch
-from executor.worker import StepLoss, Worker
+from executor.worker import Worker
 from planner.plan import Plan, read_plan
 
 _NEVER = timedelta(days=7)

@@ -6,21 +6,19 @@ another; `connect` then makes groups in one fixed order on every rank. Leaves ou
 """
 
 import time
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from costmodel.costs import at
 from costmodel.profiling.batches import TARGETS
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.shapes import fetch
 from costmodel.profiling.split import Queue, split_part
 from executor.feed import Feed
+from executor.losses import StepLoss, own_loss, summed_loss
 from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
+from executor.planned import planned_times
 from executor.program import Instruction, Program
 from executor.reduction import Reduction
 from executor.stage import Stage
@@ -32,15 +30,6 @@ from simulator.actions import SENDS, Action, Kind, parse_action
 
 RawSpan = tuple[Action, str, int, int]
 """Action, stream, start and end on this rank's clock in ns."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepLoss:
-    """Sum and weight of the losses that one rank saw in a step; the step's loss is total sum / total weight."""
-
-    total: float
-    weight: float
-    weighted: bool
 
 
 class Worker:
@@ -70,7 +59,6 @@ class Worker:
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
-        self._recomputed = frozenset(action for action in self.order if action.kind is Kind.R)
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
@@ -105,7 +93,7 @@ class Worker:
             self._optimize,
             self.plan.batch.num_microbatches,
         )
-        self._instructions = self.program.bind(self.order, self._planned_ns)
+        self._instructions = self.program.bind(self.order, planned_times(self.plan, self.order))
 
     def step(self) -> StepLoss:
         """Run the loaded batch through the plan; gradients are this step's alone, in ``.grad``."""
@@ -161,7 +149,7 @@ class Worker:
         """Complete the gradients: sums over ranks, and the division by a total weight."""
         self._closed = True
         self.reduction.finish()
-        self.loss = self._own_loss()
+        self.loss = own_loss(self.stages.values())
         if self._weighted is not False and len(self.plan.orders) > 1:
             start = time.perf_counter_ns()
             self.loss = self.total_loss()
@@ -188,23 +176,8 @@ class Worker:
 
     def total_loss(self) -> StepLoss:
         """Return the last step's loss over all ranks; collective."""
-        own = self._own_loss()
-        values = torch.tensor([own.total, own.weight if own.weighted else 0.0, own.weighted], dtype=torch.float64)
-        if len(self.plan.orders) > 1:
-            dist.all_reduce(values)
-        total, weight, weighted = values.tolist()
-        return StepLoss(total, weight if weighted else 1.0, weighted > 0)
-
-    def _own_loss(self) -> StepLoss:
-        total = weight = 0.0
-        weighted = False
-        for stage in self.stages.values():
-            for loss, own in stage.losses:
-                share = stage.multiple / stage.num_microbatches if own is None else 1.0
-                total += float(loss) * share
-                weighted = own is not None
-                weight += 0.0 if own is None else float(own)
-        return StepLoss(total, weight if weighted else 1.0, weighted)
+        own = own_loss(self.stages.values())
+        return summed_loss(own) if len(self.plan.orders) > 1 else own
 
     def _stage(self, index: int) -> Stage:
         planned = self.plan.stages[index]
@@ -277,25 +250,6 @@ class Worker:
             for action in sends
             if action.kind in SENDS
         }
-
-    def _planned_ns(self, action: Action) -> int:
-        """Return how long the plan says that a compute action takes."""
-        stage = self.plan.stages[action.stage]
-        if action.kind is Kind.OPT:
-            return stage.cost.optimizer_ns
-        if action.kind is Kind.REDUCE:
-            return stage.cost.reduce_ns
-        parts: Any = {
-            Kind.F: ("forward_ns",),
-            Kind.R: ("recompute_ns",),
-            Kind.I: ("recompute_ns", "backward_input_ns"),
-            Kind.W: ("backward_weight_ns",),
-            Kind.B: ("recompute_ns", "backward_input_ns", "backward_weight_ns"),
-        }.get(action.kind, ())
-        if Action(Kind.R, action.stage, action.microbatch) in self._recomputed and action.kind is not Kind.R:
-            parts = [name for name in parts if name != "recompute_ns"]
-        index = action.microbatch // stage.microbatch_multiple
-        return sum(at(getattr(stage.cost, name), index) for name in parts)
 
 
 def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,43 @@
+"""The loss of a step: each rank's share of it, and their sum.
+
+A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are summed and divided at the end. Leaves
+out gradients, which `stage` scales in the same way.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from executor.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoss:
+    """Sum and weight of the losses that one rank saw in a step; the step's loss is total sum / total weight."""
+
+    total: float
+    weight: float
+    weighted: bool
+
+
+def own_loss(stages: Iterable[Stage]) -> StepLoss:
+    """Return what the stages of one rank have seen in the last step."""
+    total = weight = 0.0
+    weighted = False
+    for stage in stages:
+        for loss, own in stage.losses:
+            share = stage.multiple / stage.num_microbatches if own is None else 1.0
+            total += float(loss) * share
+            weighted = own is not None
+            weight += 0.0 if own is None else float(own)
+    return StepLoss(total, weight if weighted else 1.0, weighted)
+
+
+def summed_loss(own: StepLoss) -> StepLoss:
+    """Return the sum of all ranks' losses; collective."""
+    values = torch.tensor([own.total, own.weight if own.weighted else 0.0, own.weighted], dtype=torch.float64)
+    dist.all_reduce(values)
+    total, weight, weighted = values.tolist()
+    return StepLoss(total, weight if weighted else 1.0, weighted > 0)
