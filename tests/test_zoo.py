@@ -10,7 +10,7 @@ import torch
 from costmodel import zoo
 from costmodel.errors import UsageError
 from costmodel.profiling.capture import capture, operator_graph
-from costmodel.profiling.models import load_model
+from costmodel.profiling.models import load_model, move
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +137,31 @@ def test_an_unknown_zoo_name_lists_the_known_ones(spec):
 def test_the_register_imports_no_torch():
     script = "import sys, costmodel.zoo as z; z.locate('zoo:mmt:small'); print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "False"
+
+
+@pytest.mark.parametrize("name", ["llama", "llama3", "moe", "yolo", "mmt"])
+def test_a_small_model_trains_in_bfloat16_as_in_float32(name):
+    losses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = move(load_model(f"zoo:{name}:small", 2), "cpu", dtype)
+        loss, _ = model.evaluate(model.module(*model.args, **model.kwargs), model.targets)
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+def test_an_expert_seats_more_than_256_tokens_in_bfloat16():
+    from costmodel.zoo.moe import Experts
+
+    torch.manual_seed(0)
+    experts = Experts(8, 8, num_experts=1, num_chosen=1, slack=1.0)
+    x = torch.randn(1, 600, 8)
+    wide, narrow = experts(x), experts.bfloat16()(x.bfloat16())
+    assert (narrow.float() - wide).abs().max() < 0.02 * wide.abs().max()
+
+
+def test_the_llama3_stack_has_the_shape_of_llama_3_8b():
+    model, (tokens,), *_ = on_meta("llama", "build_llama3")
+    layer = sum(p.numel() for p in model.layers[0].parameters())
+    assert (len(model.layers), layer, tuple(tokens.shape)) == (8, 218_112_000, (1, 4096))
+    assert model.tokens.weight.shape == model.head.weight.shape == (128256, 4096)

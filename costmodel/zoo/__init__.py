@@ -11,6 +11,7 @@ _BUILDERS = {
     "dlrm": "dlrm:build",
     "dlrm26": "dlrm:build_26",
     "llama": "llama:build",
+    "llama3": "llama:build_llama3",
     "moe": "moe:build",
     "clip": "clip:build",
     "vlm": "vlm:build",

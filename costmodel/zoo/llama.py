@@ -15,12 +15,12 @@ from costmodel.zoo.gpt import next_token_loss
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
 
-def rotary_tables(sequence: int, head_size: int, device: torch.device) -> Rotary:
-    """Return cosine and sine, each (sequence, head size)."""
+def rotary_tables(sequence: int, head_size: int, device: torch.device, dtype: torch.dtype) -> Rotary:
+    """Return cosine and sine, each (sequence, head size), computed in fp32 and given in `dtype`."""
     exponent = torch.arange(0, head_size, 2, device=device) / head_size
     angles = torch.outer(torch.arange(sequence, device=device).float(), 10000.0**-exponent)
     angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos(), angles.sin()
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: torch.Tensor, tables: Rotary) -> torch.Tensor:
@@ -103,8 +103,8 @@ class Llama(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Map token ids to next-token logits."""
-        tables = rotary_tables(tokens.shape[1], self.head_size, tokens.device)
         x = self.tokens(tokens)
+        tables = rotary_tables(tokens.shape[1], self.head_size, tokens.device, x.dtype)
         for layer in self.layers:
             x = layer(x, tables)
         logits: torch.Tensor = self.head(self.norm(x))
@@ -129,6 +129,16 @@ def build(
     model = Llama(vocabulary, hidden, num_layers, num_heads, num_kv_heads, lambda: GatedFeedForward(hidden, ffn))
     tokens = torch.randint(vocabulary, (batch, sequence))
     return model, (tokens,), tokens, next_token_loss
+
+
+def build_llama3(batch: int = 1, num_layers: int = 8, sequence: int = 4096) -> Example:
+    """Return eight layers of Llama-3-8B's shape with its embedding and head: what one GPU trains whole."""
+    return build(batch, 128256, 4096, 14336, num_layers, num_heads=32, num_kv_heads=8, sequence=sequence)
+
+
+def build_llama3_small(batch: int = 4) -> Example:
+    """Two layers, hidden 128, eight query heads on two key-value heads, sequence 64."""
+    return build(batch, 512, 128, 448, num_layers=2, num_heads=8, num_kv_heads=2, sequence=64)
 
 
 def build_small(batch: int = 4) -> Example:

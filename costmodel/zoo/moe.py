@@ -28,7 +28,8 @@ class Experts(nn.Module):
         capacity = math.ceil(x.shape[1] * self.num_chosen / self.num_experts * self.slack)
         weight, expert = self.router(x).softmax(dim=-1).topk(self.num_chosen, dim=-1)
         weight = weight / weight.sum(dim=-1, keepdim=True)
-        chosen = (expert.unsqueeze(-1) == torch.arange(self.num_experts, device=x.device)).to(x.dtype)
+        chosen = expert.unsqueeze(-1) == torch.arange(self.num_experts, device=x.device)
+        # Seats are whole numbers: 16-bit floats would give two tokens one seat from 257 on.
         taken, gates = chosen.sum(dim=2), (chosen * weight.unsqueeze(-1)).sum(dim=2)
         seat = (taken.cumsum(dim=1) - 1) * taken + (taken - 1)  # -1 for who is not sent there
         seats = torch.arange(capacity, device=x.device)
