@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from costmodel.graph import LOSS
 from costmodel.profiling.parts import LOSS_WEIGHT, Part
 from costmodel.profiling.split import Queue, WeightHalf
+from executor.randomness import RandomState, random_state, set_random_state
 from executor.wiring import Wire
 
 Gradients = dict[str, torch.Tensor]
@@ -26,7 +27,7 @@ class Running:
     """What a stage keeps of one micro-batch group from its forward until its backward."""
 
     leaves: dict[str, torch.Tensor]
-    random_state: torch.Tensor | None = None
+    random_state: RandomState | None = None
     recorded: bool = True
     roots: dict[str, GradientEdge] = field(default_factory=dict)
     loss: torch.Tensor | None = None
@@ -56,6 +57,8 @@ class Stage:
         Where a split part leaves its weight halves.
     buffers : tuple of torch.Tensor
         Those that the part reads, and perhaps updates.
+    device : torch.device
+        Where it computes.
     losses : list of (loss, weight or None)
         Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
     """
@@ -71,6 +74,7 @@ class Stage:
     recomputes: bool = False
     queue: Queue | None = None
     buffers: tuple[torch.Tensor, ...] = ()
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     weight_halves: dict[int, list[WeightHalf]] = field(default_factory=dict)
@@ -82,7 +86,7 @@ class Stage:
         """
         running = Running(self._leaves(received), recorded=self.trains and not self.recomputes)
         if self.recomputes:
-            running.random_state = torch.get_rng_state()
+            running.random_state = random_state(self.device)
         result = self._run(first, running)
         if self.part.has_loss:
             loss, weight = result[LOSS], result.get(LOSS_WEIGHT)
@@ -100,10 +104,10 @@ class Stage:
         if running.recorded or running.random_state is None:
             return
         running.recorded = True
-        later, kept = torch.get_rng_state(), [buffer.clone() for buffer in self.buffers]
-        torch.set_rng_state(running.random_state)
+        later, kept = random_state(self.device), [buffer.clone() for buffer in self.buffers]
+        set_random_state(running.random_state, self.device)
         self._run(first, running)
-        torch.set_rng_state(later)
+        set_random_state(later, self.device)
         for buffer, value in zip(self.buffers, kept, strict=True):
             buffer.data.copy_(value)  # past autograd, which has saved what it needs
 

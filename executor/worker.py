@@ -16,6 +16,7 @@ from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.shapes import fetch
 from costmodel.profiling.split import Queue, split_part
 from executor.feed import Feed
+from executor.holding import held_tensors, keep_only
 from executor.losses import StepLoss, own_loss, summed_loss
 from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
 from executor.planned import planned_times
@@ -46,6 +47,8 @@ class Worker:
         Parameters -> optimizer, for the plan's OPT; default: the plan's own.
     emulate : bool
         Hold each action for its planned time.
+    keeps_model : bool
+        Whether parameters that this rank does not need stay as they are; else they are emptied.
     """
 
     def __init__(
@@ -56,13 +59,16 @@ class Worker:
         device: torch.device,
         optimizer: MakeOptimizer | None = None,
         emulate: bool = False,
+        keeps_model: bool = True,
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
-        self.read = {s: stage.part.parameters for s, stage in self.stages.items()}
+        self.held, self.unread = held_tensors(plan, capture, rank)
+        if not keeps_model:
+            keep_only(capture, self.held, self.unread, device)
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         self.spans: list[RawSpan] = []
@@ -197,6 +203,7 @@ class Worker:
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
             buffers=self._buffers(part),
+            device=self.device,
         )
 
     def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:

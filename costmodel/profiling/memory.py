@@ -5,7 +5,7 @@ raw inputs are not counted: they are there before the step. Leaves out kernels' 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,14 @@ from costmodel.profiling.batches import TrainingModel, take
 from costmodel.profiling.capture import Capture, operator_graph
 from costmodel.profiling.flash import ATTENTION, attend, attention_flop
 from costmodel.profiling.walk import Walk
+
+_FUSED_ATTENTION = tuple(
+    getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention") for kernel in ("flash", "efficient", "cudnn")
+)
+
+
+def _nothing(*_: object, **__: object) -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class _Observer:
         self.saved: dict[str, dict[int, int]] = {}
         self.storages: dict[str, int] = {}
         self.flop: dict[str, int] = {}
-        self.counter = FlopCounterMode(display=False)
+        self.counter = FlopCounterMode(display=False, custom_mapping=dict.fromkeys(_FUSED_ATTENTION, _nothing))
         module = walk.capture.model.module
         fixed = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((piece.args, dict(piece.kwargs)))]
         self.fixed = {t.untyped_storage()._cdata for t in fixed if isinstance(t, torch.Tensor)}
@@ -69,7 +77,7 @@ class _Observer:
         with self._belonging_to(owner):
             flop = self.flop.get(owner, 0)
             value = attend(args, kwargs) if target is ATTENTION and args[0].is_meta else target(*args, **kwargs)
-        if target is ATTENTION:  # torch's counter knows few of its kernels
+        if target is ATTENTION:  # torch's counter knows few of its kernels, and in some versions no grouped heads
             self.flop[owner] = flop + attention_flop(args)
         if isinstance(value, torch.Tensor) and node.name in self.walk.capture.flows:
             self.storages[node.name] = self._id(value.untyped_storage())
@@ -94,6 +102,12 @@ class _Observer:
         if storage._cdata not in self.ids:
             self.held.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]
         return self.ids.setdefault(storage._cdata, len(self.ids))
+
+
+class _NoModules(nullcontext[None]):
+    """Stands for the counter's hooks into modules, which fail inside the branches of torch.cond and scan."""
+
+    parents = ("Global",)
 
 
 def _total(counter: FlopCounterMode) -> int:
