@@ -1,20 +1,55 @@
-"""What this machine's device is called and how much memory it has."""
+"""What this machine's device is called, how much memory it has, and which device of the catalogue that is."""
 
 import os
 import platform
+import re
 from pathlib import Path
 
 import torch
 
 from costmodel.profile import Device
 
+_CATALOGUE = (
+    (r"V100-SXM2-16GB", 16, "v100-sxm2-16"),
+    (r"V100-SXM3-32GB", 32, "v100-sxm3-32"),
+    (r"A100-SXM4-40GB", 40, "a100-sxm-40"),
+    (r"A100-SXM4-80GB", 80, "a100-sxm-80"),
+    (r"A100 80GB PCIe", 80, "a100-pcie-80"),
+    (r"H100 80GB HBM3", 80, "h100-sxm-80"),
+    (r"H100 PCIe", 80, "h100-pcie-80"),
+    (r"H200", 141, "h200-sxm-141"),
+    (r"GH200.*96GB", 96, "gh200-96"),
+    (r"B200", 180, "b200-sxm-180"),
+    (r"L40S", 48, "l40s-48"),
+    (r"GeForce RTX 4090", 24, "rtx4090-24"),
+    (r"GeForce RTX 5090", 32, "rtx5090-32"),
+    (r"A10G", 24, "a10g-24"),
+    (r"L4", 24, "l4-24"),
+)
+"""The driver's name of a device, its nominal memory in GB, its id in the catalogue."""
+
+_LEAST, _MOST = 0.85, 1.10
+"""Share of the nominal memory (in 10^9 bytes) that the driver reports: some keep a part back, some count in GiB."""
+
 
 def describe_device(device: torch.device) -> Device:
     """Return type, name and memory of a device; a CPU's memory is the machine's."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        return Device("cuda", properties.name, properties.total_memory)
+        name, size = properties.name, properties.total_memory
+        return Device("cuda", name, size, catalogue_id(name, size))
     return Device("cpu", _processor(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def catalogue_id(name: str, memory_bytes: int) -> str:
+    """Return the id of the catalogue's device of this name and memory, "" for a device that it does not have.
+
+    A part of a device, as NVIDIA's MIG makes them, has the name with less memory: it is none of the catalogue's.
+    """
+    for pattern, gigabytes, found in _CATALOGUE:
+        if re.search(rf"(?<!\w){pattern}(?!\w)", name) and _LEAST <= memory_bytes / (gigabytes * 1e9) <= _MOST:
+            return found
+    return ""
 
 
 def _processor() -> str:
