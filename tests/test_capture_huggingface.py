@@ -80,3 +80,12 @@ def test_other_kinds_are_captured_unchanged_with_their_own_loss(name):
     model = load_model(f"tests.hugging_face_models:{name}", 4)
     captured = capture(model)
     torch.testing.assert_close(loss_of(model, captured), model.loss(model.module(**model.kwargs)))
+
+
+def test_a_model_that_cannot_do_without_its_mask_keeps_it():
+    config = transformers.FalconConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=4)
+    tokens = torch.randint(64, (4, 8))
+    inputs = {"input_ids": tokens, "labels": tokens}
+    module = transformers.FalconForCausalLM(config).train()
+    model = TrainingModel("falcon", module, (), inputs, None, False, lambda output: output.loss, {}, 4)
+    torch.testing.assert_close(loss_of(model, capture(model)), module(**inputs).loss)

@@ -1,16 +1,18 @@
 """Any split of a model into parts computes the loss and gradients of the whole model, exactly."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.profiling.batches import TrainingModel, split_batch
 from costmodel.profiling.capture import capture, operator_graph
+from costmodel.profiling.memory import counted_graph
 from costmodel.profiling.models import load_model
 from costmodel.profiling.parts import extract
 
@@ -194,7 +196,51 @@ class Routed(nn.Module):
         return out
 
 
+class Checkpointed(nn.Module):
+    """Blocks under a reentrant checkpoint: their forward runs without gradient, a second one with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x):
+        h = self.first(x)
+        for block in self.blocks:
+            h = h + torch.tanh(checkpoint(block, h, use_reentrant=True))
+        return h
+
+
+@dataclass
+class Answer:
+    out: torch.Tensor
+    extra: torch.Tensor | None = None
+
+
+class Answering(nn.Module):
+    """Returns a dataclass that nobody registered."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.first(x)
+        return Answer(self.second(h), h)
+
+
+class Conditional(nn.Module):
+    """A branch on values that torch.cond keeps in the program."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.third(torch.cond(x.sum() > 0, self.first.forward, self.second.forward, (x,)))
+
+
 def squared(output, targets=None):
+    output = output.out if isinstance(output, Answer) else output
     output = output["out"] if isinstance(output, dict) else output
     return (output.float() ** 2).mean() if targets is None else F.mse_loss(output, targets)
 
@@ -234,6 +280,8 @@ def own_models():
         "bags": bags_model(),
         "sequence-first": replace(model_of(SequenceFirst(), torch.randn(5, 4, 16)), split={0: 1}, batch=4),
         "mixture": model_of(Routed(), torch.randn(4, 8)),
+        "checkpointed": model_of(Checkpointed(), torch.randn(4, 8)),
+        "dataclass": model_of(Answering(), torch.randn(4, 8)),
     }
 
 
@@ -399,3 +447,9 @@ def test_frozen_operators_are_not_trainable():
         "linear_1": False,
         "linear_2": True,
     }
+
+
+def test_the_branches_of_a_torch_cond_are_one_operator_whose_operations_and_saved_values_are_counted():
+    graph = counted_graph(capture(model_of(Conditional(), torch.ones(4, 8))), (2, 4))
+    assert [(o.kind, o.flop, len(o.parameters)) for o in graph.operators[:2]] == [("cond", 128, 4), ("linear", 128, 2)]
+    assert graph.operators[0].saved

@@ -109,6 +109,44 @@ def test_a_model_that_export_takes_is_not_plan_only():
     assert captured.program.plan_only == ""
 
 
+class Chosen(nn.Linear):
+    """Only the rows that a mask of values chooses; export takes it, nobody knows the size before it has run."""
+
+    def forward(self, x):
+        return super().forward(x[x[:, 0] > -100])
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * x.abs().max().item()
+
+
+@pytest.mark.parametrize("kind", [Chosen, Scaled])
+def test_sizes_and_numbers_that_are_read_from_values_make_a_model_plan_only_and_are_named_with_their_place(kind):
+    model = model_with(lambda out: out.square().mean(), module=kind(6, 6))
+    with pytest.raises(
+        InvalidInput, match=r"read from tensor values by (index|item) .* at test_profiling_plan_only.py:"
+    ):
+        capture(model)
+    assert capture(model, 4, plan_only=True).static_batch == 4
+
+
+class Wrapped:
+    def __init__(self, value):
+        self.value = value
+
+
+class Wrapping(nn.Linear):
+    def forward(self, x):
+        return Wrapped(super().forward(x))
+
+
+def test_an_output_in_which_no_tensors_are_found_is_refused_with_what_to_return():
+    model = model_with(lambda out: out.value.square().mean(), module=Wrapping(6, 6))
+    with pytest.raises(InvalidInput, match="returns an object of type Wrapped; return tensors in tuples"):
+        capture(model, 4, plan_only=True)
+
+
 def contrastive(scores):
     return nn.functional.cross_entropy(scores @ scores.t(), torch.arange(len(scores)))
 

@@ -2,8 +2,9 @@
 
 torch.export traces into their forward and drops their own backward: a straight-through estimator would
 silently get other gradients. While a model is exported each call therefore becomes one node that
-calls the function itself. Leaves out torch's own functions, and functions that no fake tensor can run
-(hand-written kernels): those torch.export refuses.
+calls the function itself. What a reentrant checkpoint recomputes is traced as if it were kept: recompute is the
+plan's to decide. Leaves out torch's other functions, and functions that no fake tensor can run (hand-written
+kernels): those torch.export refuses.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointFunction
 
 
 class OpaqueFunction(HigherOrderOperator):
@@ -67,6 +69,8 @@ def replacing_apply(replacement: Callable[..., Any]) -> Iterator[None]:
 
     def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
         original = partial(_APPLY.__func__, function)
+        if function is CheckpointFunction:
+            return _unchecked(*args)
         if function.__module__.partition(".")[0] == "torch":
             return original(*args, **kwargs)
         return replacement(function, original, args, kwargs)
@@ -76,3 +80,10 @@ def replacing_apply(replacement: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         torch.autograd.Function.apply = _APPLY  # type: ignore[method-assign]
+
+
+def _unchecked(run: Callable[..., Any], _: bool, *args: Any) -> Any:
+    """Call what a checkpoint wraps; without gradient where none of its inputs has one, as the checkpoint does."""
+    flows = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
+    with torch.set_grad_enabled(flows and torch.is_grad_enabled()):
+        return run(*args)

@@ -16,7 +16,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from costmodel.profiling.batches import TrainingModel
+from costmodel.errors import InvalidInput
+from costmodel.profiling.batches import TrainingModel, describe
 from costmodel.profiling.custom_functions import OpaqueFunction, replacing_apply
 from costmodel.profiling.passes import CALL, mutated_arguments
 
@@ -25,12 +26,23 @@ def trace_eagerly(model: TrainingModel) -> tuple[fx.GraphModule, pytree.TreeSpec
     """Run the model's forward once and return it as a flat program with its output's structure.
 
     Gradients flow in the program where they flowed in the run; random numbers are drawn anew.
+
+    Raises
+    ------
+    InvalidInput
+        When the output holds something in which tensors are not found.
     """
     trace = _Trace(model)
     with trace.modules_noted(), replacing_apply(trace.apply), torch.enable_grad():
         with trace:
             output = model.module(*model.args, **model.kwargs)
         leaves, spec = pytree.tree_flatten(output)
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor | int | float | str | None):
+                raise InvalidInput(
+                    f"{model.name}: the model returns {describe(leaf)}; return tensors in tuples, lists, dicts or "
+                    "dataclasses, or register the type with torch.utils._pytree"
+                )
         trace.graph.output(tuple(trace.node_of(leaf) for leaf in leaves))
     return fx.GraphModule(trace.attributes, trace.graph), spec
 

@@ -5,17 +5,21 @@ nodes mean together: `passes` groups them into operators. Every process that cap
 function gets the same program, whatever its batch, because export always sees `CAPTURE_SAMPLES`.
 """
 
+import dataclasses
 import inspect
 import io
 import logging
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from costmodel.errors import InvalidInput
@@ -24,12 +28,14 @@ from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
 from costmodel.profiling.custom_functions import opaque_custom_functions
 from costmodel.profiling.eager import trace_eagerly
 from costmodel.profiling.models import explain, running
+from costmodel.profiling.passes import kind_of
 
 CAPTURE_SAMPLES = 2
 """Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
 
 
 _HINTS = (
+    ("(data-dependent)", "masks and torch.where keep shapes and numbers free of tensor values"),
     ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
     ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
     ("fake tensor", "a kernel of your own must be given a fake one with register_fake of torch's library module"),
@@ -89,7 +95,10 @@ class _ByLeaves(nn.Module):
 
     def forward(self, *leaves: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        return self.model(*args, **kwargs)
+        output = self.model(*args, **kwargs)
+        if dataclasses.is_dataclass(output) and type(output) not in pytree.SUPPORTED_NODES:
+            torch.export.register_dataclass(type(output))
+        return output
 
 
 def _export(model: TrainingModel, dynamic: bool) -> tuple[fx.GraphModule, pytree.TreeSpec]:
@@ -106,11 +115,38 @@ def _export(model: TrainingModel, dynamic: bool) -> tuple[fx.GraphModule, pytree
 
     with _quiet(), without_cache(model), opaque_custom_functions():
         with mask_free_attention(model) as changes:
+            module = _unless_refused(export) if changes else export()
+        if module is None or (changes and not agrees(model, module)):
             module = export()
-        if changes and not agrees(model, module):
-            module = export()
+    _check_numbers(module)
     assert module._out_spec is not None  # noqa: S101 - what export makes
     return module, module._out_spec
+
+
+def _unless_refused(export: Callable[[], fx.GraphModule]) -> fx.GraphModule | None:
+    """Return what export makes, None where it refuses: some models cannot do without the masks that they make."""
+    try:
+        return export()
+    except Exception:  # whatever it is, export says it again with the masks if it matters
+        return None
+
+
+def _check_numbers(module: fx.GraphModule) -> None:
+    """Refuse sizes and numbers that are read from tensors: no stage knows them before it has run.
+
+    Raises
+    ------
+    ValueError
+        Naming the first such call and its place in the user's code.
+    """
+    for node in module.graph.nodes:
+        values = pytree.tree_leaves(node.meta.get("val"))
+        if any(free_unbacked_symbols(v) for v in values if isinstance(v, torch.Tensor | torch.SymInt | torch.SymFloat)):
+            lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+            place = f" at {Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else ""
+            raise ValueError(
+                f"a size or number is read from tensor values by {kind_of([node])} (data-dependent){place}"
+            )
 
 
 def _flat(

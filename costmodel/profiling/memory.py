@@ -57,7 +57,8 @@ class _Observer:
         self.saved: dict[str, dict[int, int]] = {}
         self.storages: dict[str, int] = {}
         self.flop: dict[str, int] = {}
-        self.counter = FlopCounterMode(display=False, custom_mapping=dict.fromkeys(_FUSED_ATTENTION, _nothing))
+        self.counter: Any = FlopCounterMode(display=False, custom_mapping=dict.fromkeys(_FUSED_ATTENTION, _nothing))
+        self.counter.mod_tracker = _NoModules()
         module = walk.capture.model.module
         fixed = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((piece.args, dict(piece.kwargs)))]
         self.fixed = {t.untyped_storage()._cdata for t in fixed if isinstance(t, torch.Tensor)}
