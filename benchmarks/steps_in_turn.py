@@ -10,24 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.cluster import Host
+from costmodel.errors import UsageError
+from costmodel.whole import SplitRatios
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
+from planner.split_form import ordered
+from simulator.actions import Kind, parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
-from simulator.schedules import build_schedule
 from tests.rank_pool import RankPool
 
 
 def reordered(
     plan: Plan, schedule: str, ranks: Sequence[int] | None = None, num_microbatches: int | None = None
 ) -> Plan:
-    """Return the same stages under another schedule; if given on other ranks, one a stage, or with other batches."""
+    """Return the same stages under another schedule; if given on other ranks, one a stage, or with other batches.
+
+    Of a plan whose stages run whole backwards; a schedule that splits them makes them as dear as the profile says.
+    """
     places = tuple((rank,) for rank in ranks) if ranks else tuple(stage.ranks for stage in plan.stages)
     stages = tuple(replace(stage, ranks=place) for stage, place in zip(plan.stages, places, strict=True))
     count = num_microbatches or plan.batch.num_microbatches
     costs = replace(plan.costs(), ranks=places)
     texts = {text for order in plan.orders for text in order}
     reduces = [f"{stage}REDUCE" in texts for stage in range(len(stages))]
-    closed = close_step(build_schedule(schedule, costs, count), reduces, any(t.endswith("OPT") for t in texts))
+    order, costs = ordered(schedule, costs, count, split_ratios(plan))
+    stages = tuple(replace(stage, cost=cost) for stage, cost in zip(stages, costs.stages, strict=True))
+    closed = close_step(order, reduces, any(t.endswith("OPT") for t in texts))
     lowered = lower(closed, simulate(closed, costs))
     timeline = simulate(lowered, costs)
     memory, step_ns = timeline.peak_memory_bytes, timeline.step_time_ns
@@ -41,6 +49,15 @@ def reordered(
         prediction=Prediction(step_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
         search=SearchResult("baseline", step_ns, 0, "none", {}, step_ns),
     )
+
+
+def split_ratios(plan: Plan) -> SplitRatios:
+    """Return what a plan's stages take longer with a backward in two halves; refuse one whose stages have them."""
+    ratios = plan.provenance.get("split_ratios", {})
+    if ratios and any(parse_action(text).kind is Kind.I for order in plan.orders for text in order):
+        raise UsageError(f"the plan's {plan.schedule} splits backwards already; plan with whole ones")
+    assert isinstance(ratios, dict)
+    return SplitRatios(**ratios)
 
 
 def run_in_turn(plans: Sequence[Path], model: str, num_steps: int, emulate: bool = False) -> list[list[int]]:

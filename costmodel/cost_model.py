@@ -14,6 +14,7 @@ from costmodel.costs import StageCost
 from costmodel.errors import UsageError
 from costmodel.graph import Operator, Tensor
 from costmodel.profile import Profile
+from costmodel.whole import SplitRatios
 
 OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """Copies of each trainable parameter that the optimizer keeps, in the parameter's own precision."""
@@ -92,6 +93,11 @@ class CostModel:
     def backward_weight_ns(self) -> tuple[int, ...]:
         """Weight gradient of each operator, accumulation left out."""
         return tuple(self.at(times.backward_weight_ns) for times in self.profile.times)
+
+    @property
+    def split_ratios(self) -> SplitRatios:
+        """What F, and I with W, of a stage take longer where its backward is split."""
+        return self.profile.whole.split_at(self.profile.microbatch_sizes, self.microbatch_size)
 
     @cached_property
     def _trainable_bytes(self) -> int:

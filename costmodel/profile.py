@@ -4,7 +4,7 @@ Times are integer nanoseconds, one entry a micro-batch size. Leaves out how they
 `costmodel.profiling` measures them, importers read them from elsewhere.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.links import LINKS_KEYS, Links
+from costmodel.whole import Whole
 from costmodel.work import Work
 
 PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 1
@@ -36,21 +37,6 @@ class Device:
     name: str
     memory_bytes: int
     catalogue: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """What lives in no operator, measured on the whole model.
-
-    `step_ns` (one entry a micro-batch size) is a separate run of one forward and backward with the
-    loss; `accumulate_ns` is the time to add one micro-batch's gradients of all parameters to those
-    that are there; `optimizer_ns` one optimizer step over all parameters.
-    """
-
-    step_ns: tuple[int, ...]
-    loss_ns: int = 0
-    accumulate_ns: int = 0
-    optimizer_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,8 +84,7 @@ class Profile:
                 raise InvalidInput(
                     f"the tensor {tensor.name!r} needs {len(sizes)} entries in bytes, one a micro-batch size"
                 )
-        if len(self.whole.step_ns) != len(sizes):
-            raise InvalidInput(f"whole.step_ns needs {len(sizes)} entries, one a micro-batch size")
+        self.whole.check(len(sizes))
 
     @cached_property
     def times_of(self) -> Mapping[str, OperatorTimes]:
@@ -145,7 +130,7 @@ def read_profile(path: str | Path) -> Profile:
             top["dtype"].text(),
             top["microbatch_sizes"].integers(1),
             tuple(times for _, times in operators),
-            _whole(top["whole"]),
+            Whole.from_node(top["whole"]),
             Links.from_node(links.members(LINKS_KEYS)) if links is not None and links.entries() else None,
             _free(top.get("provenance")),
             _free(top.get("extra")),
@@ -187,12 +172,7 @@ def write_profile(path: str | Path, profile: Profile) -> None:
                 for p in graph.parameters
             ],
             "links": profile.links.to_json() if profile.links else {},
-            "whole": {
-                "step_ns": list(profile.whole.step_ns),
-                "loss_ns": profile.whole.loss_ns,
-                "accumulate_ns": profile.whole.accumulate_ns,
-                "optimizer_ns": profile.whole.optimizer_ns,
-            },
+            "whole": profile.whole.to_json(),
             "provenance": dict(profile.provenance),
             "extra": dict(profile.extra),
         },
@@ -283,12 +263,6 @@ def _parameter(node: Node) -> Parameter:
         fields["bytes"].integer(),
         fields["trainable"].flag() if "trainable" in fields else True,
     )
-
-
-def _whole(node: Node) -> Whole:
-    fields = node.members(("step_ns",), ("loss_ns", "accumulate_ns", "optimizer_ns"))
-    optional: Callable[[str], int] = lambda key: fields[key].integer() if key in fields else 0  # noqa: E731
-    return Whole(fields["step_ns"].integers(), optional("loss_ns"), optional("accumulate_ns"), optional("optimizer_ns"))
 
 
 def _free(node: Node | None) -> Mapping[str, object]:

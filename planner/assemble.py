@@ -5,10 +5,11 @@ prediction agree to the nanosecond. Leaves out the search.
 """
 
 import hashlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from costmodel.profile import Profile
+from costmodel.whole import SplitRatios
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from planner.problem import Problem
 from planner.search.evaluate import Candidate, Evaluator, Simulated
@@ -84,7 +85,7 @@ def _prediction(found: Simulated) -> Prediction:
 
 def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
     """Return what a plan was made from, and why its times are estimates: no clock readings, host names or dates."""
-    estimated = problem.estimated(microbatch_size)
+    estimated, ratios = problem.estimated(microbatch_size), problem.cost_model(microbatch_size).split_ratios
     return {
         "penstock": _version(),
         "profile": profile_digest(problem.profile),
@@ -104,6 +105,7 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
             **({"pins": problem.pins.to_json()} if problem.pins else {}),
         },
         **({"estimated": list(estimated)} if estimated else {}),
+        **({"split_ratios": asdict(ratios)} if ratios != SplitRatios() else {}),
     }
 
 

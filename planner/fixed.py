@@ -24,11 +24,11 @@ from planner.problem import AUTO, AUTO_SCHEDULES, Problem
 from planner.search.incumbent import NEAR
 from planner.search.orders import orders
 from planner.search.segments import Aim, segmentations
+from planner.split_form import ordered
 from planner.targets import ANY, in_line
 from planner.thinning import thin
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
-from simulator.schedules import build_schedule
 
 Cut = tuple[tuple[int, ...], ...]
 """Positions of each stage's operators."""
@@ -124,10 +124,10 @@ class FixedSearch:
         for cut in dict.fromkeys(filter(self._is_legal, self._cuts(pricing, layers))):
             layout = pricing.price(cut)
             for name in self._schedules(layout):
-                times = self.simulate(layout, pricing.microbatch_size, name, self.whole)
+                run, times = self.simulate(layout, pricing.microbatch_size, name)
                 excess = max(0, *(p - m for p, m in zip(times.peak_memory_bytes, self.limits(self.whole), strict=True)))
                 replicas = self.shape.config.data if self.whole else 1
-                yield Tried(cut, layout, pricing, name, replicas, times, excess, cut == layers)
+                yield Tried(cut, run, pricing, name, replicas, times, excess, cut == layers)
 
     def _schedules(self, layout: Layout) -> tuple[str, ...]:
         if self.problem.schedule != AUTO:
@@ -139,17 +139,22 @@ class FixedSearch:
             return AUTO_SCHEDULES
         return ("1f1b",) if line else AUTO_SCHEDULES[:2]
 
-    def simulate(self, layout: Layout, microbatch_size: int, schedule: str, whole: bool) -> Times:
-        """Order, close and time a priced cut: all replicas, or the first of each place."""
-        data = self.shape.config.data
-        costs = layout.costs if whole else replica(layout.costs, data)
-        num_microbatches = self.problem.global_batch // microbatch_size // (1 if whole else data)
-        order = build_schedule(schedule, costs, num_microbatches)
+    def simulate(self, layout: Layout, microbatch_size: int, schedule: str) -> tuple[Layout, Times]:
+        """Order, close and time a priced cut; return it priced as it then runs.
+
+        Simulated are all replicas, or the first of each place.
+        """
+        data = 1 if self.whole else self.shape.config.data
+        num_microbatches = self.problem.global_batch // microbatch_size // data
+        ratios = self.problem.cost_model(microbatch_size).split_ratios
+        costs = layout.costs if self.whole else replica(layout.costs, data)
+        order, costs = ordered(schedule, costs, num_microbatches, ratios)
         if self.split_recompute:
             remade = self.shape.config.recompute == "full"
             order = with_recompute(order, [remade and stage.backward for stage in costs.stages])
         closed = close_step(order, layout.reduces, self.problem.optimizer != "none")
-        return Structure(closed).times(costs, self.speeds if whole else ())
+        times = Structure(closed).times(costs, self.speeds if self.whole else ())
+        return replace(layout, costs=replace(layout.costs, stages=costs.stages)), times
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:

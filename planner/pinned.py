@@ -16,12 +16,12 @@ from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchRes
 from planner.prepare import prepare
 from planner.pricing import Layout, numbered
 from planner.problem import AUTO, Problem
+from planner.split_form import ordered
 from simulator.actions import Kind
 from simulator.bounds import bound_of
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule, StageEdge, StageGraph
-from simulator.schedules import build_schedule
 
 DEFAULT_SCHEDULE = "graph-1f1b"
 
@@ -53,7 +53,8 @@ def plan_pinned(problem: Problem, pins: Pins) -> Plan:
     layout = price(problem, size, stages)
     name = DEFAULT_SCHEDULE if problem.schedule == AUTO else problem.schedule
     num_microbatches = problem.global_batch // size
-    order = build_schedule(name, layout.costs, num_microbatches)
+    order, costs = ordered(name, layout.costs, num_microbatches, problem.cost_model(size).split_ratios)
+    layout = replace(layout, costs=costs)
     recomputed = [s.config.recompute == "full" for s in stages]
     closed = close_step(with_recompute(order, recomputed), layout.reduces, problem.optimizer != "none")
     structure = Structure(closed)

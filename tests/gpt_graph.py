@@ -2,7 +2,8 @@
 
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.profile import Device, OperatorTimes, Profile
+from costmodel.whole import Whole
 from costmodel.work import Work
 
 TWO = 2

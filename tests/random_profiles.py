@@ -5,7 +5,8 @@ from random import Random
 
 from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.links import LinkClass, Links, SizeRange
-from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.profile import Device, OperatorTimes, Profile
+from costmodel.whole import Whole
 
 SIZES = (1, 2, 4)
 

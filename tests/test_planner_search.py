@@ -9,7 +9,8 @@ import pytest
 
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
-from costmodel.profile import Profile, Whole
+from costmodel.profile import Profile
+from costmodel.whole import Whole
 from planner.checker import check_plan
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.planners import PLANNERS, plan

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from costmodel.catalogue import CatalogueDevice, check_precision
 from costmodel.graph import Operator, OperatorGraph
-from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.profile import Device, OperatorTimes, Profile
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
+from costmodel.whole import Whole
 
 PLAN_ONLY = (
     "its operators were described from shapes, not captured: profile the model itself with penstock profile to run it"

@@ -6,16 +6,21 @@ instruments; the unscaled sums are kept beside. Leaves out measuring: plain arit
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
 from costmodel.graph import OperatorGraph
 from costmodel.profile import OperatorTimes
+from costmodel.whole import SplitRatios
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One whole step and one step in context, ns; the lists have one entry an operator."""
+    """One whole step and one step in context, ns; the lists have one entry an operator.
+
+    A whole step in split form is measured in some rounds only; in the others it has taken 0.
+    """
 
     whole_forward_ns: int
     whole_backward_ns: int
@@ -23,16 +28,19 @@ class Round:
     accumulate_ns: int
     forward_ns: tuple[int, ...]
     backward_ns: tuple[int, ...]
+    split_forward_ns: int = 0
+    split_backward_ns: int = 0
 
     def to_list(self) -> list[Any]:
         """Return what a journal keeps."""
         whole = [self.whole_forward_ns, self.whole_backward_ns, self.wall_ns, self.accumulate_ns]
-        return [*whole, list(self.forward_ns), list(self.backward_ns)]
+        split = [self.split_forward_ns, self.split_backward_ns]
+        return [*whole, list(self.forward_ns), list(self.backward_ns), *split]
 
     @classmethod
     def from_list(cls, row: Sequence[Any]) -> "Round":
         """Read it back."""
-        return cls(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]))
+        return cls(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]), *row[6:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,8 @@ class Assembled:
     """Times by operator, and of the whole.
 
     `unscaled` says, one entry a size, what the operators summed to, the whole step they were scaled to,
-    that step by the wall clock and the share of the step that the operators account for.
+    that step by the wall clock and the share of the step that the operators account for. `split` is
+    empty where no step was run in split form.
     """
 
     times: tuple[OperatorTimes, ...]
@@ -48,6 +57,7 @@ class Assembled:
     loss_ns: int
     accumulate_ns: int
     unscaled: Mapping[str, list[float]]
+    split: tuple[SplitRatios, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,19 @@ def assemble(
             "wall_ns": [round(size.wall_ns) for size in sizes],
             "coverage": [round(min(1.0, size.sum_ns / size.step_ns), 4) for size in sizes],
         },
+        tuple(map(split_ratios, rounds)) if any(r.split_forward_ns for r in chain.from_iterable(rounds)) else (),
     )
+
+
+def split_ratios(rounds: Sequence[Round]) -> SplitRatios:
+    """Return the medians, over the rounds that ran it, of the split form against the whole step beside it.
+
+    Below 1 is noise: the split form does the same and more.
+    """
+    both = [r for r in rounds if r.split_forward_ns]
+    forward = [r.split_forward_ns / max(1, r.whole_forward_ns) for r in both]
+    backward = [r.split_backward_ns / max(1, r.whole_backward_ns) for r in both]
+    return SplitRatios(*(round(max(1.0, median(ratios or [1.0])), 4) for ratios in (forward, backward)))
 
 
 def _medians(rounds: Sequence[Round]) -> _Size:

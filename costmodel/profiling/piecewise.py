@@ -12,11 +12,12 @@ import torch
 
 from costmodel.errors import UsageError
 from costmodel.graph import LOSS, OperatorGraph
-from costmodel.profile import OperatorTimes, Profile, Whole, read_profile
+from costmodel.profile import OperatorTimes, Profile, read_profile
 from costmodel.profiling.blocks import Block, split_into_blocks
 from costmodel.profiling.blockwise import Bench, Sums, measure_blocks, unscaled
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.memory import saved_bytes
+from costmodel.whole import Whole
 
 STATE_COPIES = 4
 """Parameter, gradient and Adam's two moments."""

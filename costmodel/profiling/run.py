@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.graph import OperatorGraph
 from costmodel.links import LINKS_KEYS, Links
-from costmodel.profile import OperatorTimes, Profile, Whole
+from costmodel.profile import OperatorTimes, Profile
 from costmodel.profiling.assemble import Round, assemble
 from costmodel.profiling.batches import TrainingModel, move, take
 from costmodel.profiling.blocks import GIB, signatures
@@ -38,16 +37,11 @@ from costmodel.profiling.parts import extract
 from costmodel.profiling.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
 from costmodel.profiling.progress import Progress
 from costmodel.profiling.ratio import weight_shares
+from costmodel.profiling.rounds import Rounds
 from costmodel.profiling.separation import check_separates
 from costmodel.profiling.tensor import shard_times
-from costmodel.profiling.timing import (
-    MarkCost,
-    in_order,
-    measure_mark_cost,
-    time_in_context,
-    time_whole,
-)
-from costmodel.profiling.walk import Walk
+from costmodel.profiling.timing import MarkCost, measure_mark_cost
+from costmodel.whole import Whole
 
 WARM_UP_STEPS = 2
 
@@ -189,7 +183,7 @@ class _Session:
             self.options.dtype,
             self.sizes,
             found.times,
-            Whole(found.step_ns, found.loss_ns, found.accumulate_ns, optimizer_ns),
+            Whole(found.step_ns, found.loss_ns, found.accumulate_ns, optimizer_ns, found.split),
             links,
             _provenance(self.options),
             {**self._extra(found.unscaled, seen, graph), **shards},
@@ -216,23 +210,18 @@ class _Session:
         return list(astuple(measure_mark_cost(self.clock, self.device)))
 
     def _rounds(self, size: int, marks: MarkCost) -> list[Round]:
-        """Time whole steps and steps in context in turn, so that both see the same machine."""
+        """Measure the rounds of one size that are missing."""
         keys = [f"step/{size}/{index}" for index in range(self.options.repeats)]
         if all(key in self.journal.items for key in keys):
             return [Round.from_list(self.journal.items[key]) for key in keys]
         captured, piece = self._at(size)
-        whole, walk = extract(captured, captured.operators), Walk(captured)
-
-        def measure() -> list[Any]:
-            steps = time_whole(whole, piece, self.clock), time_in_context(walk, piece, self.clock)
-            return in_order(captured.operators, *steps, marks).to_list()
-
-        for _ in range(WARM_UP_STEPS):
-            measure()
+        bench = Rounds(captured, piece, self.clock, marks)
+        for index in range(WARM_UP_STEPS):
+            bench.measure(index)
             self.progress.advance(f"micro-batch size {size}: warming up", size)
         found = []
         for index, key in enumerate(keys):
-            found.append(Round.from_list(self.journal.item(key, measure)))
+            found.append(Round.from_list(self.journal.item(key, partial(bench.measure, index))))
             self.progress.advance(f"micro-batch size {size}: step {index + 1} of {len(keys)}", size)
         captured.model.module.zero_grad(set_to_none=True)
         return found

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from costmodel.catalogue import CatalogueDevice, device
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.graph import Operator, OperatorGraph
-from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.profile import Device, OperatorTimes, Profile
 from costmodel.roofline import tables
 from costmodel.roofline.operators import estimate
 from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
+from costmodel.whole import Whole
 
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", **{name: name for name in ELEMENT_BYTES}}
 """Precision by a profile's dtype."""
@@ -152,7 +153,7 @@ def _times(
 
 
 def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]) -> Whole:
-    """Scale the whole step as the sum of its operators, the rest as work that moves memory."""
+    """Scale the whole step as the sum of its operators, the rest as work that moves memory; keep the split's ratios."""
     before = [sum(column) for column in zip(*map(_sums, profile.times), strict=True)]
     after = [sum(column) for column in zip(*map(_sums, times), strict=True)]
     measured, whole = profile.microbatch_sizes, profile.whole
@@ -165,6 +166,7 @@ def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: fl
         loss_ns=round(whole.loss_ns * bandwidth_ratio),
         accumulate_ns=round(whole.accumulate_ns * bandwidth_ratio),
         optimizer_ns=round(whole.optimizer_ns * bandwidth_ratio),
+        split=tuple(whole.split[i] for i in nearest) if whole.split else (),
     )
 
 

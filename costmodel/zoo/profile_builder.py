@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from costmodel.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.profile import Device, OperatorTimes, Profile, Whole
+from costmodel.profile import Device, OperatorTimes, Profile
+from costmodel.whole import Whole
 
 SIZES = (1, 2, 4, 8)
 FLOP_PER_NS, BYTES_PER_NS, LAUNCH_NS = 100_000.0, 1_000.0, 4_000.0

@@ -1,0 +1,54 @@
+"""Orders for priced stages, and the price of those stages whose backward the orders run in two halves.
+
+The stages come priced for F and whole B. With I and W apart F takes longer, and so do I and W together (`Whole.split`:
+values live longer, calls pass through Python), by ratios that were measured on the whole model. The time of messages
+is scaled along. Leaves out what halves cost a trainer other than the executor.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from costmodel.costs import Amount, Costs, StageCost
+from costmodel.whole import SplitRatios
+from simulator.actions import Kind
+from simulator.schedule import Schedule
+from simulator.schedules import SCHEDULES, build_schedule
+
+
+def ordered(name: str, costs: Costs, num_microbatches: int, ratios: SplitRatios) -> tuple[Schedule, Costs]:
+    """Order micro-batches by a schedule of the catalogue, and price each stage in the form in which it then runs.
+
+    A schedule that splits is made for stages that are all split; a stage that gets no I is then priced whole.
+
+    Raises
+    ------
+    UsageError, NoPlanFits
+        As `build_schedule`.
+    """
+    splits = name in SCHEDULES and SCHEDULES[name].split
+    trained = [index for index, stage in enumerate(costs.stages) if stage.backward] if splits else []
+    schedule = build_schedule(name, in_split_form(costs, trained, ratios), num_microbatches)
+    split = {action.stage for order in schedule.orders for action in order if action.kind is Kind.I}
+    return schedule, in_split_form(costs, split, ratios)
+
+
+def in_split_form(costs: Costs, stages: Collection[int], ratios: SplitRatios) -> Costs:
+    """Scale F and R, and I and W, of some stages."""
+    if not stages or ratios == SplitRatios():
+        return costs
+    found = [_scaled(stage, ratios) if index in stages else stage for index, stage in enumerate(costs.stages)]
+    return replace(costs, stages=tuple(found))
+
+
+def _scaled(stage: StageCost, ratios: SplitRatios) -> StageCost:
+    return replace(
+        stage,
+        forward_ns=_times(stage.forward_ns, ratios.forward),
+        recompute_ns=_times(stage.recompute_ns, ratios.forward),
+        backward_input_ns=_times(stage.backward_input_ns, ratios.backward),
+        backward_weight_ns=_times(stage.backward_weight_ns, ratios.backward),
+    )
+
+
+def _times(amount: Amount, ratio: float) -> Amount:
+    return round(amount * ratio) if isinstance(amount, int) else tuple(round(value * ratio) for value in amount)

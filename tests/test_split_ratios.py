@@ -1,0 +1,166 @@
+"""The price of a split backward: measured ratios in the profile, and stages that the plan's orders split pay them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.steps_in_turn import reordered
+from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.graph import Operator, OperatorGraph
+from costmodel.profile import Profile, read_profile, write_profile
+from costmodel.profiling.assemble import Round, assemble
+from costmodel.profiling.options import Options
+from costmodel.profiling.run import profile as measure
+from costmodel.roofline import scale_profile
+from costmodel.whole import SplitRatios, Whole
+from planner.checker import check_plan
+from planner.choices import Choices
+from planner.job import plan_job
+from planner.pins import read_pins
+from planner.plan import Plan
+from planner.planners import plan as plan_any
+from planner.problem import Problem
+from planner.replay import replay
+from planner.split_form import in_split_form, ordered
+from planner.what_if import what_ifs
+from tests.random_profiles import chain
+from tests.schema_corpus import GOLDEN, validator
+
+RATIOS = SplitRatios(1.1, 1.25)
+GRAPH = OperatorGraph("two", (Operator("a", "linear"), Operator("loss", "loss")), ())
+
+
+def measured(profile: Profile, ratios: SplitRatios = RATIOS) -> Profile:
+    return replace(profile, whole=replace(profile.whole, split=(ratios,) * len(profile.microbatch_sizes)))
+
+
+def job(profile: Profile, schedule: str, **choices: int) -> Plan:
+    fixed = Choices(**{"stages": 2, **choices})  # type: ignore[arg-type]
+    devices = fixed.stages * (fixed.data or 1)  # type: ignore[operator]
+    return plan_job(Problem(profile, None, devices, 8, 1, schedule=schedule, choices=fixed), None)
+
+
+def times(plan: Plan) -> list[tuple[object, ...]]:
+    costs = [stage.cost for stage in plan.stages]
+    return [(c.forward_ns, c.backward_input_ns, c.backward_weight_ns) for c in costs]
+
+
+def test_a_profile_without_ratios_reads_as_1_and_is_written_without_them(tmp_path: Path) -> None:
+    old = read_profile(GOLDEN / "profile.json")
+    assert old.whole.split == ()
+    assert old.whole.split_at(old.microbatch_sizes, 3) == SplitRatios(1.0, 1.0)
+    write_profile(tmp_path / "p.json", old)
+    assert "split" not in json.loads((tmp_path / "p.json").read_text())["whole"]
+
+
+def test_ratios_read_back_as_they_were_written(tmp_path: Path) -> None:
+    found = replace(chain(3), whole=Whole((1, 2, 4), split=(RATIOS, SplitRatios(), SplitRatios(1.5, 1.0))))
+    write_profile(tmp_path / "p.json", found)
+    assert read_profile(tmp_path / "p.json") == found
+    document = json.loads((tmp_path / "p.json").read_text())
+    assert document["whole"]["split"] == {"forward_ratio": [1.1, 1.0, 1.5], "backward_ratio": [1.25, 1.0, 1.0]}
+    assert validator("profile").is_valid(document)
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [((RATIOS,), "whole.split needs 3 entries"), ((RATIOS, RATIOS, SplitRatios(0.9, 1)), "a ratio is at least 1")],
+)
+def test_a_ratio_below_1_or_of_no_size_is_refused(split: tuple[SplitRatios, ...], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        replace(chain(3), whole=Whole((1, 2, 4), split=split))
+
+
+def test_the_nearest_measured_size_gives_the_ratio() -> None:
+    whole = Whole((1, 2, 4), split=(SplitRatios(1.3), SplitRatios(1.2), SplitRatios(1.1)))
+    assert [whole.split_at((1, 2, 4), size).forward for size in (1, 2, 3, 4, 9)] == [1.3, 1.2, 1.2, 1.1, 1.1]
+
+
+def test_the_ratio_is_the_median_over_the_rounds_that_ran_the_split_form() -> None:
+    pairs = [(110, 480), (0, 0), (900, 900), (0, 0), (120, 440)]
+    rounds = [Round(100, 400, 500, 20, (50, 10), (160, 20), *pair) for pair in pairs]
+    assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == (SplitRatios(1.2, 1.2),)
+
+
+def test_a_split_form_that_was_quicker_counts_as_noise() -> None:
+    rounds = [Round(100, 400, 500, 20, (50, 10), (160, 20), 90, 410)]
+    assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == (SplitRatios(1.0, 1.025),)
+
+
+def test_a_model_of_which_nothing_was_run_in_split_form_has_no_ratios() -> None:
+    rounds = [Round(100, 400, 500, 20, (50, 10), (160, 20))]
+    assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == ()
+
+
+def test_a_measured_profile_has_ratios_of_at_least_1_at_each_size() -> None:
+    found = measure(Options("tests.training_models:two_branch", (1, 2), repeats=3, links=False))
+    assert len(found.whole.split) == 2
+    assert all(ratios.forward >= 1 and ratios.backward >= 1 for ratios in found.whole.split)
+
+
+def test_ratios_stay_when_a_profile_is_scaled_to_other_sizes() -> None:
+    known = replace(chain(3), device=replace(chain(3).device, catalogue="h100-sxm-80"), dtype="float32")
+    whole = Whole((1, 2, 4), split=(SplitRatios(1.3), SplitRatios(1.2), SplitRatios(1.1)))
+    found = scale_profile(replace(known, whole=whole), "h100-sxm-80", (2, 8))
+    assert found.whole.split == (SplitRatios(1.2), SplitRatios(1.1))
+
+
+def test_a_split_stage_pays_the_ratios_and_one_without_a_backward_does_not() -> None:
+    stages = (StageCost(10, 0, 0, backward=False), StageCost((10, 20), 40, 8, recompute_ns=30))
+    costs = Costs(stages, (EdgeCost(0, 1, gradient=False),))
+    schedule, found = ordered("zb-h1", costs, 2, RATIOS)
+    assert {str(action.kind) for order in schedule.orders for action in order} == {"F", "I", "W"}
+    assert found.stages == (stages[0], StageCost((11, 22), 50, 10, recompute_ns=33))
+
+
+def test_whole_backwards_cost_what_they_cost() -> None:
+    costs = Costs((StageCost(10, 40, 8),) * 2, (EdgeCost(0, 1),))
+    assert ordered("1f1b", costs, 4, RATIOS)[1] is costs
+    assert in_split_form(costs, (), RATIOS) is costs
+    assert ordered("zb-h1", costs, 4, SplitRatios())[1] is costs
+
+
+@pytest.mark.parametrize(
+    ("schedule", "choices"),
+    [("zb-h1", {}), ("zb-h1", {"data": 2}), ("zb-h2", {"stages": 3}), ("zb-auto", {}), ("zb-auto", {"stages": 3})],
+)
+def test_a_plan_of_split_backwards_is_priced_with_the_ratios_and_simulates_to_its_prediction(
+    schedule: str, choices: dict[str, int]
+) -> None:
+    plain, dear = job(chain(6), schedule, **choices), job(measured(chain(6)), schedule, **choices)
+    assert times(dear) == [(round(f * 1.1), round(i * 1.25), round(w * 1.25)) for f, i, w in times(plain)]  # type: ignore[operator]
+    assert replay(dear).step_time_ns == dear.prediction.step_time_ns > plain.prediction.step_time_ns
+    assert check_plan(dear, chain(6).graph) == ()
+    assert dear.provenance["split_ratios"] == {"forward": 1.1, "backward": 1.25}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "graph-1f1b", "auto"])
+def test_a_plan_of_whole_backwards_is_the_same_with_ratios_and_without(schedule: str) -> None:
+    plain, same = job(chain(6), schedule), job(measured(chain(6)), schedule)
+    assert (same.stages, same.orders, same.prediction) == (plain.stages, plain.orders, plain.prediction)
+
+
+def test_pinned_stages_pay_the_ratios_and_their_bound_holds(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.toml"
+    pins.write_text('[[stage]]\noperators = ["op[0-2]"]\n[[stage]]\noperators = ["*"]\n')
+    problem = Problem(measured(chain(6)), None, 2, 8, 1, schedule="zb-h1", pins=read_pins(pins))
+    found = plan_any(problem)
+    plain = plan_any(replace(problem, profile=chain(6)))
+    assert times(found) == [(round(f * 1.1), round(i * 1.25), round(w * 1.25)) for f, i, w in times(plain)]  # type: ignore[operator]
+    assert replay(found).step_time_ns == found.prediction.step_time_ns
+    assert found.search.lower_bound_ns <= found.prediction.step_time_ns
+    assert check_plan(found, problem.profile.graph) == ()
+    assert what_ifs(found)
+
+
+def test_the_same_stages_under_another_schedule_are_priced_in_the_form_in_which_they_run() -> None:
+    whole = job(measured(chain(6)), "1f1b")
+    split = reordered(whole, "zb-h1")
+    assert times(split) == times(job(measured(chain(6)), "zb-h1"))
+    assert replay(split).step_time_ns == split.prediction.step_time_ns
+    assert times(reordered(whole, "gpipe")) == times(whole)
+    with pytest.raises(UsageError, match="splits backwards already"):
+        reordered(split, "gpipe")
