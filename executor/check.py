@@ -5,7 +5,7 @@ send it their gradients, one parameter at a time. Leaves out models that draw ra
 micro-batches differ between ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -52,8 +52,8 @@ def compare(
     expected = _reference_step(reference, count) if reference is not None else 0.0
     names = dict(reference.module.named_parameters()) if reference is not None else {}
     errors: dict[str, tuple[float, float]] = {}
-    for name, gradient in _gathered(worker):
-        if reference is not None:
+    for name, gradient in _gathered(worker, names):
+        if name in names:
             errors[name] = _difference(gradient, names[name].grad)
     largest = max((size for _, size in errors.values()), default=0.0)
     relative = {name: error / max(size, _FLOOR * largest, 1e-300) for name, (error, size) in errors.items()}
@@ -88,26 +88,20 @@ def _reference_step(model: TrainingModel, num_microbatches: int) -> float:
     return total / weights if weighted else total
 
 
-def _gathered(worker: Worker) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Yield every trainable parameter's gradient on rank 0 (an empty turn elsewhere); collective."""
+def _gathered(worker: Worker, reference: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Yield every trainable parameter's gradient on rank 0, each rank's own elsewhere; collective."""
     for name, owner in worker.lowest_owners().items():
-        parameter = worker.capture.parameter(name)
-        gradient = None if parameter.grad is None else parameter.grad.detach().cpu().contiguous()
-        if owner != 0:
-            gradient = _sent_to_first(worker.rank, owner, parameter, gradient)
-        yield name, gradient
-
-
-def _sent_to_first(
-    rank: int, owner: int, parameter: torch.Tensor, gradient: torch.Tensor | None
-) -> torch.Tensor | None:
-    if rank == owner:
-        dist.send(torch.zeros(parameter.shape, dtype=parameter.dtype) if gradient is None else gradient, 0)
-    elif rank == 0:
-        arrived = torch.empty(parameter.shape, dtype=parameter.dtype)
-        dist.recv(arrived, owner)
-        return arrived
-    return None
+        if worker.rank == owner:
+            gradient = worker.parameters[name].grad
+            found = None if gradient is None else gradient.detach().cpu().contiguous()
+            if owner:
+                parameter = worker.parameters[name]
+                dist.send(torch.zeros(parameter.shape, dtype=parameter.dtype) if found is None else found, 0)
+            yield name, found
+        elif worker.rank == 0:
+            arrived = torch.empty_like(reference[name], device="cpu", memory_format=torch.contiguous_format)
+            dist.recv(arrived, owner)
+            yield name, arrived
 
 
 def _difference(found: torch.Tensor | None, expected: torch.Tensor | None) -> tuple[float, float]:

@@ -15,9 +15,10 @@ from torch import nn
 
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.profiling.batches import Split, TrainingModel
-from costmodel.profiling.capture import Capture, capture
+from costmodel.profiling.capture import Capture
 from costmodel.profiling.heap import keep_freed_memory
 from executor.feed import as_arguments
+from executor.holding import aimed_at, capture_where_built
 from executor.losses import StepLoss
 from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
 from executor.optimizer import MakeOptimizer
@@ -246,18 +247,15 @@ class Pipeline:
     def _start(self, model: TrainingModel | Capture) -> None:
         """Match the model with the plan, then connect the ranks."""
         size = self.plan.batch.microbatch_size
-        captured = model if isinstance(model, Capture) else _capture(model, self.device, size)
+        captured = model if isinstance(model, Capture) else capture_where_built(model, size)
         check_model(self.plan, captured)
-        worker = Worker(self.plan, captured, self.rank, self.device, *self._options)
+        if model is not captured:
+            captured = aimed_at(captured, self.device)
+        worker = Worker(self.plan, captured, self.rank, self.device, *self._options, keeps_model=model is captured)
         self._own_group = start_processes(self.device, self.num_ranks)
         self.watch = Watch(self.rank, self.num_ranks, self._timeout_s)
         worker.connect(self.watch)
         self._worker = worker
-
-
-def _capture(model: TrainingModel, device: torch.device, microbatch_size: int) -> Capture:
-    model.module.to(device)
-    return capture(model, microbatch_size)
 
 
 def default_timeout_s(plan: Plan) -> float:

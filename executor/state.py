@@ -11,24 +11,19 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
-from costmodel.profiling.shapes import fetch
 from executor.measure import gather_bytes
 from executor.worker import Worker
 
 
 def own_state(worker: Worker) -> dict[str, torch.Tensor]:
-    """Return the parameters and buffers of this rank's stages, by their first names in the model."""
+    """Return the parameters and buffers that this rank holds, by their first names in the model."""
+    return _named(worker, worker.held | worker.unread)
+
+
+def _named(worker: Worker, tensors: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
     module = worker.capture.model.module
-    named = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-    found = {}
-    for stage in worker.stages.values():
-        for node in stage.part.module.graph.nodes:
-            if node.op == "get_attr":
-                tensor = fetch(stage.part.module, node.target)
-                if id(tensor) in named:
-                    found[named[id(tensor)]] = tensor
-    found |= {name: worker.capture.parameter(name) for names in worker.read.values() for name in names}
-    return {name: tensor.detach() for name, tensor in found.items()}
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if id(tensor) in tensors}
 
 
 def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +43,7 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
 def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
     """Return the unsplit model's ``state_dict`` on rank 0, an empty one elsewhere; collective.
 
-    What no stage reads is rank 0's own copy.
+    What no stage reads is what rank 0 was given.
     """
     found = gathered_state(worker, own_state(worker))
     if worker.rank:
@@ -65,17 +60,17 @@ def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
 def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
     """Fill this rank's parameters and buffers from an unsplit model's ``state_dict`` or a part of it.
 
-    What none of its stages reads is taken where it is there: `whole_state` gives rank 0's copy of what no stage reads.
+    What no stage reads rank 0 takes where it is there, as `whole_state` saves it.
 
     Raises
     ------
     DoesNotMatch
         When one that this rank's stages read is missing, or one has another shape.
     """
-    held = worker.capture.model.module.state_dict()  # without the buffers that no checkpoint holds
-    own = {name: tensor for name, tensor in own_state(worker).items() if name in held}
-    others = {name: tensor for name, tensor in held.items() if name in state and isinstance(tensor, torch.Tensor)}
-    for name, tensor in (others | own).items():
+    saved = worker.capture.model.module.state_dict()  # without the buffers that no checkpoint holds
+    own = {name: tensor for name, tensor in _named(worker, worker.held).items() if name in saved}
+    unread = {name: tensor for name, tensor in _named(worker, worker.unread).items() if name in state}
+    for name, tensor in (own | unread).items():
         if name not in state:
             raise DoesNotMatch(f"the state holds no {name!r}, which rank {worker.rank} needs")
         if state[name].shape != tensor.shape:

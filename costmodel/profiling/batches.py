@@ -43,6 +43,8 @@ class TrainingModel:
         Samples that the inputs hold.
     autocast : torch.dtype, optional
         Forward and loss run under autocast to it.
+    device : torch.device, optional
+        Where it runs, when its parameters are elsewhere or on their way there; default: where they are.
     """
 
     name: str
@@ -55,10 +57,12 @@ class TrainingModel:
     split: Mapping[str | int, Split]
     batch: int
     autocast: torch.dtype | None = None
+    device: torch.device | None = None
 
     def casting(self) -> torch.autocast:
         """Return the context in which the model trains: autocast to its dtype, or one that does nothing."""
-        kind = next((parameter.device.type for parameter in self.module.parameters()), "cpu")
+        there = (parameter.device for parameter in self.module.parameters())
+        kind = (self.device or next(there, torch.device("cpu"))).type
         kind = "cpu" if kind == "meta" else kind
         return torch.autocast(kind, self.autocast or torch.bfloat16, enabled=self.autocast is not None)
 

@@ -142,7 +142,7 @@ class Capture:
         leaves = tuple(self.bind(take(self.model, microbatch_size)).values())
         try:
             with self.model.casting():
-                return describe_values(self.program.module, leaves, bool(self.program.plan_only))
+                return describe_values(self.program.module, leaves, bool(self.program.plan_only), self.model.device)
         except Exception as error:
             raise InvalidInput(
                 f"{self.model.name}: the model cannot run with a micro-batch of {microbatch_size}: {explain(error)}; "

@@ -13,6 +13,13 @@ _LARGEST_MMAP_THRESHOLD = 32 * 2**20
 """glibc takes no larger one: tensors above it get their pages anew each time."""
 
 
+def return_freed_memory() -> None:
+    """Give the system what is free now, once: after a peak that will not come again."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def keep_freed_memory() -> None:
     """Let this process keep what it has freed; its resident size stays at the peak."""
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -35,11 +35,12 @@ class TensorInfo:
 
 
 def describe_values(
-    module: fx.GraphModule, leaves: tuple[Any, ...], computed: bool = False
+    module: fx.GraphModule, leaves: tuple[Any, ...], computed: bool = False, device: torch.device | None = None
 ) -> Mapping[str, tuple[TensorInfo, ...]]:
     """Return, for each node of a flat program, its tensors (none for numbers) at these input leaves.
 
-    `computed` runs the program for real: needed where shapes depend on values.
+    `computed` runs the program for real: needed where shapes depend on values. `device` is where the values are
+    to be, when parameters and inputs are elsewhere yet.
     """
     mode = nullcontext() if computed else FakeTensorMode(allow_non_fake_inputs=True)
     fakes: dict[int, Any] = {}
@@ -47,7 +48,10 @@ def describe_values(
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or isinstance(mode, nullcontext):
             return value
-        return fakes.setdefault(id(value), mode.from_tensor(value))
+        if id(value) not in fakes:
+            copy = mode.from_tensor(value)
+            fakes[id(value)] = copy if device is None else copy.to(device)
+        return fakes[id(value)]
 
     env: dict[fx.Node, Any] = {}
     inputs = iter(leaves)

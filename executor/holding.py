@@ -1,0 +1,119 @@
+"""What a rank holds of the model: the parameters and buffers that its stages read, on its device, and no others.
+
+A model is captured whole where it was built, since all ranks must find the same operators in it. Then its program is
+aimed at the rank's device, what the rank's stages read is moved there tensor by tensor, and everything else is emptied
+in place (shape [0]), so that whoever refers to it lets go of its memory too. What no stage reads stays with rank 0,
+which saves it. Leaves out building less than the whole model: random values are those of one seed in one order.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from costmodel.errors import DoesNotMatch
+from costmodel.graph import LOSS
+from costmodel.profiling.batches import TrainingModel, move
+from costmodel.profiling.capture import Capture, capture
+from costmodel.profiling.heap import return_freed_memory
+from costmodel.profiling.shapes import fetch
+from planner.plan import Plan
+
+Tensors = dict[int, torch.Tensor]
+"""Tensors by their id: parameters of one model, once each."""
+
+
+def capture_where_built(model: TrainingModel, microbatch_size: int) -> Capture:
+    """Capture a model on the device of its parameters, without moving them.
+
+    Raises
+    ------
+    DoesNotMatch
+        When a parameter has no values: it is on `meta`, or another pipeline has emptied it.
+    """
+    for name, parameter in model.module.named_parameters():
+        if parameter.is_meta or not parameter.numel():
+            raise DoesNotMatch(
+                f"the parameter {name!r} has no values: the model was built on meta, or a pipeline has taken it and "
+                "kept this rank's part alone; build the model anew for each pipeline"
+            )
+    return capture(move(model, _built_on(model.module)), microbatch_size)
+
+
+def aimed_at(captured: Capture, device: torch.device) -> Capture:
+    """Return a capture whose program makes its tensors on a device, to which parameters are still to move."""
+    origin = _built_on(captured.model.module)
+    if origin == device:
+        return captured
+
+    def aim(argument: Any) -> Any:
+        if isinstance(argument, torch.device):
+            return device if argument.type == origin.type else argument
+        return device.type if isinstance(argument, str) and argument == origin.type else argument  # autocast's
+
+    for module in captured.program.module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
+                node.args = fx.node.map_aggregate(node.args, aim)
+                node.kwargs = fx.node.map_aggregate(node.kwargs, aim)
+            module.recompile()
+    return replace(captured, model=replace(captured.model, device=device))
+
+
+def tensors_read(captured: Capture, operators: Iterable[str]) -> Tensors:
+    """Return the parameters, buffers and constants that a part of these operators reads."""
+    chosen = set(operators)
+    inside = {node for name in chosen - {LOSS} for node in captured.groups[name].nodes}
+    waiting = [*inside, *(leaf for leaf in captured.outputs if LOSS in chosen and isinstance(leaf, fx.Node))]
+    seen: set[fx.Node] = set()
+    found: Tensors = {}
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "get_attr":
+            value = fetch(captured.program.module, node.target)
+            found |= {id(value): value} if isinstance(value, torch.Tensor) else {}
+        elif node in inside or node in captured.replicated:
+            waiting += node.all_input_nodes
+    return found
+
+
+def held_tensors(plan: Plan, captured: Capture, rank: int) -> tuple[Tensors, Tensors]:
+    """Return what a rank's stages read, and what no stage reads (on rank 0; on others nothing)."""
+    read = [tensors_read(captured, stage.operators) for stage in plan.stages]
+    own = {
+        key: t
+        for stage, found in zip(plan.stages, read, strict=True)
+        if rank in stage.ranks
+        for key, t in found.items()
+    }
+    anywhere = {key for found in read for key in found}
+    unread = {key: t for key, t in named_tensors(captured.model.module).items() if key not in anywhere}
+    return own, unread if rank == 0 else {}
+
+
+def named_tensors(module: nn.Module) -> Tensors:
+    """Return a model's parameters and buffers."""
+    return {id(tensor): tensor for tensor in [*module.parameters(), *module.buffers()]}
+
+
+def keep_only(
+    captured: Capture, own: Mapping[int, torch.Tensor], unread: Mapping[int, torch.Tensor], device: torch.device
+) -> None:
+    """Move a rank's tensors to its device, one after the other, and empty all that it neither reads nor saves."""
+    everything = named_tensors(captured.model.module) | tensors_read(captured, captured.operators)
+    for key, tensor in everything.items():
+        tensor.grad = None
+        if key in own:
+            tensor.data = tensor.data.to(device)
+        elif key not in unread:
+            tensor.data = torch.empty(0, dtype=tensor.dtype, device=device)
+    return_freed_memory()
+
+
+def _built_on(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
