@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -453,3 +454,25 @@ def test_the_branches_of_a_torch_cond_are_one_operator_whose_operations_and_save
     graph = counted_graph(capture(model_of(Conditional(), torch.ones(4, 8))), (2, 4))
     assert [(o.kind, o.flop, len(o.parameters)) for o in graph.operators[:2]] == [("cond", 128, 4), ("linear", 128, 2)]
     assert graph.operators[0].saved
+
+
+class Scanned(nn.Module):
+    """A loop over the sequence that stays one node of the program."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        def step(state, item):
+            state = torch.tanh(self.step(state) + item)
+            return state, state.clone()
+
+        return self.head(scan(step, torch.zeros_like(x[:, 0]), x.transpose(0, 1))[0])
+
+
+def test_a_scan_is_one_operator_with_exact_gradients_whose_saved_values_are_counted():
+    captured = check_exact(model_of(Scanned(), torch.randn(4, 3, 8)))
+    first = counted_graph(captured, (2, 4)).operators[0]
+    assert first.kind == "scan"
+    assert first.saved

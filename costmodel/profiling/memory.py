@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes as _uncounted
 from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.graph import LOSS, OperatorGraph, SavedStorage
@@ -24,6 +25,10 @@ from costmodel.profiling.walk import Walk
 _FUSED_ATTENTION = tuple(
     getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention") for kernel in ("flash", "efficient", "cudnn")
 )
+
+
+_LOOPS = frozenset({"scan", "associative_scan", "while_loop", "map_impl"})
+"""Operators of torch that its counter cannot look into: their operations are not counted."""
 
 
 def _nothing(*_: object, **__: object) -> int:
@@ -57,8 +62,7 @@ class _Observer:
         self.saved: dict[str, dict[int, int]] = {}
         self.storages: dict[str, int] = {}
         self.flop: dict[str, int] = {}
-        self.counter: Any = FlopCounterMode(display=False, custom_mapping=dict.fromkeys(_FUSED_ATTENTION, _nothing))
-        self.counter.mod_tracker = _NoModules()
+        self.counter = _Counter()
         module = walk.capture.model.module
         fixed = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((piece.args, dict(piece.kwargs)))]
         self.fixed = {t.untyped_storage()._cdata for t in fixed if isinstance(t, torch.Tensor)}
@@ -77,7 +81,9 @@ class _Observer:
         target: Any = node.target
         with self._belonging_to(owner):
             flop = self.flop.get(owner, 0)
-            value = attend(args, kwargs) if target is ATTENTION and args[0].is_meta else target(*args, **kwargs)
+            attends = target is ATTENTION and args[0].is_meta
+            with _uncounted() if getattr(target, "_name", "") in _LOOPS else nullcontext():
+                value = attend(args, kwargs) if attends else target(*args, **kwargs)
         if target is ATTENTION:  # torch's counter knows few of its kernels, and in some versions no grouped heads
             self.flop[owner] = flop + attention_flop(args)
         if isinstance(value, torch.Tensor) and node.name in self.walk.capture.flows:
@@ -105,9 +111,17 @@ class _Observer:
         return self.ids.setdefault(storage._cdata, len(self.ids))
 
 
-class _NoModules(nullcontext[None]):
-    """Stands for the counter's hooks into modules, which fail inside the branches of torch.cond and scan."""
+class _Counter(FlopCounterMode):
+    """Without torch's hooks into modules, which fail inside the branches of torch.cond."""
 
+    mod_tracker: Any
+
+    def __init__(self) -> None:
+        super().__init__(display=False, custom_mapping=dict.fromkeys(_FUSED_ATTENTION, _nothing))
+        self.mod_tracker = _NoModules()
+
+
+class _NoModules(nullcontext[None]):
     parents = ("Global",)
 
 
