@@ -1,0 +1,113 @@
+"""Question `parts` (Show 2): whether a part of a model alone takes what the profile says of its operators.
+
+Three models are cut at random places. Each part runs by itself in a loop of forward and backward, as on a rank that
+has nothing else; medians count. Parts of less than a fiftieth of the step are left out.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, percent, within
+from costmodel.profile import Profile
+from costmodel.profiling.batches import TrainingModel
+from costmodel.profiling.capture import Capture, capture
+from costmodel.profiling.parts import Part, extract
+
+MODELS = ("mmt", "llama3", "unet3d")
+NUM_CUTS = 5
+SMALLEST_SHARE = 0.02
+
+
+def rows(setting: Setting) -> Iterator[Callable[[], list[Row]]]:
+    """Yield what measures each model's parts."""
+    for subject in setting.chosen(MODELS):
+        yield lambda subject=subject: _rows(setting, subject)  # type: ignore[misc]
+
+
+def _rows(setting: Setting, subject: Subject) -> list[Row]:
+    profile = setting.profile(subject)
+    place = len(profile.microbatch_sizes) // 2
+    setting.free()
+    model = setting.load(subject, profile.microbatch_sizes[place])
+    captured = capture(model, model.batch)
+    known: dict[str, Any] = dict(captured.bind(model))
+    found: list[Row] = []
+    for index, names in enumerate(_cuts(captured.operators)):
+        part = _part(captured, names)
+        measured = _alone(setting, part, known, model)
+        found.append({"model": subject.name, "part": index, **_errors(profile, place, part, names, measured)})
+        model.module.zero_grad(set_to_none=True)
+    return found
+
+
+def _cuts(names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Cut the operators at places that are the same on every run."""
+    places = sorted(Random(0).sample(range(1, len(names)), min(NUM_CUTS, len(names) - 1)))  # noqa: S311 - no secrets
+    return [names[i:j] for i, j in zip((0, *places), (*places, len(names)), strict=True)]
+
+
+def _part(captured: Capture, names: tuple[str, ...]) -> Part:
+    inside = set(names)
+    crossing = (f for f in captured.flows.values() if f.producer in inside and not inside.issuperset(f.consumers))
+    return extract(captured, names, [flow.name for flow in crossing])
+
+
+def _alone(setting: Setting, part: Part, known: dict[str, Any], model: TrainingModel) -> tuple[float, float]:
+    """Run a part in a loop; return the medians of forward and backward in ns, and leave what it sends in `known`."""
+    clock, spans, results = setting.clock, [], {}
+    values = {name: known[name] for name in (*part.raw_inputs, *part.receives)}
+    for _ in range(UNTIMED + setting.repeats):
+        leaves = {name: _leaf(value) if name in part.receives else value for name, value in values.items()}
+        clock.wait()
+        start = clock.mark()
+        results = part(leaves, model.targets)
+        middle = clock.mark()
+        ends = [value for value in results.values() if value.requires_grad]
+        gradients = [torch.ones_like(value) for value in ends]
+        again = clock.mark()
+        if ends:
+            torch.autograd.backward(ends, gradients)
+        end = clock.mark()
+        clock.wait()
+        spans.append((clock.span_ns(start, middle), clock.span_ns(again, end)))
+    known.update({n: v.detach().requires_grad_(v.requires_grad) for n, v in results.items() if n in part.sends})
+    return median(f for f, _ in spans[UNTIMED:]), median(b for _, b in spans[UNTIMED:])
+
+
+def _leaf(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _errors(
+    profile: Profile, place: int, part: Part, names: tuple[str, ...], measured: tuple[float, float]
+) -> Mapping[str, Any]:
+    times = [profile.times_of[name] for name in names]
+    trainable = {p.name: p.size_bytes for p in profile.graph.parameters if p.trainable}
+    share = sum(trainable.get(name, 0) for name in part.parameters) / max(1, sum(trainable.values()))
+    forward = sum(row.forward_ns[place] for row in times)
+    backward = sum(row.backward_input_ns[place] + row.backward_weight_ns[place] for row in times)
+    backward += round(profile.whole.accumulate_ns * share)
+    least = SMALLEST_SHARE * profile.whole.step_ns[place]
+
+    def error(predicted: float, alone: float) -> float | None:
+        return percent(predicted / alone) if max(predicted, alone) >= least else None
+
+    return {
+        "operators": len(names),
+        "forward_ms": round(measured[0] / 1e6, 3),
+        "backward_ms": round(measured[1] / 1e6, 3),
+        "forward_%": error(forward, measured[0]),
+        "backward_%": error(backward, measured[1]),
+    }
+
+
+def verdicts(found: list[Row]) -> list[Verdict]:
+    """Judge forwards and backwards apart."""
+    return [
+        *within("forward of a part alone", found, "forward_%", 5),
+        *within("backward of a part alone", found, "backward_%", 5),
+    ]

@@ -1,0 +1,84 @@
+"""Every question of the GPU benchmark runs on a CPU, so that a session with a GPU meets no bug of the code's own."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.gpu import analytic, memory, profiles
+from benchmarks.gpu.__main__ import QUESTIONS, ask, main
+from benchmarks.gpu.execution import branches_plan, one_stage
+from benchmarks.gpu.setting import SUBJECTS, Setting
+from costmodel.profile import read_profile
+from costmodel.profiling.capture import capture
+from costmodel.profiling.models import load_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the profile of the small Llama stack lies, measured once."""
+    found = tmp_path_factory.mktemp("gpu")
+    main(["--device", "cpu", "--models", "llama3", "--only", "profiles", "--repeats", "1", "-o", str(found)])
+    return found
+
+
+@pytest.fixture
+def setting(folder):
+    return Setting(torch.device("cpu"), folder, 1, ("llama3",))
+
+
+def test_a_profile_is_written_compressed_with_how_long_it_took_and_on_what(folder):
+    answer = json.loads((folder / "gpu-profiles.json").read_text())
+    assert answer["command"].startswith("python -m benchmarks.gpu --device cpu --models llama3")
+    assert {"date", "device", "torch", "cores", "load_average"} <= answer.keys()
+    (row,) = answer["rows"]
+    assert (row["sizes"], row["seconds"] > 0, answer["errors"]) == ([1, 2, 4], True, [])
+    assert (folder / "profiles" / "llama3.json.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert read_profile(folder / "profiles" / "llama3.json.gz").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("name", ["whole", "parts", "analytic"])
+def test_a_question_answers_every_row_and_judges(name, setting):
+    found = ask(name, QUESTIONS[name], setting)
+    assert found["errors"] == []
+    assert found["rows"] and found["verdicts"]
+
+
+def test_a_row_that_fails_is_reported_and_the_rest_goes_on(setting, monkeypatch):
+    calls = iter([RuntimeError("out of memory"), {"model": "llama3", "sizes": [1, 2, 4]}])
+
+    def measure(*_):
+        found = next(calls)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(profiles, "_row", measure)
+    monkeypatch.setattr(Setting, "chosen", lambda *_: [SUBJECTS["llama3"]] * 2)
+    found = ask("profiles", profiles, setting)
+    assert (found["errors"], len(found["rows"])) == (["RuntimeError: out of memory"], 1)
+
+
+def test_the_described_stack_has_the_measured_ones_parameters_and_matrix_products(setting):
+    measured = setting.profile(SUBJECTS["llama3"])
+    described = analytic.described(measured, 1)
+    assert sum(p.size_bytes for p in described.parameters) == sum(p.size_bytes for p in measured.graph.parameters)
+    products = sum(o.flop for o in described.operators if o.work.kind == "matmul")
+    assert products == sum(o.flop for o in measured.graph.operators if analytic.kind_of_work(o) == "matmul")
+
+
+def test_an_order_alone_on_a_rank_has_all_its_computations(setting):
+    rows = [measure() for measure in memory.rows(setting)]
+    assert [(row["case"], row["rank"], row["actions"]) for row in rows] == [
+        ("1f1b", 0, 16), ("1f1b", 3, 16), ("recompute", 0, 24), ("recompute", 3, 24), ("split", 0, 24), ("split", 3, 24),
+    ]  # fmt: skip
+
+
+def test_one_stage_steps_beside_a_plain_loop(setting):
+    assert one_stage(setting, "llama3")["ratio"] > 0
+
+
+def test_the_four_ranks_hold_a_branch_each_and_the_last_has_the_head():
+    plan = branches_plan(capture(load_model("zoo:mmt:small", 2), 2))
+    assert sorted((edge.source, edge.target) for edge in plan.edges) == [(0, 3), (1, 3), (2, 3)]
+    assert plan.stages[3].operators[-1] == "loss"
