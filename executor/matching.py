@@ -10,11 +10,8 @@ import torch
 
 from costmodel.errors import DoesNotMatch, ReadableButWrong
 from costmodel.profiling.capture import Capture, operator_graph
-from planner.checker import check_plan
+from planner import checker
 from planner.plan import Plan
-
-STOPS_A_RUN = ("action", "rank", "count", "order", "message", "deadlock")
-"""Kinds of problems with which a run would hang or fail; the others are wrong figures."""
 
 
 def check_world(plan: Plan) -> tuple[int, int]:
@@ -93,7 +90,7 @@ def check_orders(plan: Plan) -> None:
     ReadableButWrong
         Names the first problem.
     """
-    problems = [problem for problem in check_plan(plan) if problem.kind in STOPS_A_RUN]
+    problems = checker.check_orders(plan)
     if problems:
         raise ReadableButWrong(
             f"the plan cannot run: {problems[0].place}: {problems[0].message} ({len(problems)} such problems; "

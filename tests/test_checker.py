@@ -8,7 +8,7 @@ import pytest
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.graph import OperatorGraph, Parameter, Tensor
 from costmodel.strategy import StageConfig
-from planner.checker import KINDS, check_plan
+from planner.checker import KINDS, check_orders, check_plan
 from planner.plan import Plan
 from tests.small_plan import CLUSTER, COST, GRAPH, PLAN, with_edge, with_order, with_stage
 
@@ -267,6 +267,15 @@ def test_every_dropped_repeated_or_moved_action_is_found() -> None:
             moved = with_order(without, (rank + 1) % 4, lambda o, t=text: o.append(t))
             for plan in (without, twice, moved):
                 assert {p.kind for p in check_plan(plan)} & {"count", "message", "rank"}, (rank, text)
+
+
+CASES = [*ORDERS, *MESSAGES, *FIGURES]
+
+
+@pytest.mark.parametrize("plan", [PLAN, *(row[1] for row in CASES)], ids=["as it is", *(row[0] for row in CASES)])
+def test_the_orders_alone_have_the_problems_with_orders_of_the_whole_plan(plan: Plan) -> None:
+    kinds = {"action", "rank", "count", "order", "message", "deadlock"}
+    assert check_orders(plan) == tuple(problem for problem in check_plan(plan) if problem.kind in kinds)
 
 
 def test_every_swap_of_neighbours_is_refused_or_changes_no_time() -> None:

@@ -28,9 +28,12 @@ from planner.checker.steps import Layout, Step, lead_of_ranks, lockstep_problems
 from planner.checker.times import times_of
 from planner.plan import Plan
 
-__all__ = ["KINDS", "Problem", "check_plan"]
+__all__ = ["KINDS", "Problem", "check_orders", "check_plan"]
 
 Orders = tuple[tuple[Step, ...], ...]
+
+_OF_ORDERS = ("action", "rank", "count", "order", "message", "deadlock")
+"""Kinds of problems with which a run would hang or fail; the others are wrong figures."""
 
 
 def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster | None = None) -> tuple[Problem, ...]:
@@ -59,14 +62,30 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
         layout = Layout.of(plan)
         found += link_problems(plan, layout)
         found += cluster_problems(plan, layout, cluster) if cluster else ()
-        found += () if unread else _orders(plan, layout, orders, known, cluster)
+        if not unread:
+            wrong = list(_order_problems(plan, layout, orders, known))
+            found += wrong or _figure_problems(plan, layout, orders, cluster)
     return tuple(found)
 
 
-def _orders(
-    plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None, cluster: Cluster | None
-) -> Iterator[Problem]:
-    """Check counts, then sequences and messages, then times and memory."""
+def check_orders(plan: Plan) -> tuple[Problem, ...]:
+    """Check only whether the ranks can work a plan's orders off; what it says of operators, times and memory is not.
+
+    Returns
+    -------
+    tuple of Problem
+        Those of `check_plan` without the model, of the kinds action, rank, count, order, message and deadlock.
+    """
+    basics = [*batch_problems(plan), *configuration_problems(plan)]
+    orders, unread = read_steps(plan)
+    found = [*basics, *unread, *lockstep_problems(plan)]
+    if not basics and not unread:
+        found += _order_problems(plan, Layout.of(plan), orders, None)
+    return tuple(problem for problem in found if problem.kind in _OF_ORDERS)
+
+
+def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None) -> Iterator[Problem]:
+    """Check counts, then sequences and messages."""
     counts = [*count_problems(layout, orders), *message_problems(layout, orders)]
     counts += closing_problems(layout, orders, shared_stages(plan, graph))
     yield from counts
@@ -77,9 +96,11 @@ def _orders(
     sequence += pairing_problems(orders, ends)
     sequence += deadlock_problems(layout, orders, ends)
     yield from sequence
-    if sequence or counts:
-        return
-    costs = plan.costs()
+
+
+def _figure_problems(plan: Plan, layout: Layout, orders: Orders, cluster: Cluster | None) -> Iterator[Problem]:
+    """Check times and memory, which only legal orders have."""
+    costs, computed = plan.costs(), compute_steps(orders)
     lead_of = lead_of_ranks(plan)
     times = times_of(layout, orders, costs, _speeds(plan, lead_of))
     yield from prediction_problems(plan, orders, times)
