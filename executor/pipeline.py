@@ -35,14 +35,17 @@ class Pipeline:
     """One rank of a plan that runs a training model.
 
     Nothing is communicated before the plan is found to fit the model, the number of processes and the
-    device; then process groups are made, which every rank has to do at the same time.
+    device; then process groups are made, which every rank has to do at the same time. The pipeline takes the
+    model: what this rank's stages read moves to the device, every other parameter and buffer of the module is
+    emptied (shape [0]). `state_dict` and `load_state_dict` of the pipeline take the place of the module's.
 
     Parameters
     ----------
     plan : Plan
     model : TrainingModel, Capture or callable
-        With the same parameters on every rank. The capture of a model spares capturing it again; a
-        callable makes the training model from the first step's inputs and targets.
+        With the same parameters on every rank. The capture of a model spares capturing it again and leaves
+        the model whole, where it is, for other pipelines of it; a callable makes the training model from the
+        first step's inputs and targets.
     device : torch.device, optional
         Default: the kind that the plan names.
     timeout_s : float, optional
@@ -55,7 +58,8 @@ class Pipeline:
     Raises
     ------
     DoesNotMatch
-        When the plan is for another model, number of ranks, layout of hosts or kind of device.
+        When the plan is for another model, number of ranks, layout of hosts or kind of device, or a parameter
+        has no values because another pipeline has taken the model.
     """
 
     def __init__(
@@ -105,8 +109,10 @@ class Pipeline:
         ----------
         plan : Plan or path
         model : torch.nn.Module
+            The pipeline takes it, as of the class.
         loss : callable
-            ``loss(output)``, or ``loss(output, targets)`` where steps are given targets.
+            ``loss(output)``, or ``loss(output, targets)`` where steps are given targets; it may not read the
+            model's parameters.
         inputs, targets
             An example of a whole step's batch, of which only the shapes matter. Without it the first step
             makes the pipeline, and until then there are no `parameters`.
