@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 
 from costmodel.errors import PenstockError
 from executor.watch import farewell
@@ -22,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         from executor.run import run_plan  # torch comes with it, --help does without
 
-        answer = run_plan(arguments)
+        with redirect_stdout(sys.stderr):  # a user's model may print
+            answer = run_plan(arguments)
     except SystemExit as error:  # argparse has said what is wrong
         code = error.code if isinstance(error.code, int) else 2
         farewell(code)

@@ -191,3 +191,10 @@ def test_batch_statistics_and_dropout_are_no_reason_to_refuse():
     assert check_separates(model_with(lambda out: out.square().mean(), module=module)) == ""
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert module[1].training
+
+
+@pytest.mark.parametrize("trains", ["frozen", "detached"])
+def test_a_loss_through_which_no_gradient_flows_is_refused(trains):
+    module = nn.Linear(6, 6).requires_grad_(trains != "frozen")
+    with pytest.raises(InvalidInput, match="no gradient flows from the loss to any parameter"):
+        check_separates(model_with(lambda out: (out.detach() if trains == "detached" else out).mean(), module=module))

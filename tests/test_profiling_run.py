@@ -22,6 +22,7 @@ from costmodel.profiling.ratio import weight_shares
 from costmodel.profiling.run import profile
 from costmodel.profiling.timing import measure_mark_cost, time_in_context
 from costmodel.profiling.walk import Walk
+from planner.commands import main
 
 OWN = """
 import torch
@@ -184,6 +185,9 @@ def test_options_that_cannot_be_meant_are_refused(flags, message):
         ),
         ("import nowhere_to_be_found", InvalidInput, "needs 'nowhere_to_be_found', which is not installed"),
         ("x = = 1", InvalidInput, "cannot be imported: SyntaxError"),
+        ("raise SystemExit(2)", InvalidInput, "cannot be imported: SystemExit: 2"),
+        ("def build(): raise SystemExit(5)", InvalidInput, "fails with SystemExit: 5 at othermodel.py:6"),
+        ("def build(): return torch.jit.script(M()), (x,), f", InvalidInput, "the model is TorchScript"),
     ],
 )
 def test_a_model_that_is_not_one_gets_one_clear_error(tmp_path, body, error, message):
@@ -196,6 +200,32 @@ def test_a_model_that_is_not_one_gets_one_clear_error(tmp_path, body, error, mes
     with pytest.raises(error, match=message) as caught:
         load_model("othermodel:build")
     assert "\n" not in str(caught.value)
+
+
+def test_an_output_that_is_a_folder_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        command("-o", str(tmp_path))
+    assert not list(tmp_path.glob("*.journal"))
+
+
+def test_what_a_model_prints_stays_out_of_the_json_answer(tmp_path, capsys):
+    (tmp_path / "othermodel.py").write_text(
+        "print('imported')\n" + OWN.replace("    return Net", "    print('built'); return Net")
+    )
+    sys.modules.pop("othermodel", None)
+    assert main(["profile", "othermodel:build", "-o", "profile.json", "--dry-run", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["operators"] == 9
+    assert "imported\nbuilt\n" in printed.err
+
+
+def test_a_compiled_model_is_profiled_as_what_was_compiled(tmp_path):
+    (tmp_path / "othermodel.py").write_text(
+        "import torch\n"
+        "def build(): return torch.compile(torch.nn.Linear(2, 2)), (torch.ones(4, 2),), lambda out: out.mean()\n"
+    )
+    sys.modules.pop("othermodel", None)
+    assert list(dict(load_model("othermodel:build").module.named_parameters())) == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("spec", ["", "nothing", "no.such.module:build", "zoo:none", "zoo:mmt:huge", ":f", "ownmodel:"])

@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     from costmodel.profiling.options import Options
 
     start = time.perf_counter()
+    if Path(args.output).is_dir():
+        raise UsageError(f"-o {args.output}: that is a folder; name a file in it")
     options = Options(
         model=args.model,
         microbatch_sizes=_sizes("--microbatch-sizes", args.microbatch_sizes),

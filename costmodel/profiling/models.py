@@ -60,7 +60,7 @@ def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> 
     torch.manual_seed(seed)
     try:
         returned = function(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(f"{spec}: the function fails with {explain(error)}") from None
     default = getattr(parameters.get("batch"), "default", None) if accepts_batch else None
     model = _checked(spec, returned, microbatch_size if arguments else default)
@@ -123,7 +123,7 @@ def _import(spec: str, where: str) -> ModuleType:
                 "give module:function without .py"
             ) from None
         raise InvalidInput(f"{spec}: the module {where!r} needs {error.name!r}, which is not installed") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that parses its own arguments ends here
         raise InvalidInput(f"{spec}: the module {where!r} cannot be imported: {explain(error)}") from None
 
 
@@ -134,8 +134,13 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
     """Turn what the function returned into a `TrainingModel`."""
     fields = _fields(spec, returned)
     module, inputs, loss = fields["model"], fields["inputs"], fields["loss"]
+    module = getattr(module, "_orig_mod", module)  # what torch.compile was given: it hides the names and takes minutes
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"{spec}: the model is {describe(module)}; it must be a torch.nn.Module")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InvalidInput(
+            f"{spec}: the model is TorchScript, which hides its operators; give the module it was made of"
+        )
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, list | tuple | dict):

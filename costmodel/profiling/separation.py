@@ -28,7 +28,7 @@ def check_separates(model: TrainingModel) -> str:
     Raises
     ------
     InvalidInput
-        Naming the loss, with both values where numbers showed it.
+        Naming the loss, with both values where numbers showed it; also when no gradient flows from it.
     """
     name = _name(model)
     if _NAMES.search(name) or model.kwargs.get("return_loss"):
@@ -67,13 +67,23 @@ def _losses(model: TrainingModel) -> tuple[float, tuple[float, float], bool] | N
         before = _random_state()
         pieces = [batch, split_batch(batch, 0, 2), split_batch(batch, 1, 2)]
         with running(model.name):
-            found = [piece.evaluate(piece.module(*piece.args, **piece.kwargs), piece.targets) for piece in pieces]
+            found = [_loss(piece, piece is pieces[-1]) for piece in pieces]
+        if not found[-1][0].requires_grad:
+            raise InvalidInput(
+                f"{model.name}: no gradient flows from the loss to any parameter: all are frozen, or the loss is "
+                "detached; nothing would be trained"
+            )
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(), strict=True)):
             return None
-    values = [float(loss) for loss, _ in found]
+    values = [float(loss.detach()) for loss, _ in found]
     if not all(map(math.isfinite, values)):
         return None
     return values[0], (values[1], values[2]), found[0][1] is not None
+
+
+def _loss(piece: TrainingModel, with_gradient: bool) -> tuple[torch.Tensor, torch.Tensor | float | None]:
+    with torch.set_grad_enabled(with_gradient):
+        return piece.evaluate(piece.module(*piece.args, **piece.kwargs), piece.targets)
 
 
 def _random_state() -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
@@ -76,7 +77,9 @@ def _run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     module.add_arguments(parser)
     arguments.remove(chosen)
-    answer = module.run(parser.parse_args(arguments))
+    parsed = parser.parse_args(arguments)
+    with redirect_stdout(sys.stderr):  # a user's model may print
+        answer = module.run(parsed)
     print_answer(answer, "--json" in arguments)
     return int(answer.exit_code)
 
