@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks.steps_in_turn import reordered
 from costmodel.costs import Costs, EdgeCost, StageCost
@@ -12,8 +14,13 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.graph import Operator, OperatorGraph
 from costmodel.profile import Profile, read_profile, write_profile
 from costmodel.profiling.assemble import Round, assemble
+from costmodel.profiling.batches import TrainingModel
+from costmodel.profiling.capture import capture
+from costmodel.profiling.clock import HostClock
 from costmodel.profiling.options import Options
+from costmodel.profiling.rounds import Rounds, time_split
 from costmodel.profiling.run import profile as measure
+from costmodel.profiling.timing import MarkCost, time_whole
 from costmodel.roofline import scale_profile
 from costmodel.whole import SplitRatios, Whole
 from planner.checker import check_plan
@@ -99,6 +106,49 @@ def test_a_measured_profile_has_ratios_of_at_least_1_at_each_size() -> None:
     found = measure(Options("tests.training_models:two_branch", (1, 2), repeats=3, links=False))
     assert len(found.whole.split) == 2
     assert all(ratios.forward >= 1 and ratios.backward >= 1 for ratios in found.whole.split)
+
+
+def fails(*_: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("two in flight")
+
+
+def rounds_of(module: nn.Module) -> Rounds:
+    model = TrainingModel("own", module, (torch.randn(4, 6),), {}, None, False, lambda out: out.square().mean(), {}, 4)
+    return Rounds(capture(model), model, HostClock(), MarkCost())
+
+
+def test_the_split_form_is_run_in_every_other_round_and_leaves_two_micro_batches_gradients() -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    rounds = rounds_of(module)
+    assert [rounds.measure(index)[6] > 0 for index in range(4)] == [True, False, True, False]
+    module.zero_grad()
+    time_whole(rounds.whole, rounds.piece, rounds.clock)
+    once = [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+    module.zero_grad()
+    assert rounds.split is not None
+    assert min(time_split(rounds.split, rounds.queue, rounds.piece, rounds.clock)) > 0
+    assert rounds.queue.waiting == []
+    for parameter, gradient in zip(module.parameters(), once, strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * gradient)
+
+
+def test_a_model_in_which_nothing_can_be_split_is_measured_without() -> None:
+    rounds = rounds_of(nn.LayerNorm(6))
+    assert rounds.split is None
+    assert rounds.measure(0)[6:] == [0, 0]
+
+
+def test_a_split_form_that_cannot_be_run_costs_the_ratio_alone() -> None:
+    rounds = rounds_of(nn.Linear(6, 5))
+    assert rounds.split is not None
+    rounds.split = replace(rounds.split, module=fails)  # type: ignore[arg-type]
+    assert rounds.measure(0)[6:] == [0, 0]
+    assert rounds.split is None
+
+
+def test_a_journal_of_rounds_without_the_split_form_reads_on() -> None:
+    row = Round(1, 2, 3, 4, (5, 6), (7, 8)).to_list()
+    assert Round.from_list(row[:6]) == Round.from_list(row)
 
 
 def test_ratios_stay_when_a_profile_is_scaled_to_other_sizes() -> None:

@@ -48,7 +48,7 @@ class Rounds:
             return 0, 0
         try:
             return time_split(self.split, self.queue, self.piece, self.clock)
-        except RuntimeError:  # out of memory with two in flight: no reason to lose the whole profile
+        except RuntimeError:  # two in flight may not fit the memory: no reason to lose the whole profile
             self.queue.drain()
             self.split = None
             return 0, 0
