@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from executor.worker import RawSpan
+from executor.recording import RawSpan
 from simulator.actions import parse_action
 from simulator.timeline import Span, Timeline
 

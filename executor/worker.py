@@ -21,6 +21,7 @@ from executor.losses import StepLoss, own_loss, summed_loss
 from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
 from executor.planned import planned_times
 from executor.program import Instruction, Program
+from executor.recording import RawSpan, Recorder
 from executor.reduction import Reduction
 from executor.stage import Stage
 from executor.transport import Transport
@@ -28,9 +29,6 @@ from executor.watch import Watch
 from executor.wiring import Wiring, wire_plan
 from planner.plan import Plan
 from simulator.actions import SENDS, Action, Kind, parse_action
-
-RawSpan = tuple[Action, str, int, int]
-"""Action, stream, start and end on this rank's clock in ns."""
 
 
 class Worker:
@@ -71,7 +69,7 @@ class Worker:
             keep_only(capture, self.held, self.unread, device)
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
-        self.spans: list[RawSpan] = []
+        self._recorder = Recorder.on(device)
         self._emulate = emulate
         self._posting_ns, links = 0, plan.cluster.links
         self._host_time_planned = links is not None and "p2p_host" in links.classes
@@ -120,7 +118,7 @@ class Worker:
             parameter.grad = None
         for stage in self.stages.values():
             stage.losses.clear()
-        self.spans.clear()
+        self._recorder.clear()
         self.program.mailbox.waits.clear()
         self.reduction.begin()
         self._closed = False
@@ -128,11 +126,11 @@ class Worker:
     def _do(self, instruction: Instruction) -> None:
         action = self.watch.at = instruction.action
         received = instruction.collect() if instruction.collect is not None else None
-        start = time.perf_counter_ns()
+        mark, start = self._recorder.mark(instruction.stream), time.perf_counter_ns()
         instruction.execute(received)
         if self._emulate:
             self._hold(instruction, start)
-        self.spans.append((action, instruction.stream, start, time.perf_counter_ns()))
+        self._recorder.note(action, instruction.stream, mark)
 
     def _hold(self, instruction: Instruction, start: int) -> None:
         """Hold an action for its planned time, less what messages since the last one took if the plan counts that."""
@@ -173,12 +171,12 @@ class Worker:
         """
         waits = [(action, "receive", start, end) for action, start, end in self.program.mailbox.waits]
         sums = [(action, "collective", start, end) for action, start, end in self.reduction.waits]
-        return [*self.spans, *waits, *sums]
+        return [*self._recorder.spans(), *waits, *sums]
 
     def excess_ns(self) -> int:
         """Return how much longer than planned the last step's actions, with their messages, took on this rank."""
         planned = sum(i.planned_ns for i in self._instructions if i.stream == "compute")
-        return sum(end - start for _, stream, start, end in self.spans if stream != "collective") - planned
+        return sum(end - start for _, stream, start, end in self._recorder.spans() if stream != "collective") - planned
 
     def total_loss(self) -> StepLoss:
         """Return the last step's loss over all ranks; collective."""
