@@ -34,7 +34,7 @@ from planner.replay import replay
 from planner.split_form import in_split_form, ordered
 from planner.what_if import what_ifs
 from tests.random_profiles import chain
-from tests.schema_corpus import GOLDEN, validator
+from tests.schema_corpus import GOLDEN, broken, validator
 
 RATIOS = SplitRatios(1.1, 1.25)
 GRAPH = OperatorGraph("two", (Operator("a", "linear"), Operator("loss", "loss")), ())
@@ -70,6 +70,25 @@ def test_ratios_read_back_as_they_were_written(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "p.json").read_text())
     assert document["whole"]["split"] == {"forward_ratio": [1.1, 1.0, 1.5], "backward_ratio": [1.25, 1.0, 1.0]}
     assert validator("profile").is_valid(document)
+
+
+def test_on_ratios_broken_in_one_place_reader_and_schema_agree_but_for_their_number(tmp_path: Path) -> None:
+    whole = {"step_ns": [1, 2], "split": {"forward_ratio": [1.1, 1.0], "backward_ratio": [1.25, 1.5]}}
+    document = {**json.loads((GOLDEN / "profile.json").read_text()), "whole": whole}
+    cases = [(what, wrong) for what, wrong in broken(document) if "'split'" in what]
+    assert len(cases) > 50
+    for what, wrong in cases:
+        said, valid = complaint(wrong, tmp_path / "p.json"), validator("profile").is_valid(wrong)
+        assert valid == (not said) or "a micro-batch size" in said, f"{what}: {said}"
+
+
+def complaint(document: object, path: Path) -> str:
+    path.write_text(json.dumps(document))
+    try:
+        read_profile(path)
+    except InvalidInput as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(
