@@ -151,6 +151,10 @@ def test_nccl_tests_json_is_read_and_its_environment_never_stored(tmp_path, caps
         (NCCL_TEXT.split("#  Rank")[0], "no line '#  Rank 0"),
         (NCCL_TEXT.split("        1024")[0], "no row of times"),
         ('{"args": ["all_gather_perf"], "config": {}}', "no 'results'"),
+        (
+            NCCL_TEXT + "        8192          2048     float     sum      -1    -1.0\n",
+            "has no time in its sixth column",
+        ),
     ],
 )
 def test_output_of_something_else_is_refused(tmp_path, text, message):
@@ -204,6 +208,10 @@ def test_slurms_lists_of_names_are_expanded():
         ("hello", "neither `nvidia-smi topo -m`"),
         (nvidia(matrix(2, lambda i, j: "QPI")), "the row of GPU0"),
         ("SwitchName=top Switches=s[0-1]\n", "names switches that the file does not define"),
+        ("SwitchName=s0 Nodes=n[1-4\n", "leave a bracket open"),
+        ("SwitchName=s0 Nodes=n[4-1]\n", "'4-1' is no rising range"),
+        ("SwitchName=s0 Nodes=n[1-999999999]\n", "no rising range of at most 1000000"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tNV4\n", "2 GPUs in the header, rows for 1; was the file cut off"),
     ],
 )
 def test_another_topology_is_refused(tmp_path, text, message):

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -199,3 +200,11 @@ def test_a_loss_through_which_no_gradient_flows_is_refused(trains):
     module = nn.Linear(6, 6).requires_grad_(trains != "frozen")
     with pytest.raises(InvalidInput, match="no gradient flows from the loss to any parameter"):
         check_separates(model_with(lambda out: (out.detach() if trains == "detached" else out).mean(), module=module))
+
+
+def test_rounding_in_bfloat16_is_no_reason_to_refuse_or_to_remark():
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model = model_with(lambda out: out.square().mean(), batch=8, module=nn.Linear(6, 6).bfloat16())
+        inputs = (torch.randn(1, 6).repeat(8, 1) * (1 + 1e-3 * torch.randn(8, 1))).bfloat16()
+        assert check_separates(replace(model, args=(inputs,))) == ""

@@ -208,6 +208,12 @@ def test_an_output_that_is_a_folder_is_refused_before_anything_is_measured(tmp_p
     assert not list(tmp_path.glob("*.journal"))
 
 
+@pytest.mark.parametrize("limit", ["-1", "nan", "inf"])
+def test_a_memory_limit_that_is_none_is_refused(limit):
+    with pytest.raises(UsageError, match="GiB above 0 are needed"):
+        command("--memory-limit", limit)
+
+
 def test_what_a_model_prints_stays_out_of_the_json_answer(tmp_path, capsys):
     (tmp_path / "othermodel.py").write_text(
         "print('imported')\n" + OWN.replace("    return Net", "    print('built'); return Net")

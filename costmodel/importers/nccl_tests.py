@@ -5,6 +5,7 @@ nccl-tests and `penstock links` both give them. The JSON's environment block, it
 are read over and never stored. Leaves out broadcast, reduce, gather and scatter.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,6 +121,8 @@ def _from_json(root: Node) -> Run:
 
 
 def _ns(microseconds: float) -> int:
+    if not 0 <= microseconds < math.inf:
+        raise ValueError(f"{microseconds:g} is no time")
     return max(1, round(microseconds * 1000))
 
 

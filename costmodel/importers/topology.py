@@ -19,6 +19,9 @@ _LEVELS = {"PIX": 22.0, "PXB": 20.0, "PHB": 16.0, "NODE": 14.0, "SYS": 10.0}
 NIC_GBS, NIC_US, HOP_US = 25.0, 10.0, 2.0
 """Assumed: one 200 Gb/s port a GPU, its latency, and what each level of switches adds."""
 
+MOST_NAMES = 1_000_000
+"""Names that one range of Slurm's may stand for; more is a slip of the pen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -82,6 +85,10 @@ def read_topology(path: str | Path, devices_per_host: int = 8) -> Topology:
 def _nvidia(text: str, place: str) -> Topology:
     rows = [line.split() for line in text.splitlines() if re.match(r"GPU\d+\s", line)]
     count = len(rows)
+    header = next((line for line in text.splitlines() if re.match(r"\s+GPU0\s", line)), "")
+    columns = len(re.findall(r"\bGPU\d+", header))
+    if columns > count:
+        raise InvalidInput(f"{place}: {columns} GPUs in the header, rows for {count}; was the file cut off?")
     matrix = [row[1 : 1 + count] for row in rows]
     for i, row in enumerate(matrix):
         wrong = [
@@ -167,8 +174,16 @@ def _slurm_links(levels: list[list[list[str]]], devices_per_host: int, place: st
 
 
 def expand(names: str) -> list[str]:
-    """Expand Slurm's lists of names: ``a[0-2,5],b`` is a0, a1, a2, a5, b."""
-    found = []
+    """Expand Slurm's lists of names: ``a[0-2,5],b`` is a0, a1, a2, a5, b.
+
+    Raises
+    ------
+    InvalidInput
+        When brackets are left open or a range falls or is beyond `MOST_NAMES`.
+    """
+    found: list[str] = []
+    if re.search(r"\[[^\]]*(\[|$)", names):
+        raise InvalidInput(f"the names {names!r} leave a bracket open; Slurm writes them like n[1-4,7]")
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", names):
         stem, _, inner = part.partition("[")
         for span in inner.rstrip("]").split(",") if inner else [""]:
@@ -176,6 +191,8 @@ def expand(names: str) -> list[str]:
             if not span:
                 found.append(stem)
                 continue
+            if not (first + (last or first)).isdecimal() or not 0 <= int(last or first) - int(first) < MOST_NAMES:
+                raise InvalidInput(f"the names {names!r}: {span!r} is no rising range of at most {MOST_NAMES} numbers")
             numbers = range(int(first), int(last or first) + 1)
             found += [f"{stem}{number:0{len(first)}d}" for number in numbers]
     return found

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # torch is imported once the flags are known to be right
 BUSY = 1.15
 """Wall over own time of a step from which the user is told that the machine was not quiet."""
 
+IDLE = 0.85
+"""Kernels' share of a GPU's step below which the user is told that its host is what takes the time."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``penstock profile``."""
@@ -76,6 +79,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     start = time.perf_counter()
     if Path(args.output).is_dir():
         raise UsageError(f"-o {args.output}: that is a folder; name a file in it")
+    if not 0 <= args.memory_limit < math.inf:
+        raise UsageError(f"--memory-limit {args.memory_limit:g}: GiB above 0 are needed, or 0 for no limit")
     options = Options(
         model=args.model,
         microbatch_sizes=_sizes("--microbatch-sizes", args.microbatch_sizes),
@@ -116,12 +121,21 @@ def _measured(options: "Options", journal: Path, resume: bool) -> Profile:
 
 
 def _tell_if_busy(found: Profile) -> None:
+    """Say when other work took a CPU's time, or when a GPU waited for its host."""
     unscaled = found.extra.get("unscaled")
     if not isinstance(unscaled, dict):
         return
-    busy = max(wall / step for wall, step in zip(unscaled["wall_ns"], unscaled["step_ns"], strict=True))
-    if busy > BUSY:
-        _say(f"other work took time here: a step lasted {busy:.1f} times its own CPU time, which the profile holds")
+    if found.device.type == "cpu":
+        busy = max(wall / step for wall, step in zip(unscaled["wall_ns"], unscaled["step_ns"], strict=True))
+        if busy > BUSY:
+            _say(f"other work took time here: a step lasted {busy:.1f} times its own CPU time, which the profile holds")
+    elif unscaled.get("kernel_ns"):
+        kernels = [kernel / step for kernel, step in zip(unscaled["kernel_ns"], unscaled["step_ns"], strict=True)]
+        if kernels[0] < IDLE:
+            _say(
+                f"the device waits for its host: of a step at micro-batch size {found.microbatch_sizes[0]} kernels take "
+                f"{kernels[0]:.0%}; larger micro-batches use it better"
+            )
 
 
 def _answer(found: Profile) -> dict[str, object]:

@@ -20,6 +20,7 @@ from costmodel.profiling.models import running
 _NAMES = re.compile(r"contrastive|info_?nce|nt_?xent|sim_?clr|clip_?loss|sig_?lip_?loss|barlow", re.IGNORECASE)
 _WAY_OUT = "a loss of each sample alone, or (sum, weight) of such, is needed"
 TOLERANCE = 1e-3
+"""Share of the loss; more where the model computes in fewer digits."""
 
 
 def check_separates(model: TrainingModel) -> str:
@@ -41,7 +42,7 @@ def check_separates(model: TrainingModel) -> str:
     if found is None:
         return ""
     whole, (first, second), weighted = found
-    slack = TOLERANCE * max(abs(whole), abs(first), abs(second), 1e-6)
+    slack = _tolerance(model) * max(abs(whole), abs(first), abs(second), 1e-6)
     if abs(whole - (first + second) / 2) <= slack or weighted:
         return ""
     if abs(whole - (first + second)) <= slack:
@@ -52,6 +53,12 @@ def check_separates(model: TrainingModel) -> str:
         f"{model.name}: the loss {name!r} of a batch is {whole:.6g}, of its halves {first:.6g} and {second:.6g}: it "
         f"does not separate over micro-batches (contrastive?); {_WAY_OUT}"
     )
+
+
+def _tolerance(model: TrainingModel) -> float:
+    """Return by how much equal losses may differ: a sum in bfloat16 rounds more than a thousandth away."""
+    kinds = {p.dtype for p in model.module.parameters() if p.is_floating_point()} | {model.autocast or torch.float32}
+    return max(TOLERANCE, 2 * max(torch.finfo(kind).eps for kind in kinds))
 
 
 def _name(model: TrainingModel) -> str:
