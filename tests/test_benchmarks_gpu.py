@@ -8,10 +8,23 @@ import torch
 from benchmarks.gpu import analytic, memory, profiles
 from benchmarks.gpu.__main__ import QUESTIONS, ask, main
 from benchmarks.gpu.execution import branches_plan, one_stage
+from benchmarks.gpu.live import LiveBytes
 from benchmarks.gpu.setting import SUBJECTS, Setting
 from costmodel.profile import read_profile
 from costmodel.profiling.capture import capture
 from costmodel.profiling.models import load_model
+
+
+def test_live_bytes_are_those_of_new_tensors_until_nothing_refers_to_them():
+    there = torch.ones(1000)
+    with LiveBytes() as live:
+        first = there + 1
+        second = first.view(10, 100) + 1
+        seen = [(live.now, live.peak)]
+        del first
+        there.add_(second.view(-1))
+        seen.append((live.now, live.peak))
+    assert seen == [(8000, 8000), (4000, 8000)]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.live import LiveBytes
 from costmodel.profile import Profile, read_profile, write_profile
 from costmodel.profiling.batches import TrainingModel, move
 from costmodel.profiling.clock import Clock, clock_for
@@ -131,14 +132,16 @@ class Setting:
         return torch.cuda.memory_allocated(self.device) if self.full else 0
 
     @contextmanager
-    def peak(self) -> Iterator[Callable[[], int]]:
-        """Yield what returns the most that was allocated since the block began."""
+    def growth(self) -> Iterator[Callable[[], int]]:
+        """Yield what returns the most bytes that were allocated since the block began, above those that were there."""
         if not self.full:
-            yield lambda: 0
+            with LiveBytes() as live:
+                yield lambda: live.peak
             return
         self.wait()
         torch.cuda.reset_peak_memory_stats(self.device)
-        yield lambda: torch.cuda.max_memory_allocated(self.device)
+        before = self.allocated_bytes()
+        yield lambda: torch.cuda.max_memory_allocated(self.device) - before
 
     def step_ns(self, step: Callable[[], object]) -> int:
         """Return the median wall time of a step, each waited for, after untimed ones."""

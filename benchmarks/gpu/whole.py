@@ -40,11 +40,12 @@ def _row(setting: Setting, subject: Subject, index: int) -> Row:
     model = setting.load(subject, size)
     wall_ns = setting.step_ns(lambda: eager_step(model))
     device_ns = _device_ns(setting, model)
-    with setting.peak() as peak:
-        eager_step(model)
-        peak_bytes = peak() - before
-    workspace: Any = profile.extra.get("workspace_bytes", [0] * len(profile.microbatch_sizes))
     state = _state_bytes(model)
+    held = setting.allocated_bytes() - before if setting.full else state
+    with setting.growth() as growth:
+        eager_step(model)
+        peak_bytes = held + growth()
+    workspace: Any = profile.extra.get("workspace_bytes", [0] * len(profile.microbatch_sizes))
     needed = state + saved_bytes(profile.graph, size)
     last = index == len(profile.microbatch_sizes) - 1
     return {
@@ -56,8 +57,8 @@ def _row(setting: Setting, subject: Subject, index: int) -> Row:
         "sum_%": percent(unscaled["sum_ns"][index] / device_ns),
         "held_%": percent(_held_ns(setting, model) / device_ns) if last else None,
         "peak_mib": round(peak_bytes / 2**20, 1),
-        "memory_%": percent((needed + workspace[index]) / peak_bytes) if peak_bytes else None,
-        "saved_%": percent(needed / peak_bytes) if peak_bytes else None,
+        "memory_%": percent((needed + workspace[index]) / peak_bytes) if setting.full else None,
+        "saved_%": percent(needed / peak_bytes),
     }
 
 

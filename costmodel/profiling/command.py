@@ -133,8 +133,8 @@ def _tell_if_busy(found: Profile) -> None:
         kernels = [kernel / step for kernel, step in zip(unscaled["kernel_ns"], unscaled["step_ns"], strict=True)]
         if kernels[0] < IDLE:
             _say(
-                f"the device waits for its host: of a step at micro-batch size {found.microbatch_sizes[0]} kernels take "
-                f"{kernels[0]:.0%}; larger micro-batches use it better"
+                f"the device waits for its host: of a step at micro-batch size {found.microbatch_sizes[0]} kernels take"
+                f" {kernels[0]:.0%}; larger micro-batches use it better"
             )
 
 
