@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from costmodel.errors import UsageError
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.profiling.journal import Journal
 
 HEADING = {"model": "m", "repeats": 3}
@@ -68,3 +68,26 @@ def test_a_journal_of_other_options_is_refused_and_says_which(tmp_path):
 def test_without_a_file_items_are_measured_once():
     journal = Journal(None, HEADING, False)
     assert [journal.item("a", lambda: 1), journal.item("a", lambda: 2)] == [1, 1]
+
+
+@pytest.mark.parametrize("broken", [b"\x00\xff\n", b"garbage\n", b'{"no": "item"}\n', b"[1, 2]\n", b"[\n"])
+def test_what_stands_behind_a_broken_line_is_measured_again(tmp_path, broken):
+    path = tmp_path / "j"
+    fill(path, False)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], broken, *lines[3:]]))
+    assert fill(path, True) == list("cde")
+    assert keys(path) == list("abcde")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_that_is_no_journal_is_begun_anew(tmp_path, resume):
+    path = tmp_path / "j"
+    path.write_bytes(b"\xff not ours\n[]\n")
+    assert fill(path, resume) == list("abcde")
+    assert keys(path) == list("abcde")
+
+
+def test_a_journal_that_cannot_be_written_is_one_clear_error(tmp_path):
+    with pytest.raises(InvalidInput, match="cannot be written: Is a directory; name another output"):
+        Journal(tmp_path, HEADING, False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from costmodel.errors import UsageError
+from costmodel.errors import InvalidInput, UsageError
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ class Journal:
     ------
     UsageError
         When a journal to be resumed is of another model or other options; says which.
+    InvalidInput
+        When the file cannot be written.
     """
 
     def __init__(self, path: Path | None, heading: Mapping[str, Any], resume: bool) -> None:
@@ -40,8 +42,12 @@ class Journal:
         heading = json.loads(json.dumps(heading))  # as it will be read back
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _whole_lines(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = _whole_lines(path)
+            path.touch()
+        except OSError as error:
+            raise InvalidInput(f"{path}: cannot be written: {error.strerror}; name another output") from None
         differing = [name for name in heading if lines and lines[0].get(name) != heading[name]]
         if differing and resume:
             name = differing[0]
@@ -81,11 +87,29 @@ class Journal:
 
 
 def _whole_lines(path: Path) -> list[Any]:
-    """Read all whole lines, and cut off the one that a kill left half written."""
+    """Read the heading and all items up to the first line that is none, and cut the file off there.
+
+    A kill leaves half a line, a machine that loses its power may leave anything.
+    """
     if not path.exists():
         return []
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        os.truncate(path, len(whole.encode()))
-    return [json.loads(line) for line in whole.splitlines()]
+    found: list[Any] = []
+    length = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        value = _parsed(line)
+        is_item = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+        if not (is_item if found else isinstance(value, dict)):
+            break
+        found.append(value)
+        length += len(line)
+    if length < path.stat().st_size:
+        os.truncate(path, length)
+    return found
+
+
+def _parsed(line: bytes) -> Any:
+    """Return a whole line's value, None when it has none."""
+    try:
+        return json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
