@@ -1,0 +1,64 @@
+"""Captures, profiles and trains models on a device that is not the CPU: one without values, that torch makes up.
+
+Tensors there are fake, but an operator whose inputs lie on two devices is refused as on a GPU. Run as a process of its
+own, because torch keeps the device for good.
+"""
+
+import os
+import sys
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from benchmarks.gpu import memory
+from costmodel.profiling.capture import Capture, capture
+from costmodel.profiling.clock import HostClock
+from costmodel.profiling.memory import counted_graph
+from costmodel.profiling.models import load_model
+from costmodel.profiling.parts import extract
+from costmodel.profiling.ratio import weight_shares
+from costmodel.profiling.timing import time_in_context, time_whole
+from costmodel.profiling.walk import Walk
+from executor.worker import Worker
+from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
+
+NAME = "made_up"
+
+
+def profile_pieces(captured: Capture) -> None:
+    clock, model = HostClock(), captured.model
+    counted_graph(captured, (model.batch // 2, model.batch))
+    time_whole(extract(captured, captured.operators), model, clock)
+    time_in_context(Walk(captured), model, clock)
+    weight_shares(captured, model.batch, clock, 1)
+
+
+def train(captured: Capture, device: torch.device) -> None:
+    for schedule in ("graph-1f1b", with_recompute, split_backwards):
+        groups = in_equal_runs(captured.operators, 3)
+        plan = plan_by_hand(captured, groups, schedule=schedule, num_microbatches=2, microbatch_size=1)
+        for rank in range(3):
+            worker = Worker(plan, captured, rank, device)
+            print(rank, sum(memory._run(worker, action) for action in worker.order))
+            assert {p.grad.device for p in worker.parameters.values()} <= {device}
+
+
+def main() -> None:
+    _setup_privateuseone_for_python_backend(NAME)
+    torch.made_up.get_amp_supported_dtype = lambda: [torch.bfloat16]
+    device = torch.device(f"{NAME}:0")
+    for name in ("llama3", "unet3d"):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            with device:
+                model = load_model(f"zoo:{name}:small", 2)
+            captured = capture(model, 2)
+            profile_pieces(captured)
+            train(captured, device)
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # torch's thread for the made-up device does not outlive the interpreter
