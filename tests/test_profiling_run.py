@@ -151,6 +151,8 @@ def test_a_mark_costs_less_than_a_hundred_microseconds():
         ({"microbatch_sizes": (2, 2)}, "distinct"),
         ({"dtype": "int8"}, "allowed are float32"),
         ({"repeats": 0}, "at least 1"),
+        ({"companions": -1}, "0 or more"),
+        ({"dry_run": True, "reuse": "old.json"}, "measures nothing: without --reuse"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(flags, message):
@@ -170,6 +172,7 @@ def test_options_that_cannot_be_meant_are_refused(flags, message):
         ),
         ("def build(): return M(), 5, f", InvalidInput, "the inputs are an object of type int"),
         ("def build(): return M(), (x,), 5", InvalidInput, "the loss is an object of type int"),
+        ("def build(): return M(), (x,), M()", InvalidInput, r"the loss has parameters of its own \(weight\)"),
         ("def build(): return {'model': M(), 'inputs': (x,)}", InvalidInput, "misses loss"),
         ("def build(): return {'model': M(), 'inputs': (x,), 'loss': f, 'z': 1}", InvalidInput, "unknown key z"),
         (

@@ -149,6 +149,11 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
         )
     if not callable(loss):
         raise InvalidInput(f"{spec}: the loss is {describe(loss)}; it must be a function of the output (and targets)")
+    own = [name for name, p in loss.named_parameters() if p.requires_grad] if isinstance(loss, nn.Module) else []
+    if own:
+        raise InvalidInput(
+            f"{spec}: the loss has parameters of its own ({own[0]}); only the model's are trained, move them there"
+        )
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, dict) else (tuple(inputs), {})
     split = fields.get("split") or {}
     _check_split(spec, split, args, kwargs)

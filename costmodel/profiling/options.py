@@ -73,6 +73,10 @@ class Options:
             raise UsageError(f"--tensor {list(self.tensor)}: whole numbers from 1 are needed")
         if self.tensor and (self.reuse or self.memory_limit_bytes):
             raise UsageError("--tensor measures the whole model: without --reuse and --memory-limit")
+        if self.dry_run and (self.reuse or self.tensor or self.memory_limit_bytes):
+            raise UsageError("--dry-run measures nothing: without --reuse, --tensor and --memory-limit")
+        if self.companions < 0:
+            raise UsageError(f"--companions {self.companions}: 0 or more are needed")
         if self.reuse and self.memory_limit_bytes:
             raise UsageError("--reuse and --memory-limit: one at a time")
         if self.device == "cuda" and not self.dry_run and not torch.cuda.is_available():
