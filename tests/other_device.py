@@ -12,13 +12,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from benchmarks.gpu import memory
+from costmodel.profiling.blocks import signatures, split_into_blocks
+from costmodel.profiling.blockwise import Bench, measure_blocks
 from costmodel.profiling.capture import Capture, capture
 from costmodel.profiling.clock import HostClock
+from costmodel.profiling.dry import load_on_meta
+from costmodel.profiling.journal import Journal
 from costmodel.profiling.memory import counted_graph
 from costmodel.profiling.models import load_model
+from costmodel.profiling.options import Options
 from costmodel.profiling.parts import extract
+from costmodel.profiling.piecewise import state_bytes
 from costmodel.profiling.ratio import weight_shares
-from costmodel.profiling.timing import time_in_context, time_whole
+from costmodel.profiling.timing import MarkCost, time_in_context, time_whole
 from costmodel.profiling.walk import Walk
 from executor.worker import Worker
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
@@ -44,6 +50,17 @@ def train(captured: Capture, device: torch.device) -> None:
             assert {p.grad.device for p in worker.parameters.values()} <= {device}
 
 
+def profile_blocks(device: torch.device) -> None:
+    captured = capture(load_on_meta(Options("zoo:moe:small", (1, 2), dtype="bfloat16")), 2)
+    graph = counted_graph(captured, (1, 2))
+    blocks = split_into_blocks(
+        graph, signatures(captured, 2), [o.name for o in graph.operators], 2, state_bytes(graph, 2) // 3
+    )
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        bench = Bench(captured, (1, 2), device, HostClock(), MarkCost(), 1, Journal(None, {}, False), print)
+        assert len(measure_blocks(bench, blocks).times) == len(graph.operators)
+
+
 def main() -> None:
     _setup_privateuseone_for_python_backend(NAME)
     torch.made_up.get_amp_supported_dtype = lambda: [torch.bfloat16]
@@ -55,6 +72,7 @@ def main() -> None:
             captured = capture(model, 2)
             profile_pieces(captured)
             train(captured, device)
+    profile_blocks(device)
     print("done")
 
 

@@ -158,13 +158,15 @@ def _model(
 
 def _loss_of(captured: Capture, part: Part, targets: Any) -> Callable[[Any], torch.Tensor]:
     def loss(outputs: tuple[Any, ...]) -> torch.Tensor:
-        total = torch.zeros((), requires_grad=True) * 1.0
+        # On the outputs' own device: a copy to the host would make the host wait in the middle of the step.
+        device = next((value.device for value in _tensors(outputs)), torch.device("cpu"))
+        total = torch.zeros((), device=device, requires_grad=True) * 1.0
         for value in outputs[: len(part.sends)]:
             if value.requires_grad:
-                total = total + (value * 1.0).sum().cpu()
+                total = total + (value * 1.0).sum()
         if part.has_loss:
             own = pytree.tree_unflatten(list(outputs[len(part.sends) :]), captured.program.out_spec)
-            total = captured.model.evaluate(own, targets)[0] + total.to(next(iter(_tensors(outputs))).device)
+            total = captured.model.evaluate(own, targets)[0] + total
         return total
 
     return loss
