@@ -13,8 +13,9 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,8 +37,10 @@ QUESTIONS = {
 }
 
 
-def ask(name: str, question: ModuleType, setting: Setting) -> dict[str, Any]:
-    """Measure one question, print each row when it is there and the verdicts below, and return all of it."""
+def ask(
+    name: str, question: ModuleType, setting: Setting, save: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """Measure one question, print and save each row when it is there, the verdicts below, and return all of it."""
     start = time.perf_counter()
     print(f"\n{name}", flush=True)
     rows: list[Row] = []
@@ -59,6 +62,7 @@ def ask(name: str, question: ModuleType, setting: Setting) -> dict[str, Any]:
             rows.append(row)
         print(f"        {time.perf_counter() - began:.1f} s", flush=True)
         setting.free()
+        save({"rows": rows, "errors": errors})
     verdicts = [] if not rows else question.verdicts(rows)
     for sentence, kept in verdicts:
         print(f"{'kept  ' if kept else 'MISSED'}  {sentence}")
@@ -115,8 +119,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     setting = Setting(torch.device(args.device), args.output, args.repeats, tuple(models))
     args.output.mkdir(parents=True, exist_ok=True)
     for name in chosen or QUESTIONS:
-        found = {**circumstances(setting, words), **ask(name, QUESTIONS[name], setting)}
-        (args.output / f"gpu-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        save = partial(_save, args.output / f"gpu-{name}.json", circumstances(setting, words))
+        save(ask(name, QUESTIONS[name], setting, save))
+
+
+def _save(path: Path, circumstances: dict[str, Any], found: dict[str, Any]) -> None:
+    path.write_text(json.dumps({**circumstances, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
