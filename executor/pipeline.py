@@ -82,6 +82,8 @@ class Pipeline:
         check_orders(plan)
         if self.device.type == "cpu":
             keep_freed_memory()
+        else:
+            torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
         self._options = (optimizer, emulate)
         self._timeout_s = timeout_s or default_timeout_s(plan)
         self._worker: Worker | None = None
@@ -281,9 +283,7 @@ def choose_device(kind: str) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise DoesNotMatch("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
 def start_processes(device: torch.device, num_ranks: int) -> bool:
