@@ -7,6 +7,8 @@ from torch.utils import _pytree as pytree
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import capture
 from costmodel.profiling.models import load_model
+from costmodel.profiling.options import Options
+from costmodel.profiling.run import profile
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: its models are not tested")
 
@@ -89,3 +91,10 @@ def test_a_model_that_cannot_do_without_its_mask_keeps_it():
     module = transformers.FalconForCausalLM(config).train()
     model = TrainingModel("falcon", module, (), inputs, None, False, lambda output: output.loss, {}, 4)
     torch.testing.assert_close(loss_of(model, capture(model)), module(**inputs).loss)
+
+
+def test_a_model_with_an_autocast_region_is_measured_in_blocks_what_was_captured_on_meta_runs_elsewhere():
+    options = Options("tests.hugging_face_models:llama", (2,), repeats=1, links=False, memory_limit_bytes=100_000)
+    found = profile(options)
+    assert "signatures" in found.extra
+    assert all(times.forward_ns[0] > 0 for times in found.times if times is not found.times[-1])

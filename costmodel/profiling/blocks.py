@@ -21,6 +21,7 @@ from costmodel.profiling.capture import Capture, Flow, Group
 from costmodel.profiling.export import Program
 from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.ratio import Infos, signature
+from costmodel.profiling.shapes import fetch
 
 GIB = 2**30
 
@@ -185,7 +186,9 @@ def _group(group: Group, nodes: Mapping[str, fx.Node], module: fx.GraphModule) -
 
 
 def _real(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
-    """Return a tensor with values on the device; what has some already is moved there."""
+    """Return a tensor with values on the device, a region (autocast's, say) with such; what has some is moved there."""
+    if isinstance(value, fx.GraphModule):
+        return _real_region(value, device, known)
     if not isinstance(value, torch.Tensor):
         return value
     if id(value) not in known:
@@ -194,6 +197,15 @@ def _real(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
             made = nn.Parameter(made.detach(), value.requires_grad)
         known[id(value)] = made
     return known[id(value)]
+
+
+def _real_region(region: fx.GraphModule, device: torch.device, known: dict[int, Any]) -> fx.GraphModule:
+    """Return a copy of a region's module that runs on the device; the captured one stays on meta."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(region.graph, {}))
+    _place(graph, device)
+    names = [str(node.target) for node in graph.find_nodes(op="get_attr")]
+    return fx.GraphModule({name: _real(fetch(region, name), device, known) for name in names}, graph)
 
 
 def _made_up(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

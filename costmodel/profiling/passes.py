@@ -26,7 +26,14 @@ CALL = "penstock_call"
 
 
 def drop_checks(graph: fx.Graph) -> None:
-    """Erase export's assertions and every pure node that nobody reads."""
+    """Erase export's assertions and every pure node that nobody reads, in autocast's and other regions too.
+
+    An assertion inside a region would hold a model that was captured on meta to that device.
+    """
+    for inner in graph.owning_module.modules() if graph.owning_module is not None else ():
+        if isinstance(inner, fx.GraphModule) and inner.graph is not graph:
+            drop_checks(inner.graph)
+            inner.recompile()
     for node in reversed(list(graph.nodes)):
         if node.op != "call_function" or node.users:
             continue
