@@ -9,9 +9,10 @@ import pytest
 
 from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
-from costmodel.profile import Profile
+from costmodel.profile import Profile, write_profile
 from costmodel.whole import Whole
 from planner.checker import check_plan
+from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.planners import PLANNERS, plan
 from planner.problem import Problem
@@ -291,3 +292,10 @@ def test_a_profile_in_which_nothing_takes_time_is_refused() -> None:
 def test_what_cannot_be_meant_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         plan(problem_of(chain(3), **{"num_devices": 2, **options}))  # type: ignore[arg-type]
+
+
+def test_the_command_says_when_messages_are_free_because_nothing_was_measured(tmp_path, capsys) -> None:
+    write_profile(tmp_path / "p.json", replace(branches(2, 2), links=None))
+    words = ["--devices", "2", "--batch", "4", "--time-limit", "1", "-o", str(tmp_path / "plan.json")]
+    assert main(["plan", str(tmp_path / "p.json"), *words]) == 0
+    assert "transfers    free: nothing was measured" in capsys.readouterr().out

@@ -137,9 +137,11 @@ def _bench(
 def _measured_links(options: Options, journal: Journal, say: Callable[[str], None]) -> Links | None:
     if not options.links:
         return None
+    if options.device == "cuda" and torch.cuda.device_count() < 2:
+        say("one GPU: no links to measure; name the machines' in a cluster, or run penstock links where there are two")
+        return None
     say("measuring links between two local ranks")
-    device = options.device if torch.cuda.device_count() > 1 else "cpu"
-    body = journal.item("links", lambda: measure_links(2, device).to_json())
+    body = journal.item("links", lambda: measure_links(2, options.device).to_json())
     return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS))
 
 

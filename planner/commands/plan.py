@@ -167,9 +167,17 @@ def _text(path: str, plan: "Plan", elapsed: float, rates: Mapping[str, float | N
         f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
         f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
         f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
+        *_transfers(plan),
         *([f"baselines    {', '.join(rivals)}"] if rivals else []),
         f"found in {elapsed:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
     ]
+
+
+def _transfers(plan: "Plan") -> list[str]:
+    """Say so where messages are priced without anybody's measurement."""
+    options = plan.provenance.get("options")
+    how = str(options.get("transfers", "priced")) if isinstance(options, dict) else "priced"
+    return [] if how == "priced" else [f"transfers    {how}; profile with links, or name them with --cluster"]
 
 
 def _per_second(plan: "Plan", rates: Mapping[str, float | None]) -> str:
