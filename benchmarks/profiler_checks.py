@@ -8,10 +8,12 @@ Leaves out the table (`benchmarks.profiler`).
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
@@ -30,7 +32,9 @@ from costmodel.profiling.run import profile
 from costmodel.profiling.timing import time_whole
 
 UNTIMED = 2
-"""Runs before each timed one, whose caches the work that ran before has left cold."""
+"""Runs before the timed ones, whose caches the work that ran before has left cold."""
+
+TIMED = 3
 
 SECONDS_BETWEEN_STEPS = 0.15
 
@@ -53,37 +57,43 @@ class PartError:
 
 
 def profile_beside(options: Options, step_ns: Callable[[], int]) -> tuple[Profile, float]:
-    """Profile in a process of its own, halted now and then for a step here; return the median of these steps too."""
+    """Profile in a process of its own, halted now and then for a step here; return the median of these steps too.
+
+    Steps here count where the profile has measured some of its own since the last: what it does besides, the machine
+    may do at another pace.
+    """
     here, there = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("forkserver").Process(target=_send_profile, args=(there, options))
-    child.start()
-    there.close()
-    steps = []
-    try:
-        while not here.poll(SECONDS_BETWEEN_STEPS):
-            os.kill(child.pid or 0, signal.SIGSTOP)
-            steps.append(step_ns())
-            os.kill(child.pid or 0, signal.SIGCONT)
-        return here.recv(), median(steps)
-    finally:
-        child.kill()
-        child.join()
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder, "journal")
+        child = multiprocessing.get_context("forkserver").Process(target=_send_profile, args=(there, options, journal))
+        child.start()
+        there.close()
+        steps, done = [], 0
+        try:
+            while not here.poll(SECONDS_BETWEEN_STEPS):
+                os.kill(child.pid or 0, signal.SIGSTOP)
+                before, done = done, journal.read_text().count("step/") if journal.exists() else 0
+                if done > before:
+                    steps.append(step_ns())
+                os.kill(child.pid or 0, signal.SIGCONT)
+            return here.recv(), median(steps)
+        finally:
+            child.kill()
+            child.join()
 
 
-def _send_profile(there: Connection, options: Options) -> None:
-    there.send(profile(options))
+def _send_profile(there: Connection, options: Options, journal: Path) -> None:
+    there.send(profile(options, journal))
 
 
 def stepper(captured: Capture, model: TrainingModel, clock: Clock) -> Callable[[], int]:
-    """Return what runs whole steps without instruments and times the last of them."""
+    """Return what runs whole steps without instruments and returns the median time of the last few."""
     return partial(_warm_step_ns, extract(captured, captured.operators), model, clock)
 
 
 def _warm_step_ns(whole: Part, model: TrainingModel, clock: Clock) -> int:
-    for _ in range(UNTIMED):
-        time_whole(whole, model, clock)
-    span = time_whole(whole, model, clock)
-    return span.forward_ns + span.backward_ns
+    spans = [time_whole(whole, model, clock) for _ in range(UNTIMED + TIMED)][UNTIMED:]
+    return round(median(span.forward_ns + span.backward_ns for span in spans))
 
 
 def union_bytes(graph: OperatorGraph, names: Iterable[str], microbatch_size: int) -> int:
