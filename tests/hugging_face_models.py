@@ -36,6 +36,42 @@ def mixtral(batch: int = 4) -> Any:
     return _language(transformers.MixtralForCausalLM(config), batch)
 
 
+def mistral(batch: int = 4) -> Any:
+    torch.manual_seed(0)
+    return _language(transformers.MistralForCausalLM(transformers.MistralConfig(**SMALL)), batch)
+
+
+def gemma(batch: int = 4) -> Any:
+    torch.manual_seed(0)
+    config = transformers.GemmaConfig(**{**SMALL, "num_hidden_layers": 1}, head_dim=4)
+    return _language(transformers.GemmaForCausalLM(config), batch)
+
+
+def bert(batch: int = 4) -> Any:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return _language(transformers.BertForMaskedLM(config), batch)
+
+
+def opt(batch: int = 4) -> Any:
+    torch.manual_seed(0)
+    config = transformers.OPTConfig(
+        vocab_size=64, hidden_size=16, word_embed_proj_dim=16, ffn_dim=32, num_hidden_layers=1, num_attention_heads=4,
+        max_position_embeddings=16, dropout=0.0,
+    )  # fmt: skip
+    return _language(transformers.OPTForCausalLM(config), batch)
+
+
+def vit(batch: int = 4) -> Any:
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(**VISION, image_size=16, patch_size=8, num_labels=4)
+    images = {"pixel_values": torch.randn(batch, 3, 16, 16), "labels": torch.randint(4, (batch,))}
+    return transformers.ViTForImageClassification(config), images, own_loss
+
+
 def gpt2(batch: int = 4) -> Any:
     torch.manual_seed(0)
     config = transformers.GPT2Config(

@@ -26,6 +26,7 @@ from costmodel.errors import InvalidInput
 from costmodel.profiling.attention import agrees, mask_free_attention, without_cache
 from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
 from costmodel.profiling.custom_functions import opaque_custom_functions
+from costmodel.profiling.device_free import captured_alike
 from costmodel.profiling.eager import trace_eagerly
 from costmodel.profiling.models import explain, running
 from costmodel.profiling.passes import kind_of
@@ -108,7 +109,9 @@ def _export(model: TrainingModel, dynamic: bool) -> tuple[fx.GraphModule, pytree
     wrapped = _ByLeaves(model.module, spec)
 
     def export() -> fx.GraphModule:
-        program = torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
+        program = captured_alike(
+            lambda: torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
+        )
         module = program.module(check_guards=False)
         assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
         return module
