@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from costmodel.accumulation import accumulation_of
 from costmodel.graph import OperatorGraph
 from costmodel.profile import Profile
 from costmodel.profiling.batches import TrainingModel
@@ -157,12 +158,10 @@ def _error(
     spans: list[tuple[int, int]],
     kept: int,
 ) -> PartError:
-    total = sum(p.numel() for p in model.module.parameters())
-    share = sum(part.capture.parameter(name).numel() for name in part.parameters) / total
     rows = [found.times_of[name] for name in names]
     forward = pace * sum(row.forward_ns[0] for row in rows)
     own = sum(row.backward_input_ns[0] + row.backward_weight_ns[0] for row in rows)
-    backward = pace * (own + found.whole.accumulate_ns * share)
+    backward = pace * (own + accumulation_of(found).over(part.parameters))
     saved = union_bytes(found.graph, names, model.batch)
     step_ns, all_bytes = pace * found.whole.step_ns[0], union_bytes(found.graph, found.graph.index, model.batch)
     return PartError(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from costmodel.accumulation import Accumulation, accumulation_of
 from costmodel.cluster import Cluster
 from costmodel.costs import StageCost
 from costmodel.errors import UsageError
@@ -51,14 +52,15 @@ class CostModel:
         indices = sorted(operators)
         members = [self.profile.graph.operators[i] for i in indices]
         activation, until_weight = self._kept_bytes(members, received)
-        terms = self._static_terms(members)
+        parameters = {name for operator in members for name in operator.parameters}
+        terms = self._static_terms(parameters)
         share = terms["gradients"] / self._trainable_bytes if self._trainable_bytes else 0.0
         whole = self.profile.whole
         trains = any(operator.trainable for operator in members)
         return StageCost(
             forward_ns=sum(self.forward_ns[i] for i in indices),
             backward_input_ns=sum(self.backward_input_ns[i] for i in indices),
-            backward_weight_ns=sum(self.backward_weight_ns[i] for i in indices) + round(whole.accumulate_ns * share),
+            backward_weight_ns=sum(self.backward_weight_ns[i] for i in indices) + self.accumulation.over(parameters),
             activation_bytes=activation,
             weight_activation_bytes=until_weight,
             static_bytes=sum(terms.values()),
@@ -94,6 +96,11 @@ class CostModel:
         """Weight gradient of each operator, accumulation left out."""
         return tuple(self.at(times.backward_weight_ns) for times in self.profile.times)
 
+    @cached_property
+    def accumulation(self) -> Accumulation:
+        """What adding up gradients takes of each parameter, the same at every micro-batch size."""
+        return accumulation_of(self.profile)
+
     @property
     def split_ratios(self) -> SplitRatios:
         """What F, and I with W, of a stage take longer where its backward is split."""
@@ -124,8 +131,7 @@ class CostModel:
                 kept[tensor.storage] = max(self.tensor_bytes(tensor), kept.get(tensor.storage, 0))
         return sum(kept.values()) + unnamed, sum(late.values())
 
-    def _static_terms(self, members: Sequence[Operator]) -> dict[str, int]:
-        names = {name for operator in members for name in operator.parameters}
+    def _static_terms(self, names: Iterable[str]) -> dict[str, int]:
         parameters = [self.profile.graph.parameter_index[name] for name in names]
         trainable = sum(p.size_bytes for p in parameters if p.trainable)
         return {

@@ -43,10 +43,13 @@ class Device:
 class Profile:
     """A model's operator graph with what each operator costs on one device.
 
+    `accumulate_of` holds each trainable parameter's part of `whole.accumulate_ns` by name, or nothing where these were
+    not measured.
+
     Raises
     ------
     InvalidInput
-        When an operator or tensor has not exactly one entry a micro-batch size.
+        When an operator or tensor has not exactly one entry a micro-batch size, or `accumulate_of` lacks a parameter.
     """
 
     graph: OperatorGraph
@@ -58,6 +61,7 @@ class Profile:
     links: Links | None = None
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
+    accumulate_of: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -85,6 +89,11 @@ class Profile:
                     f"the tensor {tensor.name!r} needs {len(sizes)} entries in bytes, one a micro-batch size"
                 )
         self.whole.check(len(sizes))
+        lacking = [p.name for p in self.graph.parameters if p.trainable and p.name not in self.accumulate_of]
+        if self.accumulate_of and lacking:
+            raise InvalidInput(
+                f"the parameter {lacking[0]!r} has no accumulate_ns and others have; one entry each is needed, or none"
+            )
 
     @cached_property
     def times_of(self) -> Mapping[str, OperatorTimes]:
@@ -134,6 +143,7 @@ def read_profile(path: str | Path) -> Profile:
             Links.from_node(links.members(LINKS_KEYS)) if links is not None and links.entries() else None,
             _free(top.get("provenance")),
             _free(top.get("extra")),
+            _accumulate_of(top["parameters"]),
         )
     )
 
@@ -167,10 +177,7 @@ def write_profile(path: str | Path, profile: Profile) -> None:
                 }
                 for t in graph.tensors
             ],
-            "parameters": [
-                {"name": p.name, "shape": list(p.shape), "bytes": p.size_bytes, "trainable": p.trainable}
-                for p in graph.parameters
-            ],
+            "parameters": [_parameter_to_json(p, profile.accumulate_of.get(p.name)) for p in graph.parameters],
             "links": profile.links.to_json() if profile.links else {},
             "whole": profile.whole.to_json(),
             "provenance": dict(profile.provenance),
@@ -255,14 +262,29 @@ def _tensor(node: Node) -> Tensor:
     )
 
 
+def _parameter_to_json(parameter: Parameter, accumulate_ns: int | None) -> dict[str, object]:
+    return {
+        "name": parameter.name,
+        "shape": list(parameter.shape),
+        "bytes": parameter.size_bytes,
+        "trainable": parameter.trainable,
+        **({} if accumulate_ns is None else {"accumulate_ns": accumulate_ns}),
+    }
+
+
 def _parameter(node: Node) -> Parameter:
-    fields = node.members(("name", "shape", "bytes"), ("trainable",))
+    fields = node.members(("name", "shape", "bytes"), ("trainable", "accumulate_ns"))
     return Parameter(
         fields["name"].text(),
         fields["shape"].integers(),
         fields["bytes"].integer(),
         fields["trainable"].flag() if "trainable" in fields else True,
     )
+
+
+def _accumulate_of(node: Node) -> Mapping[str, int]:
+    rows = [item.entries() for item in node.items()]
+    return {row["name"].text(): row["accumulate_ns"].integer() for row in rows if "accumulate_ns" in row}
 
 
 def _free(node: Node | None) -> Mapping[str, object]:

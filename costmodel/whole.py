@@ -23,8 +23,8 @@ class Whole:
 
     `step_ns` (one entry a micro-batch size) is a separate run of one forward and backward with the
     loss; `accumulate_ns` is the time to add one micro-batch's gradients of all parameters to those
-    that are there; `optimizer_ns` one optimizer step over all parameters; `split` (one entry a
-    size, or none where it was not measured) holds ratios of at least 1.
+    that are there (`Profile.accumulate_of`: of each); `optimizer_ns` one optimizer step over all
+    parameters; `split` (one entry a size, or none where it was not measured) holds ratios of at least 1.
     """
 
     step_ns: tuple[int, ...]

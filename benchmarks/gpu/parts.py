@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, percent, within
+from costmodel.accumulation import accumulation_of
 from costmodel.profile import Profile
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import Capture, capture
@@ -86,11 +87,9 @@ def _errors(
     profile: Profile, place: int, part: Part, names: tuple[str, ...], measured: tuple[float, float]
 ) -> Mapping[str, Any]:
     times = [profile.times_of[name] for name in names]
-    trainable = {p.name: p.size_bytes for p in profile.graph.parameters if p.trainable}
-    share = sum(trainable.get(name, 0) for name in part.parameters) / max(1, sum(trainable.values()))
     forward = sum(row.forward_ns[place] for row in times)
     backward = sum(row.backward_input_ns[place] + row.backward_weight_ns[place] for row in times)
-    backward += round(profile.whole.accumulate_ns * share)
+    backward += accumulation_of(profile).over(part.parameters)
     least = SMALLEST_SHARE * profile.whole.step_ns[place]
 
     def error(predicted: float, alone: float) -> float | None:

@@ -5,7 +5,7 @@ instruments; the unscaled sums are kept beside. Leaves out measuring: plain arit
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median, quantiles
 from typing import Any
@@ -17,30 +17,34 @@ from costmodel.whole import SplitRatios
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One whole step and one step in context, ns; the lists have one entry an operator.
+    """One whole step and one step in context, ns; the lists have one entry an operator, or one a trained parameter.
 
+    `inputs_ns` is what adding up the gradients of other leaves takes: inputs, what a block receives.
     A whole step in split form is measured in some rounds only; in the others it has taken 0.
     """
 
     whole_forward_ns: int
     whole_backward_ns: int
     wall_ns: int
-    accumulate_ns: int
+    inputs_ns: int
     forward_ns: tuple[int, ...]
     backward_ns: tuple[int, ...]
     split_forward_ns: int = 0
     split_backward_ns: int = 0
+    accumulate_ns: tuple[int, ...] = ()
 
     def to_list(self) -> list[Any]:
         """Return what a journal keeps."""
-        whole = [self.whole_forward_ns, self.whole_backward_ns, self.wall_ns, self.accumulate_ns]
+        whole = [self.whole_forward_ns, self.whole_backward_ns, self.wall_ns, [self.inputs_ns, *self.accumulate_ns]]
         split = [self.split_forward_ns, self.split_backward_ns]
         return [*whole, list(self.forward_ns), list(self.backward_ns), *split]
 
     @classmethod
     def from_list(cls, row: Sequence[Any]) -> "Round":
         """Read it back."""
-        return cls(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]), *row[6:])
+        inputs_ns, *added = row[3]
+        found = cls(row[0], row[1], row[2], inputs_ns, tuple(row[4]), tuple(row[5]), *row[6:])
+        return replace(found, accumulate_ns=tuple(added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +52,15 @@ class Assembled:
     """Times by operator, and of the whole.
 
     `unscaled` says, one entry a size, what the operators summed to, the whole step they were scaled to,
-    that step by the wall clock and the share of the step that the operators account for. `split` is
+    that step by the wall clock and the share of the step that the operators account for. `accumulate_ns`
+    has one entry a trained parameter, in the rounds' order: the median over sizes. `split` is
     empty where no step was run in split form.
     """
 
     times: tuple[OperatorTimes, ...]
     step_ns: tuple[int, ...]
     loss_ns: int
-    accumulate_ns: int
+    accumulate_ns: tuple[int, ...]
     unscaled: Mapping[str, list[float]]
     split: tuple[SplitRatios, ...]
 
@@ -67,7 +72,7 @@ class _Size:
     forward_ns: list[float]
     backward_ns: list[float]
     spread: list[float]
-    accumulate_ns: float
+    accumulate_ns: list[float]
     step_ns: int
     wall_ns: float
     sum_ns: float
@@ -105,7 +110,7 @@ def assemble(
         tuple(times),
         tuple(size.step_ns for size in sizes),
         loss.forward_ns[-1] + loss.backward_input_ns[-1],
-        round(median(size.accumulate_ns for size in sizes)),
+        tuple(round(median(column)) for column in zip(*(size.accumulate_ns for size in sizes), strict=True)),
         {
             "sum_ns": [round(size.sum_ns) for size in sizes],
             "step_ns": [size.step_ns for size in sizes],
@@ -131,19 +136,20 @@ def _medians(rounds: Sequence[Round]) -> _Size:
     forward = [median(column) for column in zip(*(r.forward_ns for r in rounds), strict=True)]
     backward = [median(column) for column in zip(*(r.backward_ns for r in rounds), strict=True)]
     both = [[f + b for f, b in zip(r.forward_ns, r.backward_ns, strict=True)] for r in rounds]
-    accumulate = median(r.accumulate_ns for r in rounds)
+    accumulate = [median(column) for column in zip(*(r.accumulate_ns for r in rounds), strict=True)]
+    all_backward = sum(backward) + sum(accumulate) + median(r.inputs_ns for r in rounds)
     whole_forward = median(r.whole_forward_ns for r in rounds)
     whole_backward = median(r.whole_backward_ns for r in rounds)
     scale_forward = whole_forward / max(1.0, sum(forward))
-    scale_backward = whole_backward / max(1.0, sum(backward) + accumulate)
+    scale_backward = whole_backward / max(1.0, all_backward)
     return _Size(
         [value * scale_forward for value in forward],
         [value * scale_backward for value in backward],
         [_spread(column) for column in zip(*both, strict=True)],
-        accumulate * scale_backward,
+        [value * scale_backward for value in accumulate],
         round(whole_forward + whole_backward),
         median(r.wall_ns for r in rounds),
-        sum(forward) + sum(backward) + accumulate,
+        sum(forward) + all_backward,
     )
 
 

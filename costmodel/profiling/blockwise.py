@@ -22,7 +22,7 @@ from costmodel.profiling.journal import Journal
 from costmodel.profiling.optimizer import time_optimizer
 from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.ratio import weight_shares
-from costmodel.profiling.timing import MarkCost, in_order, time_in_context, time_whole
+from costmodel.profiling.timing import MarkCost, in_order, time_in_context, time_whole, trained_parameters
 from costmodel.profiling.walk import Walk
 
 WARM_UP_STEPS = 2
@@ -30,10 +30,10 @@ WARM_UP_STEPS = 2
 
 @dataclass(slots=True)
 class Sums:
-    """Times by operator, and what accumulation and the optimizer take over all blocks (ns)."""
+    """Times by operator, accumulation by parameter, and what the optimizer takes over all blocks (ns)."""
 
     times: dict[str, OperatorTimes] = field(default_factory=dict)
-    accumulate_ns: int = 0
+    accumulate_of: dict[str, int] = field(default_factory=dict)
     optimizer_ns: int = 0
     sum_ns: list[int] = field(default_factory=list)
     step_ns: list[int] = field(default_factory=list)
@@ -67,7 +67,9 @@ def measure_blocks(bench: Bench, blocks: Iterable[Block]) -> Sums:
         known[likeness] = _measure(bench, block)
     sums = Sums(sum_ns=[0] * len(bench.sizes), step_ns=[0] * len(bench.sizes), wall_ns=[0] * len(bench.sizes))
     for block in blocks:
-        _add(sums, block, *known[block.likeness])
+        found, optimizer_ns = known[block.likeness]
+        _add(sums, block, found, optimizer_ns)
+        _add_accumulation(sums, bench.captured, block, distinct[block.likeness], found)
     return sums
 
 
@@ -99,7 +101,7 @@ class _Running:
         bench, captured = self.bench, self.captured
         whole = time_whole(self.whole, captured.model, bench.clock)
         context = time_in_context(self.walk, captured.model, bench.clock)
-        return in_order(self.names, whole, context, bench.marks).to_list()
+        return in_order(captured, whole, context, bench.marks).to_list()
 
     def shares(self) -> dict[str, float]:
         """Measure which share of each backward is weight gradient."""
@@ -141,7 +143,6 @@ def _add(sums: Sums, block: Block, found: Assembled, optimizer_ns: int) -> None:
         times[LOSS] = found.times[-1]
     made_up = None if has_loss else found.times[-1]
     sums.times.update(times)
-    sums.accumulate_ns += found.accumulate_ns
     sums.optimizer_ns += optimizer_ns
     for i, step_ns in enumerate(found.step_ns):
         extra = made_up.forward_ns[i] + made_up.backward_input_ns[i] if made_up else 0
@@ -149,6 +150,16 @@ def _add(sums: Sums, block: Block, found: Assembled, optimizer_ns: int) -> None:
         sums.step_ns[i] += step_ns - extra
         sums.sum_ns[i] += round(found.unscaled["sum_ns"][i] * share)
         sums.wall_ns[i] += round(found.unscaled["wall_ns"][i] * share)
+
+
+def _add_accumulation(sums: Sums, captured: Capture, block: Block, measured: Block, found: Assembled) -> None:
+    """Give a block's parameters the times of their like in the block that was measured; tied ones count once."""
+    names = trained_parameters(captured, measured.operators)
+    known = dict(zip(names, found.accumulate_ns, strict=True))
+    for mine, theirs in zip(block.operators, measured.operators, strict=True):
+        if mine != LOSS:
+            pairs = zip(captured.groups[mine].parameters, captured.groups[theirs].parameters, strict=False)
+            sums.accumulate_of.update({name: known[other] for name, other in pairs if other in known})
 
 
 def unscaled(sums: Sums) -> Mapping[str, list[float]]:

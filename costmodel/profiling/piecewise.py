@@ -37,8 +37,9 @@ def profile_in_blocks(
     blocks = split_into_blocks(graph, alike, names, size, limit_bytes)
     sums = measure_blocks(bench, blocks)
     counts = {"blocks": len(blocks), "distinct": len({block.likeness for block in blocks}), "limit_bytes": limit_bytes}
-    whole = _whole(sums.times, sums.accumulate_ns, sums.optimizer_ns, len(bench.sizes))
-    return _profile(bench, graph, dtype, sums.times, whole, {"unscaled": unscaled(sums), "in_blocks": counts})
+    whole = _whole(sums.times, sum(sums.accumulate_of.values()), sums.optimizer_ns, len(bench.sizes))
+    extra: dict[str, object] = {"unscaled": unscaled(sums), "in_blocks": counts}
+    return _profile(bench, graph, dtype, sums.times, whole, extra, sums.accumulate_of)
 
 
 def profile_reusing(
@@ -58,12 +59,12 @@ def profile_reusing(
     sums = measure_blocks(bench, blocks) if blocks else Sums()
     times = {o.name: sums.times.get(o.name) or known[alike[o.name]] for o in graph.operators}
     share = _parameter_bytes(graph) / max(1, _parameter_bytes(old.graph))
-    whole = _whole(
-        times, round(old.whole.accumulate_ns * share), round(old.whole.optimizer_ns * share), len(bench.sizes)
-    )
+    added = _accumulation(graph, old, alike, sums)
+    accumulate_ns = sum(added.values()) if added else round(old.whole.accumulate_ns * share)
+    whole = _whole(times, accumulate_ns, round(old.whole.optimizer_ns * share), len(bench.sizes))
     shown = unscaled(sums) if blocks else old.extra["unscaled"]
     extra = {"unscaled": shown, "reused": {"operators": len(times) - len(new), "measured": len(new)}}
-    return _profile(bench, graph, dtype, times, whole, extra)
+    return _profile(bench, graph, dtype, times, whole, extra, added)
 
 
 def read_old(path: str | Path) -> Profile:
@@ -107,6 +108,21 @@ def _known(old: Profile, device: str, dtype: str, sizes: tuple[int, ...], path: 
     }
 
 
+def _accumulation(graph: OperatorGraph, old: Profile, alike: Mapping[str, str], sums: Sums) -> dict[str, int]:
+    """Return what accumulation takes by parameter, of old ones from their like; nothing where one is not known."""
+    if not old.accumulate_of:
+        return {}
+    digests = old.extra["signatures"]
+    assert isinstance(digests, dict)  # noqa: S101 - written by the profiler
+    known = {digests[operator.name]: operator.parameters for operator in old.graph.operators}
+    found: dict[str, int] = {}
+    for operator in graph.operators:
+        pairs = zip(operator.parameters, known.get(alike[operator.name], ()), strict=False)
+        found.update({name: old.accumulate_of[like] for name, like in pairs if like in old.accumulate_of})
+    found.update(sums.accumulate_of)
+    return found if all(p.name in found for p in graph.parameters if p.trainable) else {}
+
+
 def _parameter_bytes(graph: OperatorGraph) -> int:
     return sum(parameter.size_bytes for parameter in graph.parameters if parameter.trainable)
 
@@ -127,8 +143,9 @@ def _profile(
     times: Mapping[str, OperatorTimes],
     whole: Whole,
     extra: dict[str, object],
+    accumulate_of: Mapping[str, int],
 ) -> Profile:
     ordered = tuple(times[operator.name] for operator in graph.operators)
     made = {"torch": torch.__version__, "repeats": bench.repeats}
     device = describe_device(bench.device)
-    return Profile(graph, device, dtype, bench.sizes, ordered, whole, None, made, extra)
+    return Profile(graph, device, dtype, bench.sizes, ordered, whole, None, made, extra, accumulate_of)

@@ -39,7 +39,7 @@ class Rounds:
         whole = time_whole(self.whole, self.piece, self.clock)
         split = self._split_ns() if index % SPLIT_EVERY == 0 else (0, 0)
         context = time_in_context(self.walk, self.piece, self.clock)
-        found = in_order(self.captured.operators, whole, context, self.marks)
+        found = in_order(self.captured, whole, context, self.marks)
         return replace(found, split_forward_ns=split[0], split_backward_ns=split[1]).to_list()
 
     def _split_ns(self) -> tuple[int, int]:

@@ -40,10 +40,12 @@ from costmodel.profiling.ratio import weight_shares
 from costmodel.profiling.rounds import Rounds
 from costmodel.profiling.separation import check_separates
 from costmodel.profiling.tensor import shard_times
-from costmodel.profiling.timing import MarkCost, measure_mark_cost
+from costmodel.profiling.timing import MarkCost, measure_mark_cost, trained_parameters
 from costmodel.whole import Whole
 
 WARM_UP_STEPS = 2
+ROUNDS_WRITTEN = 2
+"""How a journal writes rounds down (`Round.to_list`); one with other rounds cannot be continued."""
 
 
 def profile(
@@ -86,7 +88,7 @@ def profile(
     if remark:
         say(remark)
     graph = operator_graph(captured, sizes)
-    journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **versions()}, resume)
+    journal = Journal(journal_path, _heading(graph, options), resume)
     if options.reuse:
         old = read_old(options.reuse)
         bench = _bench(options, sizes, captured, journal, say)
@@ -105,6 +107,10 @@ def profile(
         ) from None
 
 
+def _heading(graph: OperatorGraph, options: Options) -> Mapping[str, object]:
+    return {"fingerprint": graph.fingerprint, **asdict(options), **versions(), "rounds": ROUNDS_WRITTEN}
+
+
 def _in_blocks(
     options: Options, sizes: tuple[int, ...], journal_path: Path | None, resume: bool, say: Callable[[str], None]
 ) -> Profile | None:
@@ -117,7 +123,7 @@ def _in_blocks(
         return None
     check_separates(captured.model)
     say(f"training needs {needed / GIB:.2f} GiB, the limit is {options.memory_limit_bytes / GIB:.2f}: block by block")
-    journal = Journal(journal_path, {"fingerprint": graph.fingerprint, **asdict(options), **versions()}, resume)
+    journal = Journal(journal_path, _heading(graph, options), resume)
     alike = signatures(captured, sizes[-1])
     bench = _bench(options, sizes, captured, journal, say)
     found = profile_in_blocks(bench, graph, alike, options.dtype, options.memory_limit_bytes)
@@ -185,10 +191,11 @@ class _Session:
             self.options.dtype,
             self.sizes,
             found.times,
-            Whole(found.step_ns, found.loss_ns, found.accumulate_ns, optimizer_ns, found.split),
+            Whole(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
             links,
             _provenance(self.options),
             {**self._extra(found.unscaled, seen, graph), **shards},
+            dict(zip(trained_parameters(self.captured, graph.index), found.accumulate_ns, strict=True)),
         )
 
     def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:

@@ -18,18 +18,18 @@ from torch.utils import _pytree as pytree
 from costmodel.graph import LOSS
 from costmodel.profiling.assemble import Round
 from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
+from costmodel.profiling.capture import Capture, capture
 from costmodel.profiling.clock import Clock, Mark
 from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.walk import Walk
 
 ACCUMULATE = "accumulate"
-"""Owner of the time in which gradients are added to those that are there."""
+"""Owner of the time in which gradients are added to those of inputs; with a parameter's name behind it, to its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextTimes:
-    """One instrumented step: ns and number of marks by operator (and `ACCUMULATE` in backward)."""
+    """One instrumented step: ns and number of marks by operator (and `accumulation_owner` in backward)."""
 
     forward_ns: Mapping[str, int]
     forward_marks: Mapping[str, int]
@@ -57,8 +57,20 @@ class MarkCost:
     backward_ns: float = 0.0
 
 
-def in_order(operators: tuple[str, ...], whole: WholeTimes, context: ContextTimes, marks: MarkCost) -> Round:
-    """Put a round into the operators' order, each mark's own cost taken off."""
+def accumulation_owner(parameter: str) -> str:
+    """Return the owner of the time in which a parameter's gradient is added to what is there."""
+    return f"{ACCUMULATE} {parameter}"
+
+
+def trained_parameters(captured: Capture, operators: Iterable[str]) -> tuple[str, ...]:
+    """Return the parameters of operators that get a gradient, in the order of those that read them first."""
+    groups = [captured.groups[operator] for operator in operators if operator != LOSS]
+    names = dict.fromkeys(name for group in groups for name in group.parameters)
+    return tuple(name for name in names if captured.parameter(name).requires_grad)
+
+
+def in_order(captured: Capture, whole: WholeTimes, context: ContextTimes, marks: MarkCost) -> Round:
+    """Put a round into the order of operators and `trained_parameters`, each mark's own cost taken off."""
 
     def net(spans: Mapping[str, int], counts: Mapping[str, int], cost: float, name: str) -> int:
         return max(0, round(spans.get(name, 0) - counts.get(name, 0) * cost))
@@ -66,13 +78,15 @@ def in_order(operators: tuple[str, ...], whole: WholeTimes, context: ContextTime
     def backward(name: str) -> int:
         return net(context.backward_ns, context.backward_marks, marks.backward_ns, name)
 
+    trained = trained_parameters(captured, captured.operators)
     return Round(
         whole.forward_ns,
         whole.backward_ns,
         whole.wall_ns,
         backward(ACCUMULATE),
-        tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in operators),
-        tuple(map(backward, operators)),
+        tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in captured.operators),
+        tuple(map(backward, captured.operators)),
+        accumulate_ns=tuple(backward(accumulation_owner(name)) for name in trained),
     )
 
 
@@ -104,6 +118,8 @@ class _Observer:
         self.backward: list[tuple[str, Mark]] = []
         self.seen: set[Any] = set()
         self.handles: list[Any] = []
+        named = walk.capture.model.module.named_parameters()
+        self.accumulations = {id(parameter): accumulation_owner(name) for name, parameter in named}
 
     def observe(self, piece: TrainingModel) -> ContextTimes:
         model, clock = self.walk.capture.model, self.clock
@@ -139,9 +155,13 @@ class _Observer:
             if function is None or function in self.seen:
                 continue
             self.seen.add(function)
-            is_sum = type(function).__name__ == "AccumulateGrad"
-            self.handles.append(function.register_prehook(self._marker(ACCUMULATE if is_sum else owner)))
+            self.handles.append(function.register_prehook(self._marker(self._whose(function, owner))))
             pending += [following for following, _ in function.next_functions]
+
+    def _whose(self, function: Any, owner: str) -> str:
+        if type(function).__name__ != "AccumulateGrad":
+            return owner
+        return self.accumulations.get(id(function.variable), ACCUMULATE)
 
     def _marker(self, owner: str) -> Any:
         events, mark = self.backward, self.clock.mark

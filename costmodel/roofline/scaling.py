@@ -105,6 +105,9 @@ def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Prof
     )
     moved = scaling.source.id != scaling.target.id
     target = scaling.target
+    ratio = scaling.bandwidth_ratio()
+    added = {name: round(value * ratio) for name, value in profile.accumulate_of.items()}
+    whole = _whole(profile, times, ratio, sizes)
     kind = Device(profile.device.type, target.name, target.memory_bytes, target.id) if moved else profile.device
     return replace(
         profile,
@@ -112,7 +115,8 @@ def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Prof
         device=kind,
         microbatch_sizes=sizes,
         times=times,
-        whole=_whole(profile, times, scaling.bandwidth_ratio(), sizes),
+        whole=replace(whole, accumulate_ns=sum(added.values())) if added else whole,
+        accumulate_of=added,
         links=None if moved else profile.links,
         extra={**profile.extra, "estimated": [*_earlier(profile), *_reasons(profile, scaling, sizes)]},
     )

@@ -5,8 +5,9 @@ Leaves out what the parts are: times (`efficiency`), traffic, kept bytes and wei
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
+from costmodel.accumulation import Accumulation, accumulation_of
 from costmodel.cluster import Cluster
 from costmodel.cost_model import CostModel
 from costmodel.strategies.blocks import block_names, block_spans
@@ -43,6 +44,11 @@ class Build:
         read = {name for operator in graph.operators for name in operator.parameters}
         trained = (p for p in graph.parameters if p.trainable and p.name in read)
         return sum(parameter_bytes(parameter, self.training) for parameter in trained)
+
+    @cached_property
+    def accumulation(self) -> Accumulation:
+        """What adding up gradients takes of each parameter."""
+        return accumulation_of(self.model.profile, partial(parameter_bytes, training=self.training))
 
     def share(self, trainable_bytes: int) -> float:
         """Return a part of the model's trainable bytes."""
@@ -132,7 +138,7 @@ class VectorCache:
             self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
         shards = (degrees.tensor, degrees.expert)
         if shards not in self._weights:
-            self._weights[shards] = weights_of(graph, build.training, degrees)
+            self._weights[shards] = weights_of(graph, build.training, degrees, build.accumulation)
         again = [item for item in forward if self._runs_again(recompute, item[0])]
         single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
         return Vectors(

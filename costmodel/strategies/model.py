@@ -153,7 +153,7 @@ class StrategyModel:
     def _stage(self, spread: Spread, received: tuple[str, ...], num_microbatches: int) -> StageCost:
         times = spread.times()
         if num_microbatches > 1:
-            added = round(self.profile.whole.accumulate_ns * self._build.share(spread.trainable_bytes))
+            added = self._build.accumulation.part_ns(spread.vectors.weights.accumulated.over(spread.operators))
             times = times._replace(backward_weight=times.backward_weight + added)
         memory = self._memory(spread, received, 1)
         check_host(self._build, spread, memory)

@@ -8,6 +8,7 @@ that hold the same experts. Offload to the host: Ren et al., ZeRO-Offload, 2021.
 from dataclasses import dataclass
 from math import prod
 
+from costmodel.accumulation import Accumulation
 from costmodel.cost_model import OPTIMIZER_STATES
 from costmodel.graph import OperatorGraph, Parameter
 from costmodel.strategies.division import Degrees, ceil, is_expert, parameter_parts
@@ -19,13 +20,15 @@ from costmodel.strategies.unions import Item, UnionSums
 class Weights:
     """Bytes of the parameters that operators read on one rank, dense ones and experts' apart.
 
-    ``trainable`` and ``trainable_experts`` are the parts that get a gradient.
+    ``trainable`` and ``trainable_experts`` are the parts that get a gradient, ``accumulated`` is how much they count
+    for when that is added up (`Accumulation`), experts among them.
     """
 
     dense: UnionSums
     experts: UnionSums
     trainable: UnionSums
     trainable_experts: UnionSums
+    accumulated: UnionSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,9 @@ class Amounts:
     copies: int
 
 
-def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees) -> Weights:
+def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees, added: Accumulation) -> Weights:
     """Return what each operator's parameters take."""
-    rows: tuple[list[Item], ...] = ([], [], [], [])
+    rows: tuple[list[Item], ...] = ([], [], [], [], [])
     readers: dict[str, list[int]] = {}
     for position, operator in enumerate(graph.operators):
         for name in operator.parameters:
@@ -66,8 +69,8 @@ def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees) -> We
             rows[first].append((position, name, size))
             if parameter.trainable:
                 rows[first + 2].append((position, name, size))
-    dense, experts, trainable, trainable_experts = (UnionSums(row, len(graph.operators)) for row in rows)
-    return Weights(dense, experts, trainable, trainable_experts)
+                rows[4].append((position, name, ceil(added.weight_of[name], parts)))
+    return Weights(*(UnionSums(row, len(graph.operators)) for row in rows))
 
 
 def parameter_bytes(parameter: Parameter, training: Training) -> int:

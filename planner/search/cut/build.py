@@ -81,7 +81,7 @@ def _shares(evaluator: Evaluator) -> tuple[list[int], list[int]]:
             parameter = graph.parameter_index[name]
             if name not in seen and parameter.trainable:
                 atom = atoms.atom_of[position]
-                accumulate[atom] += whole.accumulate_ns * parameter.size_bytes // total
+                accumulate[atom] += model.accumulation.at_least(name)
                 if model.optimizer != "none":
                     closing[atom] += whole.optimizer_ns * parameter.size_bytes // total
             seen.add(name)
