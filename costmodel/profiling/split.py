@@ -3,8 +3,8 @@
 Every call whose weight is a trainable parameter (linear, convolution, embedding, the matrix products) is
 wrapped so that autograd sees its inputs only; its weight half is queued as the very graph that autograd
 recorded for that call, and run later. So any such operator is split by its own derivative formulas, and
-gradients are the same numbers as undivided. Leaves out small parameters (norms, lone biases): theirs come
-with I.
+gradients are the same numbers as undivided. Linear layers and convolutions have their formulas written down
+(`split_formulas`), which is quicker. Leaves out small parameters (norms, lone biases): theirs come with I.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.profiling.parts import Part
 from costmodel.profiling.shapes import fetch
-from costmodel.profiling.split_linear import LinearHalf, SplitLinear
+from costmodel.profiling.split_formulas import ConvolutionHalf, LinearHalf, formula_of
 
 _aten = torch.ops.aten
 SPLITTABLE = frozenset(
@@ -63,7 +63,7 @@ class Deferred:
         torch.autograd.backward([self.edge], [self.gradient], inputs=self.weights)
 
 
-WeightHalf = Deferred | LinearHalf
+WeightHalf = Deferred | LinearHalf | ConvolutionHalf
 
 
 @dataclass(slots=True)
@@ -71,6 +71,10 @@ class Queue:
     """Weight halves of the backward that is running."""
 
     waiting: list[WeightHalf] = field(default_factory=list)
+
+    def add(self, half: WeightHalf) -> None:
+        """Leave one for later."""
+        self.waiting.append(half)
 
     def drain(self) -> list[WeightHalf]:
         """Return what is there and start anew."""
@@ -106,7 +110,7 @@ class _Half(torch.autograd.Function):
             values = torch.autograd.grad([ctx.edge], leaves, [gradients[0]], retain_graph=True)
             for (i, _), value in zip(ctx.inputs, values, strict=True):
                 found[i] = value
-        ctx.call.queue.waiting.append(Deferred(ctx.edge, gradients[0], ctx.call.weights))
+        ctx.call.queue.add(Deferred(ctx.edge, gradients[0], ctx.call.weights))
         ctx.inputs = ctx.edge = None
         return (None, *found)
 
@@ -132,14 +136,8 @@ class _Call(nn.Module):
         self.queue = queue
         place = {source: i for i, source in enumerate(tensors)}
         self._args = [place[a] if isinstance(a, fx.Node) else _Constant(a) for a in node.args]
-        sources: list[Any] = [*node.args, *node.kwargs.values()]
-        self._is_linear = (
-            node.target is _aten.linear.default
-            and sources == tensors
-            and all(source.op == "get_attr" and source in weights for source in tensors[1:])
-            and len(self.weights) == len(tensors) - 1
-        )
         self._kwargs = {k: place[a] if isinstance(a, fx.Node) else _Constant(a) for k, a in node.kwargs.items()}
+        self._formula = formula_of(node, weights)
 
     def takes_gradient(self, position: int, tensor: torch.Tensor) -> bool:
         """Whether an argument is an activation with a gradient."""
@@ -157,8 +155,8 @@ class _Call(nn.Module):
         """Make the call so that its weight gradient waits; without gradients just make it."""
         if not torch.is_grad_enabled():
             return self.compute(tensors)
-        if self._is_linear and not torch.is_autocast_enabled(tensors[0].device.type):
-            return SplitLinear.apply(self, *tensors)  # type: ignore[no-untyped-call]
+        if self._formula is not None and self._formula.takes(tensors[0]):
+            return self._formula.apply(self.queue.add, tensors[0], tensors[1:])
         return _Half.apply(self, *tensors)  # type: ignore[no-untyped-call]
 
 
