@@ -5,7 +5,6 @@ Leaves out optimizers, schedules and data loading, which stay the user's.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from costmodel.profiling.batches import Split, TrainingModel
 from costmodel.profiling.capture import Capture
 from costmodel.profiling.heap import keep_freed_memory
 from executor.feed import as_arguments
+from executor.groups import Membership, start_processes
 from executor.holding import aimed_at, capture_where_built
 from executor.losses import StepLoss
 from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
@@ -26,9 +26,6 @@ from executor.state import load_optimizer_state, load_state, optimizer_state, wh
 from executor.watch import Watch
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
-
-_NEVER = timedelta(days=7)
-"""Waiting is the watch's business: it knows who is alive; the process group only sees silence."""
 
 
 class Pipeline:
@@ -87,7 +84,7 @@ class Pipeline:
         self._options = (optimizer, emulate)
         self._timeout_s = timeout_s or default_timeout_s(plan)
         self._worker: Worker | None = None
-        self._own_group = False
+        self._closed = False
         self._make = model if callable(model) else None
         if isinstance(model, TrainingModel | Capture):
             self._start(model)
@@ -174,6 +171,8 @@ class Pipeline:
         float or None
             The loss of this rank's samples' share, on ranks that compute it; `total_loss` is the whole.
         """
+        if self._closed:
+            raise UsageError("the pipeline is closed; make a new one")
         if self._worker is None:
             if self._make is None or inputs is None:
                 raise UsageError("the first step needs inputs")
@@ -233,13 +232,12 @@ class Pipeline:
 
     def close(self) -> None:
         """Leave together with all other ranks; collective."""
-        if self._worker is None:
+        if self._worker is None or self._closed:
             return
         if self.num_ranks > 1:
             dist.barrier()
-        self.watch.close()
-        if self._own_group:
-            dist.destroy_process_group()
+        self._closed = True
+        self._membership.leave()
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -250,7 +248,7 @@ class Pipeline:
         elif self._worker is not None:  # the other ranks cannot go on without this one
             if isinstance(error, RuntimeError) and self.num_ranks > 1:
                 self.watch.listen()
-            self.watch.close(getattr(error, "exit_code", 1))
+            self._membership.fail(error)
 
     def _start(self, model: TrainingModel | Capture) -> None:
         """Match the model with the plan, then connect the ranks."""
@@ -260,9 +258,14 @@ class Pipeline:
         if model is not captured:
             captured = aimed_at(captured, self.device)
         worker = Worker(self.plan, captured, self.rank, self.device, *self._options, keeps_model=model is captured)
-        self._own_group = start_processes(self.device, self.num_ranks)
+        own_group = start_processes(self.device, self.num_ranks)
         self.watch = Watch(self.rank, self.num_ranks, self._timeout_s)
-        worker.connect(self.watch)
+        self._membership = Membership(own_group, worker.disconnect, self.watch)
+        try:
+            worker.connect(self.watch)
+        except BaseException as error:
+            self._membership.fail(error)
+            raise
         self._worker = worker
 
 
@@ -284,16 +287,3 @@ def choose_device(kind: str) -> torch.device:
     if not torch.cuda.is_available():
         raise DoesNotMatch("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-
-
-def start_processes(device: torch.device, num_ranks: int) -> bool:
-    """Join the world's process group unless that has been done; whether it was done here.
-
-    NCCL refuses two ranks on one GPU, so then gloo carries everything.
-    """
-    if dist.is_initialized() or num_ranks == 1:
-        return False
-    own_gpu = device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)) <= torch.cuda.device_count()
-    dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=_NEVER)
-    dist.barrier()
-    return True

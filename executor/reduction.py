@@ -112,6 +112,10 @@ class Reduction:
                 pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
                 torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
 
+    def close(self) -> None:
+        """Give up the groups."""
+        self._sets.clear()
+
     def _wait(self, work: Any, shared: SharedSet) -> None:
         peer = next(rank for rank in shared.ranks if rank != self._watch.rank)
         action = self._watch.at = Action(Kind.REDUCE, shared.stages[-1])

@@ -101,6 +101,12 @@ class Transport:
             while waiting:
                 self._settle(peer)
 
+    def close(self) -> None:
+        """Give up the groups."""
+        self._unsettled.clear()
+        self._groups.clear()
+        self._world = None
+
     def _settle(self, peer: int) -> None:
         work, _ = self._unsettled[peer][0]
         self._watch.waits_for(peer)

@@ -99,6 +99,14 @@ class Worker:
         )
         self._instructions = self.program.bind(self.order, planned_times(self.plan, self.order))
 
+    def disconnect(self) -> None:
+        """Give up everything that refers to the groups; there are no more steps."""
+        if self.transport is not None:
+            self.transport.close()
+        self.reduction.close()
+        for optimizer in self._optimizers.values():
+            optimizer.group = None
+
     def step(self) -> StepLoss:
         """Run the loaded batch through the plan; gradients are this step's alone, in ``.grad``."""
         self._begin()
