@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # torch is imported once the flags are known to be right
 BUSY = 1.15
 """Wall over own time of a step from which the user is told that the machine was not quiet."""
 
+COVERED = 0.9
+"""Share of a step that operators account for below which the user is told that the profile is weak."""
+
 IDLE = 0.85
 """Kernels' share of a GPU's step below which the user is told that its host is what takes the time."""
 
@@ -101,6 +104,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     write_profile(args.output, found)
     Path(f"{args.output}.journal").unlink(missing_ok=True)
     _tell_if_busy(found)
+    _tell_if_weak(found)
     return {"output": args.output, **_answer(found), "seconds": round(time.perf_counter() - start, 3)}
 
 
@@ -136,6 +140,19 @@ def _tell_if_busy(found: Profile) -> None:
                 f"the device waits for its host: of a step at micro-batch size {found.microbatch_sizes[0]} kernels take"
                 f" {kernels[0]:.0%}; larger micro-batches use it better"
             )
+
+
+def _tell_if_weak(found: Profile) -> None:
+    """Say when operators account for too little of a step."""
+    unscaled = found.extra.get("unscaled")
+    if not isinstance(unscaled, dict):
+        return
+    covered, size = min(zip(unscaled["coverage"], found.microbatch_sizes, strict=False))
+    if covered < COVERED:
+        _say(
+            f"a weak profile: at micro-batch size {size} operators account for {covered:.0%} of the step; they are so "
+            "small that marks and Python are the time; give larger --microbatch-sizes"
+        )
 
 
 def _answer(found: Profile) -> dict[str, object]:

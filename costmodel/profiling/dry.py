@@ -50,6 +50,8 @@ def dry_profile(options: Options, say: Callable[[str], None] = lambda text: None
     model = load_on_meta(options)
     check_separates(model)
     captured = capture(model, max(sizes))
+    if captured.program.remark:
+        say(captured.program.remark)
     say("counting operations and bytes")
     graph = counted_graph(captured, sizes)
     none = (0,) * len(sizes)

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from costmodel.errors import InvalidInput
 from costmodel.profiling.attention import agrees, mask_free_attention, without_cache
 from costmodel.profiling.batches import TrainingModel, batched_dimensions, take
+from costmodel.profiling.checkpoints import noting_checkpoints
 from costmodel.profiling.custom_functions import opaque_custom_functions
 from costmodel.profiling.device_free import captured_alike
 from costmodel.profiling.eager import trace_eagerly
@@ -51,13 +52,15 @@ class Program:
 
     `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
     `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
-    the program is a trace of one eager run, that cannot be trained with; "" for an exported one.
+    the program is a trace of one eager run, that cannot be trained with; "" for an exported one. `remark` says
+    what of the model the program leaves out.
     """
 
     module: fx.GraphModule
     out_spec: pytree.TreeSpec
     static_batch: int | None
     plan_only: str = ""
+    remark: str = ""
 
 
 def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> Program:
@@ -70,6 +73,12 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None, pla
     InvalidInput
         When torch.export refuses the model; says why.
     """
+    with noting_checkpoints() as seen:
+        program = _exported(model, microbatch_size, plan_only)
+    return dataclasses.replace(program, remark=seen[0] if seen else "")
+
+
+def _exported(model: TrainingModel, microbatch_size: int | None, plan_only: bool) -> Program:
     try:
         sample = take(model, CAPTURE_SAMPLES)
         return _flat(*_export(sample, dynamic=True), model, None)
@@ -81,9 +90,18 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None, pla
         hint = next(hint for words, hint in _HINTS if words in str(error))
         reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
     if not plan_only:
-        raise InvalidInput(f"{model.name}: {reason}. Until then it can be profiled and planned, not run")
+        raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
     with running(model.name), without_cache(model):
         return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
+
+
+def _what_is_left(model: TrainingModel) -> str:
+    if any(parameter.is_meta for parameter in model.module.parameters()):
+        return (
+            "Until then it is captured from one eager run, which needs values: profile it whole, without --dry-run "
+            "and --memory-limit"
+        )
+    return "Until then it can be profiled and planned, not run"
 
 
 class _ByLeaves(nn.Module):

@@ -86,6 +86,16 @@ class Journal:
             os.fsync(file.fileno())
 
 
+def begin_journal(path: Path | None, heading: Mapping[str, Any], resume: bool, say: Callable[[str], None]) -> Journal:
+    """Return the journal, and say what is taken over from it."""
+    journal = Journal(path, heading, resume)
+    if journal.items:
+        say(f"resumed: {len(journal.items)} measured items are taken over from {path}")
+    elif resume and path is not None:
+        say(f"--resume: there is no measured item in {path}; beginning anew")
+    return journal
+
+
 def _whole_lines(path: Path) -> list[Any]:
     """Read the heading and all items up to the first line that is none, and cut the file off there.
 

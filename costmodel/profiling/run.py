@@ -26,7 +26,7 @@ from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.heap import keep_freed_memory
-from costmodel.profiling.journal import Journal
+from costmodel.profiling.journal import Journal, begin_journal
 from costmodel.profiling.kernels import highest_bytes, kernel_ns
 from costmodel.profiling.links import measure_links
 from costmodel.profiling.memory import counted_graph, saved_bytes
@@ -39,7 +39,7 @@ from costmodel.profiling.progress import Progress
 from costmodel.profiling.ratio import weight_shares
 from costmodel.profiling.rounds import Rounds
 from costmodel.profiling.separation import check_separates
-from costmodel.profiling.tensor import shard_times
+from costmodel.profiling.tensor import degrees_without_shards, shard_times
 from costmodel.profiling.timing import MarkCost, measure_mark_cost, trained_parameters
 from costmodel.whole import Whole
 
@@ -84,11 +84,10 @@ def profile(
     captured = capture(model, max(sizes), plan_only=True)
     if captured.program.plan_only:
         say(f"plan only: {captured.program.plan_only}. One eager run was written down instead")
-    remark = check_separates(model)
-    if remark:
+    for remark in filter(None, (captured.program.remark, check_separates(model))):
         say(remark)
     graph = operator_graph(captured, sizes)
-    journal = Journal(journal_path, _heading(graph, options), resume)
+    journal = begin_journal(journal_path, _heading(graph, options), resume, say)
     if options.reuse:
         old = read_old(options.reuse)
         bench = _bench(options, sizes, captured, journal, say)
@@ -122,8 +121,10 @@ def _in_blocks(
     if needed <= options.memory_limit_bytes:
         return None
     check_separates(captured.model)
+    if captured.program.remark:
+        say(captured.program.remark)
     say(f"training needs {needed / GIB:.2f} GiB, the limit is {options.memory_limit_bytes / GIB:.2f}: block by block")
-    journal = Journal(journal_path, _heading(graph, options), resume)
+    journal = begin_journal(journal_path, _heading(graph, options), resume, say)
     alike = signatures(captured, sizes[-1])
     bench = _bench(options, sizes, captured, journal, say)
     found = profile_in_blocks(bench, graph, alike, options.dtype, options.memory_limit_bytes)
@@ -250,6 +251,12 @@ class _Session:
         found = shard_times(
             self.captured, self.sizes, degrees, times_of, self.clock, self.options.repeats, self.journal
         )
+        nothing = degrees_without_shards(found, degrees)
+        if nothing:
+            self.progress.say(
+                f"--tensor {','.join(map(str, nothing))}: nothing measured, no linear layer and no attention divides "
+                "into that many shards; choose divisors of the layers' widths"
+            )
         return {"tensor": found}
 
     def _kernels(self, size: int) -> list[int]:

@@ -26,6 +26,8 @@ TOLERANCE = 1e-3
 def check_separates(model: TrainingModel) -> str:
     """Refuse a loss that compares samples of a batch; return a remark on one that merely weighs them.
 
+    A loss that is no finite number is remarked on too.
+
     Raises
     ------
     InvalidInput
@@ -42,6 +44,9 @@ def check_separates(model: TrainingModel) -> str:
     if found is None:
         return ""
     whole, (first, second), weighted = found
+    strange = next((value for value in (whole, first, second) if not math.isfinite(value)), None)
+    if strange is not None:
+        return f"the loss is {strange} on the model's own inputs: nothing is learned so; look at inputs, labels, dtype"
     slack = _tolerance(model) * max(abs(whole), abs(first), abs(second), 1e-6)
     if abs(whole - (first + second) / 2) <= slack or weighted:
         return ""
@@ -80,11 +85,10 @@ def _losses(model: TrainingModel) -> tuple[float, tuple[float, float], bool] | N
                 f"{model.name}: no gradient flows from the loss to any parameter: all are frozen, or the loss is "
                 "detached; nothing would be trained"
             )
-        if any(not torch.equal(a, b) for a, b in zip(before, _random_state(), strict=True)):
+        values = [float(loss.detach()) for loss, _ in found]
+        drawn = any(not torch.equal(a, b) for a, b in zip(before, _random_state(), strict=True))
+        if drawn and all(map(math.isfinite, values)):
             return None
-    values = [float(loss.detach()) for loss, _ in found]
-    if not all(map(math.isfinite, values)):
-        return None
     return values[0], (values[1], values[2]), found[0][1] is not None
 
 

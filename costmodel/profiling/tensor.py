@@ -64,6 +64,12 @@ def shard_times(
     return found
 
 
+def degrees_without_shards(found: Mapping[str, Mapping[str, object]], degrees: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers of ranks at which `shard_times` has measured nothing."""
+    seen = {int(cut.partition("/")[0]) for cuts in found.values() for cut in cuts}
+    return tuple(degree for degree in degrees if degree not in seen)
+
+
 def _node_of(group: Group) -> fx.Node | None:
     """Return the linear or attention call of an operator that is nothing else."""
     nodes = [node for node in group.nodes if node.target in (LINEAR, ATTENTION)]
