@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from costmodel.profile import read_profile
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import capture, operator_graph
 from costmodel.profiling.device_free import captured_alike
@@ -30,6 +31,7 @@ def test_measured_under_a_memory_limit_a_models_plan_is_valid_for_the_model_itse
     spec, profile, plan = "tests.hugging_face_models:mistral", str(tmp_path / "profile.json"), str(tmp_path / "plan")
     quick = ["--microbatch-sizes", "2", "--repeats", "1", "--companions", "0", "--no-links"]
     assert main(["profile", spec, "-o", profile, *quick, "--memory-limit", "0.0001"]) == 0
+    assert "in_blocks" in read_profile(profile).extra
     assert main(["plan", profile, "--devices", "2", "--batch", "4", "--planner", "uniform", "-o", plan]) == 0
     assert main(["validate", plan, "--model", spec]) == 0
 
