@@ -1,5 +1,6 @@
 """Weight halves by formula: I, then W, leave the gradients of the undivided backward, to the bit."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx, nn
 
+from costmodel.graph import LOSS
 from costmodel.profiling.batches import TrainingModel
 from costmodel.profiling.capture import capture
+from costmodel.profiling.models import load_model
 from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.split import Deferred, Queue, split_part
 from costmodel.profiling.split_formulas import ConvolutionHalf, Geometry, LinearHalf
@@ -162,6 +165,29 @@ def test_an_input_without_gradient_leaves_the_same_weight_gradients() -> None:
         found.append([parameter.grad for parameter in module.parameters()])
     assert [type(half) for half in waiting] == [ConvolutionHalf, Deferred]
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "unet3d", "yolo", "inception"])
+def test_convolutional_zoo_models_have_the_same_gradients_in_two_halves_to_the_bit(name: str) -> None:
+    model = load_model(f"zoo:{name}:small", 2)
+    captured = capture(model, 2)
+    whole, queue, values = extract(captured, captured.operators), Queue(), captured.bind(model)
+    found = []
+    for part in (whole, split_part(whole, queue)):
+        model.module.zero_grad()
+        torch.manual_seed(0)
+        part(values, model.targets)[LOSS].backward()
+        waiting = queue.drain()
+        for half in waiting:
+            half.run()
+        found.append([parameter.grad for parameter in model.module.parameters()])
+    assert Counter(map(type, waiting))[Deferred] == 1, "all but the first, whose input has no gradient"
+    assert all(map(torch.equal, *found))
+
+
+def test_complex_numbers_take_the_general_way() -> None:
+    part = single_call(aten.conv1d.default, [torch.randn(4, 3, 3, dtype=torch.complex64)], ())
+    assert_same(part, torch.randn(2, 3, 6, dtype=torch.complex64), Deferred)
 
 
 def test_a_weight_half_does_not_keep_alive_what_came_before_its_input() -> None:

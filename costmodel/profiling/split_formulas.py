@@ -1,10 +1,11 @@
 """The weight half of linear layers and convolutions by formula, for speed: most weights of most models are theirs.
 
 The same products as autograd's own, by the same kernels, so the same numbers. Leaves out what takes the general way
-of `split`: weights that are views of a parameter, padding given as a word, an input without batch or without gradient.
+of `split`: weights that are views of a parameter, padding given as a word, an input without batch or without gradient,
+complex numbers.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,22 +85,33 @@ Leave = Callable[[LinearHalf | ConvolutionHalf], None]
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """How the weight half of one call is computed: its parameters, and for a convolution how it slides."""
+    """How the weight half of one call is computed: its parameters, for a convolution how it slides.
+
+    `num_dimensions` are the weight's.
+    """
 
     weight: nn.Parameter
     bias: nn.Parameter | None
     geometry: Geometry | None
+    num_dimensions: int
 
     def takes(self, inputs: torch.Tensor) -> bool:
-        """Whether it holds for an input: one with a gradient, no casts, real numbers, for a convolution a batch."""
-        if not inputs.requires_grad or torch.is_autocast_enabled(inputs.device.type):
-            return False
-        return self.geometry is None or (inputs.dim() == self.weight.dim() and inputs.is_floating_point())
+        """Whether it holds for an input: one with a gradient, no casts, for a convolution a batch."""
+        return (
+            inputs.requires_grad
+            and (self.geometry is None or inputs.dim() == self.num_dimensions)
+            and not torch.is_autocast_enabled(inputs.device.type)
+        )
 
-    def apply(self, leave: Leave, inputs: torch.Tensor, parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    def apply(
+        self, leave: Leave, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Make the call without its parameters' gradients; once its output's arrives, `leave` gets the weight half."""
-        fixed = [parameter.detach() for parameter in parameters]
-        out = self._compute(inputs, *fixed)
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+        if self.geometry is None:
+            out = torch.nn.functional.linear(inputs, weight, bias)
+        else:
+            out = torch.convolution(inputs, weight, bias, *self.geometry)
         half = self._half
         saved = inputs.detach()  # with its own graph, all that came before would live as long as the weight half
 
@@ -108,11 +120,6 @@ class Formula:
 
         out.grad_fn.register_prehook(before)  # type: ignore[union-attr]
         return out
-
-    def _compute(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if self.geometry is None:
-            return torch.nn.functional.linear(inputs, weight, bias)
-        return torch.convolution(inputs, weight, bias, *self.geometry)
 
     def _half(self, inputs: torch.Tensor, gradient: torch.Tensor) -> LinearHalf | ConvolutionHalf:
         if self.geometry is None:
@@ -137,10 +144,9 @@ def formula_of(node: fx.Node, weights: Mapping[fx.Node, nn.Parameter]) -> Formul
     own = [weights[source] for source in tensors[1:] if source.op == "get_attr" and source in weights]
     if node.all_input_nodes != tensors or len(own) < len(tensors) - 1 or tensors[0] in weights:
         return None
-    bias = own[1] if len(own) > 1 else None
-    if node.target is _aten.linear.default:
-        return Formula(own[0], bias, None)
-    return Formula(own[0], bias, _geometry(node.target, arguments))
+    weight, bias = own[0], own[1] if len(own) > 1 else None
+    geometry = None if node.target is _aten.linear.default else _geometry(node.target, arguments)
+    return Formula(weight, bias, geometry, weight.dim()) if weight.is_floating_point() else None
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
