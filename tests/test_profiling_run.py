@@ -132,6 +132,24 @@ def test_every_operator_is_seen_in_forward_and_every_trained_one_in_backward():
     assert set(times.backward_ns) == set(captured.operators) - {"linear", "relu"} | added
 
 
+class Ticking(HostClock):
+    """A clock by which everything between two marks takes 1000 ns."""
+
+    now = 0
+
+    def mark(self):
+        self.now += 1000
+        return self.now
+
+
+def test_what_the_engine_takes_before_and_after_a_backward_is_divided_over_its_nodes():
+    model = load_model("ownmodel:build", 4)
+    times = time_in_context(Walk(capture(model)), model, Ticking())
+    marks = times.backward_marks
+    share = 2000 / sum(marks.values())
+    assert times.backward_ns == {name: int(count * (1000 + share)) for name, count in marks.items()}
+
+
 def test_weight_shares_lie_between_none_and_all():
     shares = weight_shares(capture(load_model("ownmodel:build", 4)), 4, HostClock(), 3)
     assert shares["loss"] == shares["linear"] == 0

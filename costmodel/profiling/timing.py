@@ -1,7 +1,8 @@
 """Times in context: one real step, every operator's forward and backward told apart.
 
 Forward is timed node by node; backward by a mark before each autograd node: what lies between two
-marks belongs to the first, so that nothing of the backward is left out. What the marks themselves cost
+marks belongs to the first, so that nothing of the backward is left out; what autograd's engine takes before
+the first node and after the last belongs to all alike. What the marks themselves cost
 is measured on a chain of empty operators and taken off. Leaves out the split of a backward into input
 and weight gradient (`ratio`).
 """
@@ -9,6 +10,7 @@ and weight gradient (`ratio`).
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ from costmodel.profiling.walk import Walk
 
 ACCUMULATE = "accumulate"
 """Owner of the time in which gradients are added to those of inputs; with a parameter's name behind it, to its own."""
+
+ENGINE = "engine"
+"""Owner of the time in which autograd's engine makes ready and clears away, until it is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +135,10 @@ class _Observer:
         self.forward.append((LOSS, start, clock.mark()))
         del leaves
         self._own(LOSS, loss)
-        self.backward.append((LOSS, clock.mark()))
+        loss.register_hook(self._close_with_engine)  # type: ignore[no-untyped-call]
+        self.backward.append((ENGINE, clock.mark()))
         loss.backward()  # type: ignore[no-untyped-call]
-        self.backward.append(("", clock.mark()))
+        self.backward.append((ENGINE, clock.mark()))
         clock.wait()
         for handle in self.handles:
             handle.remove()
@@ -158,6 +164,11 @@ class _Observer:
             self.handles.append(function.register_prehook(self._marker(self._whose(function, owner))))
             pending += [following for following, _ in function.next_functions]
 
+    def _close_with_engine(self, _: Any) -> None:
+        """Mark when the last node is done: what follows is no node's."""
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(partial(self._marker(ENGINE), None))
+
     def _whose(self, function: Any, owner: str) -> str:
         if type(function).__name__ != "AccumulateGrad":
             return owner
@@ -176,7 +187,7 @@ class _Observer:
         forward = [(owner, span(start, end)) for owner, start, end in self.forward]
         marks = zip(self.backward, self.backward[1:], strict=False)
         backward = [(owner, span(start, end)) for (owner, start), (_, end) in marks]
-        return ContextTimes(*_totals(forward), *_totals(backward))
+        return ContextTimes(*_totals(forward), *_without_engine(*_totals(backward)))
 
 
 def _totals(rows: Iterable[tuple[str, int]]) -> tuple[dict[str, int], dict[str, int]]:
@@ -186,6 +197,14 @@ def _totals(rows: Iterable[tuple[str, int]]) -> tuple[dict[str, int], dict[str, 
         sums[owner] = sums.get(owner, 0) + value
         counts[owner] = counts.get(owner, 0) + 1
     return sums, counts
+
+
+def _without_engine(sums: dict[str, int], counts: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Give what autograd's engine takes before the first node and after the last to all nodes alike: it visits each."""
+    engine_ns = sums.pop(ENGINE)
+    counts.pop(ENGINE)
+    num_marks = sum(counts.values())
+    return {owner: value + engine_ns * counts[owner] // num_marks for owner, value in sums.items()}, counts
 
 
 class _Chain(nn.Module):
