@@ -45,16 +45,15 @@ SMALLEST_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PartError:
-    """A part alone: (the profile's / measured - 1) of forward, backward and saved bytes; None where too small."""
+    """A part alone: (the profile's / measured - 1) of forward, backward and saved bytes; None where too small.
 
-    num_operators: int
+    `share` is the part's of the whole step.
+    """
+
+    share: float
     forward: float | None
     backward: float | None
     saved: float | None
-
-    def all(self) -> tuple[float, ...]:
-        """Return the sizes of the errors that count."""
-        return tuple(abs(e) for e in (self.forward, self.backward, self.saved) if e is not None)
 
 
 def profile_beside(options: Options, step_ns: Callable[[], int]) -> tuple[Profile, float]:
@@ -165,7 +164,7 @@ def _error(
     saved = union_bytes(found.graph, names, model.batch)
     step_ns, all_bytes = pace * found.whole.step_ns[0], union_bytes(found.graph, found.graph.index, model.batch)
     return PartError(
-        len(names),
+        (forward + backward) / step_ns,
         _relative(forward, median(span[0] for span in spans), step_ns),
         _relative(backward, median(span[1] for span in spans), step_ns),
         _relative(saved, kept, all_bytes),
