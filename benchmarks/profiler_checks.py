@@ -124,11 +124,8 @@ def part_errors(
 
     Every round runs the whole step too: the profile's times are first brought to the machine's pace of that moment.
     """
-    dice = Random(seed)  # noqa: S311 - no secrets
-    names = captured.operators
-    cuts = sorted(dice.sample(range(1, len(names)), min(num_cuts, len(names) - 1)))
-    stages = [names[i:j] for i, j in zip((0, *cuts), (*cuts, len(names)), strict=True)]
-    parts = [_part(captured, stage) for stage in stages]
+    stages = random_stages(captured.operators, num_cuts, seed)
+    parts = [part_of(captured, stage) for stage in stages]
     step_ns = stepper(captured, model, clock)
     rounds, steps = [], []
     for _ in range(repeats):
@@ -142,7 +139,14 @@ def part_errors(
     ]
 
 
-def _part(captured: Capture, names: tuple[str, ...]) -> Part:
+def random_stages(names: tuple[str, ...], num_cuts: int, seed: int) -> list[tuple[str, ...]]:
+    """Cut the operators at random places, the same for one seed."""
+    cuts = sorted(Random(seed).sample(range(1, len(names)), min(num_cuts, len(names) - 1)))  # noqa: S311 - no secrets
+    return [names[i:j] for i, j in zip((0, *cuts), (*cuts, len(names)), strict=True)]
+
+
+def part_of(captured: Capture, names: tuple[str, ...]) -> Part:
+    """Return these operators as a part that hands on all that others read."""
     inside = set(names)
     crossing = (f for f in captured.flows.values() if f.producer in inside and not inside.issuperset(f.consumers))
     return extract(captured, names, [flow.name for flow in crossing])
@@ -181,17 +185,19 @@ def _round(parts: list[Part], captured: Capture, model: TrainingModel, clock: Cl
     spans = []
     for part in parts:
         for _ in range(UNTIMED):
-            _run(part, known, model, clock)
-        results, *span = _run(part, known, model, clock)
+            run_part(part, known, model, clock)
+        results, *span = run_part(part, known, model, clock)
         known.update(results)
         spans.append((span[0], span[1]))
     return spans
 
 
-def _run(
+def run_part(
     part: Part, known: Mapping[str, Any], model: TrainingModel, clock: Clock
 ) -> tuple[dict[str, torch.Tensor], int, int]:
+    """Run a part forward and backward on known values; return what it hands on and the two times in ns."""
     values = _inputs(part, known)
+    clock.wait()
     start = clock.mark()
     results = part(values, model.targets)
     middle = clock.mark()

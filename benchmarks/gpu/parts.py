@@ -5,22 +5,19 @@ has nothing else; medians count. Parts of less than a fiftieth of the step are l
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from random import Random
 from statistics import median
 from typing import Any
 
-import torch
-
 from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, percent, within
+from benchmarks.profiler_checks import SMALLEST_SHARE, part_of, random_stages, run_part
 from costmodel.accumulation import accumulation_of
 from costmodel.profile import Profile
 from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import Capture, capture
-from costmodel.profiling.parts import Part, extract
+from costmodel.profiling.capture import capture
+from costmodel.profiling.parts import Part
 
 MODELS = ("mmt", "llama3", "unet3d")
 NUM_CUTS = 5
-SMALLEST_SHARE = 0.02
 
 
 def rows(setting: Setting) -> Iterator[Callable[[], list[Row]]]:
@@ -37,50 +34,22 @@ def _rows(setting: Setting, subject: Subject) -> list[Row]:
     captured = capture(model, model.batch)
     known: dict[str, Any] = dict(captured.bind(model))
     found: list[Row] = []
-    for index, names in enumerate(_cuts(captured.operators)):
-        part = _part(captured, names)
+    for index, names in enumerate(random_stages(captured.operators, NUM_CUTS, seed=0)):
+        part = part_of(captured, names)
         measured = _alone(setting, part, known, model)
         found.append({"model": subject.name, "part": index, **_errors(profile, place, part, names, measured)})
         model.module.zero_grad(set_to_none=True)
     return found
 
 
-def _cuts(names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Cut the operators at places that are the same on every run."""
-    places = sorted(Random(0).sample(range(1, len(names)), min(NUM_CUTS, len(names) - 1)))  # noqa: S311 - no secrets
-    return [names[i:j] for i, j in zip((0, *places), (*places, len(names)), strict=True)]
-
-
-def _part(captured: Capture, names: tuple[str, ...]) -> Part:
-    inside = set(names)
-    crossing = (f for f in captured.flows.values() if f.producer in inside and not inside.issuperset(f.consumers))
-    return extract(captured, names, [flow.name for flow in crossing])
-
-
 def _alone(setting: Setting, part: Part, known: dict[str, Any], model: TrainingModel) -> tuple[float, float]:
     """Run a part in a loop; return the medians of forward and backward in ns, and leave what it sends in `known`."""
-    clock, spans, results = setting.clock, [], {}
-    values = {name: known[name] for name in (*part.raw_inputs, *part.receives)}
+    spans = []
     for _ in range(UNTIMED + setting.repeats):
-        leaves = {name: _leaf(value) if name in part.receives else value for name, value in values.items()}
-        clock.wait()
-        start = clock.mark()
-        results = part(leaves, model.targets)
-        middle = clock.mark()
-        ends = [value for value in results.values() if value.requires_grad]
-        gradients = [torch.ones_like(value) for value in ends]
-        again = clock.mark()
-        if ends:
-            torch.autograd.backward(ends, gradients)
-        end = clock.mark()
-        clock.wait()
-        spans.append((clock.span_ns(start, middle), clock.span_ns(again, end)))
+        results, *span = run_part(part, known, model, setting.clock)
+        spans.append(span)
     known.update({n: v.detach().requires_grad_(v.requires_grad) for n, v in results.items() if n in part.sends})
     return median(f for f, _ in spans[UNTIMED:]), median(b for _, b in spans[UNTIMED:])
-
-
-def _leaf(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().requires_grad_(value.requires_grad)
 
 
 def _errors(
