@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps_in_turn import reordered, run_in_turn
-from costmodel.costs import StageCost, at
-from costmodel.profile import Profile, read_profile
+from costmodel.model.profile import Profile, read_profile
+from costmodel.stages.costs import StageCost, at
 from examples.commands import penstock
 from planner.plan import Plan, read_plan, write_plan
 

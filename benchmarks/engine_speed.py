@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from costmodel.costs import Costs
+from costmodel.stages.costs import Costs
 from simulator.engine import Structure
 from simulator.schedules import build_schedule
 from simulator.uniform import uniform_costs

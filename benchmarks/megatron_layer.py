@@ -8,9 +8,9 @@ forward and one for the backward where both do not follow from one. Leaves out c
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.catalogue import CatalogueDevice
+from costmodel.machines.catalogue import CatalogueDevice
+from costmodel.model.work import Work
 from costmodel.roofline import Interval, accumulate_ns, estimate
-from costmodel.work import Work
 
 VOCABULARY = 51200
 BACKWARD_FACTOR = 1.5

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.emulated import emulate
 from benchmarks.steps_in_turn import reordered, run_in_turn
-from costmodel.costs import at
+from costmodel.stages.costs import at
 from examples.commands import penstock
 from planner.plan import Plan, read_plan, write_plan
 

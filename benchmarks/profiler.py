@@ -24,13 +24,13 @@ import torch
 
 from benchmarks.profiler_checks import part_errors, profile_beside, stepper, tracked_bytes
 from costmodel import zoo
-from costmodel.profiling.capture import capture
-from costmodel.profiling.clock import clock_for
-from costmodel.profiling.heap import keep_freed_memory
-from costmodel.profiling.memory import counted_graph, saved_bytes
-from costmodel.profiling.models import load_model
+from costmodel.capture.capture import capture
+from costmodel.capture.clock import clock_for
+from costmodel.capture.heap import keep_freed_memory
+from costmodel.capture.models import load_model
+from costmodel.profiling.measure.memory import counted_graph, saved_bytes
+from costmodel.profiling.measure.piecewise import state_bytes
 from costmodel.profiling.options import Options
-from costmodel.profiling.piecewise import state_bytes
 from costmodel.profiling.run import profile
 
 NUM_CUTS = 5

@@ -21,16 +21,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodel.accumulation import accumulation_of
-from costmodel.graph import OperatorGraph
-from costmodel.profile import Profile
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import Capture
-from costmodel.profiling.clock import Clock
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import Capture
+from costmodel.capture.clock import Clock
+from costmodel.capture.parts import Part, extract
+from costmodel.model.accumulation import accumulation_of
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.profile import Profile
+from costmodel.profiling.measure.timing import time_whole
 from costmodel.profiling.options import Options
-from costmodel.profiling.parts import Part, extract
 from costmodel.profiling.run import profile
-from costmodel.profiling.timing import time_whole
 
 UNTIMED = 2
 """Runs before the timed ones, whose caches the work that ran before has left cold."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.megatron_layer import Measured, Shape, layer, operators, total
-from costmodel.catalogue import CatalogueDevice, device
+from costmodel.machines.catalogue import CatalogueDevice, device
 from costmodel.roofline import Interval, optimizer_step_ns
 
 DEVICES = {"a10g": "a10g-24", "l4": "l4-24"}

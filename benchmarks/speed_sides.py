@@ -23,9 +23,9 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.nn import functional as F
 
-from costmodel.costs import Costs
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import Capture, capture, operator_graph
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import Capture, capture, operator_graph
+from costmodel.stages.costs import Costs
 from costmodel.zoo.layers import FusedLayer
 from executor import Pipeline
 from planner.plan import Plan

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from costmodel.cluster import Host
 from costmodel.errors import UsageError
-from costmodel.whole import SplitRatios
+from costmodel.machines.cluster import Host
+from costmodel.model.whole import SplitRatios
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
 from planner.split_form import ordered
 from simulator.actions import Kind, parse_action
@@ -74,8 +74,8 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> l
     """Run on one rank; returns its step times of each plan."""
     import torch.distributed as dist
 
-    from costmodel.profiling.capture import capture
-    from costmodel.profiling.models import load_model
+    from costmodel.capture.capture import capture
+    from costmodel.capture.models import load_model
     from executor import Pipeline
 
     read = [read_plan(path) for path in plans]

@@ -28,11 +28,11 @@ from statistics import median
 
 from benchmarks.sweep_choices import Choice, Group, Job, choices, divisors, groups
 from benchmarks.sweep_prices import Cuts, Price, Prices, even_cuts
-from costmodel import catalogue
 from costmodel.architectures.command import make
-from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
-from costmodel.profile import Profile
-from costmodel.strategies.blocks import block_names, block_spans
+from costmodel.machines import catalogue
+from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.model.profile import Profile
+from costmodel.stages.strategies.blocks import block_names, block_spans
 
 MODEL, DEVICE, SEQUENCE = "gpt3-175b", "a100-sxm-80", 2048
 PROFILED = ("llama3-70b", "deepseek-v3")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from costmodel.strategy import RECOMPUTE, StageConfig
+from costmodel.stages.config import RECOMPUTE, StageConfig
 
 
 @dataclass(frozen=True, slots=True)

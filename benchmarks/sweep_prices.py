@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from benchmarks.sweep_choices import Choice, Group, Job
-from costmodel.cluster import Cluster
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import NoPlanFits
-from costmodel.graph import OperatorGraph, Tensor
-from costmodel.profile import Profile
-from costmodel.strategies import StrategyModel, Training
-from costmodel.strategies.blocks import block_names, block_spans
+from costmodel.machines.cluster import Cluster
+from costmodel.model.graph import OperatorGraph, Tensor
+from costmodel.model.profile import Profile
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.strategies import StrategyModel, Training
+from costmodel.stages.strategies.blocks import block_names, block_spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from costmodel.profiling.batches import TrainingModel, split_batch
+from costmodel.capture.batches import TrainingModel, split_batch
 from executor.losses import StepLoss
 from executor.worker import Worker
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from costmodel.capture.batches import batched_dimensions, split_batch
+from costmodel.capture.capture import Capture
 from costmodel.errors import UsageError
-from costmodel.profiling.batches import batched_dimensions, split_batch
-from costmodel.profiling.capture import Capture
 
 
 class Feed:

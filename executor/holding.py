@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from costmodel.capture.batches import TrainingModel, move
+from costmodel.capture.capture import Capture, capture
+from costmodel.capture.heap import return_freed_memory
+from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
-from costmodel.graph import LOSS
-from costmodel.profiling.batches import TrainingModel, move
-from costmodel.profiling.capture import Capture, capture
-from costmodel.profiling.heap import return_freed_memory
-from costmodel.profiling.shapes import fetch
+from costmodel.model.graph import LOSS
 from planner.plan import Plan
 
 Tensors = dict[int, torch.Tensor]

@@ -8,8 +8,8 @@ import os
 
 import torch
 
+from costmodel.capture.capture import Capture, operator_graph
 from costmodel.errors import DoesNotMatch, ReadableButWrong
-from costmodel.profiling.capture import Capture, operator_graph
 from planner import checker
 from planner.plan import Plan
 

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from costmodel.capture.batches import Split, TrainingModel
+from costmodel.capture.capture import Capture
+from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import DoesNotMatch, UsageError
-from costmodel.profiling.batches import Split, TrainingModel
-from costmodel.profiling.capture import Capture
-from costmodel.profiling.heap import keep_freed_memory
 from executor.feed import as_arguments
 from executor.groups import Membership, start_processes
 from executor.holding import aimed_at, capture_where_built

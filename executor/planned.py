@@ -5,7 +5,7 @@ Leaves out messages: these take the time that they take.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from costmodel.costs import at
+from costmodel.stages.costs import at
 from planner.plan import Plan
 from simulator.actions import Action, Kind
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from costmodel.profiling.clock import Clock, EventClock
+from costmodel.capture.clock import Clock, EventClock
 from simulator.actions import Action
 
 RawSpan = tuple[Action, str, int, int]

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from costmodel.capture.batches import TrainingModel, move
+from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput
-from costmodel.profiling.batches import TrainingModel, move
-from costmodel.profiling.models import load_model
 from executor.check import LIMIT, Comparison, compare
 from executor.matching import check_world
 from executor.measure import gather_timeline

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from costmodel.graph import LOSS
-from costmodel.profiling.parts import LOSS_WEIGHT, Part
-from costmodel.profiling.split import Queue, WeightHalf
+from costmodel.capture.parts import LOSS_WEIGHT, Part
+from costmodel.capture.split import Queue, WeightHalf
+from costmodel.model.graph import LOSS
 from executor.randomness import RandomState, random_state, set_random_state
 from executor.wiring import Wire
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 import torch
 
+from costmodel.capture.capture import Capture
+from costmodel.capture.shapes import TensorInfo
 from costmodel.errors import DoesNotMatch
-from costmodel.profiling.capture import Capture
-from costmodel.profiling.shapes import TensorInfo
 from planner.plan import Plan, PlanEdge
 from simulator.dependencies import carries_gradient, overlapping
 from simulator.schedule import StageEdge, StageGraph, stage_graph

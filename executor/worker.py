@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 
-from costmodel.profiling.batches import TARGETS
-from costmodel.profiling.capture import Capture
-from costmodel.profiling.parts import Part, extract
-from costmodel.profiling.shapes import fetch
-from costmodel.profiling.split import Queue, split_part
+from costmodel.capture.batches import TARGETS
+from costmodel.capture.capture import Capture
+from costmodel.capture.parts import Part, extract
+from costmodel.capture.shapes import fetch
+from costmodel.capture.split import Queue, split_part
 from executor.feed import Feed
 from executor.holding import held_tensors, keep_only
 from executor.losses import StepLoss, own_loss, summed_loss

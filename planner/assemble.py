@@ -8,8 +8,8 @@ import hashlib
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from costmodel.profile import Profile
-from costmodel.whole import SplitRatios
+from costmodel.model.profile import Profile
+from costmodel.model.whole import SplitRatios
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from planner.problem import Problem
 from planner.search.evaluate import Candidate, Evaluator, Simulated

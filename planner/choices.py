@@ -7,7 +7,7 @@ stages. Leaves out which trainers run such a job (`planner.targets`) and what it
 from dataclasses import dataclass, fields
 
 from costmodel.errors import UsageError
-from costmodel.strategy import StageConfig
+from costmodel.stages.config import StageConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Choices:
     zero : int
     recompute, offload : str
     precision : str
-        One of `costmodel.strategies.training.PRECISIONS`.
+        One of `costmodel.stages.strategies.training.PRECISIONS`.
     """
 
     stages: int | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from statistics import fmean
 
-from costmodel.costs import Amount, stage_to_json
+from costmodel.stages.costs import Amount, stage_to_json
 from planner.plan import Plan, PlanEdge
 from planner.replay import plan_schedule, replay
 from simulator.actions import Action, Kind

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from costmodel.costs import Costs
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
-from costmodel.graph import Tensor
+from costmodel.model.graph import Tensor
+from costmodel.stages.costs import Costs
 from planner.balanced import balanced
 from planner.baselines import split_by_weight
 from planner.choices import Shape

@@ -1,4 +1,4 @@
-"""What stages cost that spread over several devices each, as trainers run them (`costmodel.strategies`).
+"""What stages cost that spread over several devices each, as trainers run them (`costmodel.stages.strategies`).
 
 Ranks of the costs are blocks of devices (`planner.blocks`): place p of the pipeline has the blocks p x data to
 (p + 1) x data - 1, one a replica. On devices of several types a stage takes what its slowest type takes. A message goes
@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 
-from costmodel.collectives import all_reduce_ns
-from costmodel.costs import Costs, EdgeCost, StageCost
-from costmodel.graph import Tensor
-from costmodel.profile import Profile
-from costmodel.strategies import MemoryTerms, StrategyModel, Training
-from costmodel.strategies.division import Degrees, parameter_parts
+from costmodel.machines.collectives import all_reduce_ns
+from costmodel.model.graph import Tensor
+from costmodel.model.profile import Profile
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.strategies import MemoryTerms, StrategyModel, Training
+from costmodel.stages.strategies.division import Degrees, parameter_parts
 from planner.choices import Shape
 from planner.placed import Flows, PlacedStage, flows_between
 from planner.pricing import Layout, with_host_time

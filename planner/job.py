@@ -1,16 +1,16 @@
 """A plan of a job whose every choice is fixed by flags: checked, priced as its trainer runs it, cut, written out.
 
 A job that the executor runs is priced as the executor does it: gradients summed after the last backward, a stage's
-whole forward run again. Any other is priced as trainers do it (`costmodel.strategies`): overlapped sums, blocks run
-again one by one. Leaves out the cut (`planner.fixed`) and who takes the result (`planner.targets`).
+whole forward run again. Any other is priced as trainers do it (`costmodel.stages.strategies`): overlapped sums,
+blocks run again one by one. Leaves out the cut (`planner.fixed`) and who takes the result (`planner.targets`).
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.costs import Costs
 from costmodel.errors import NoPlanFits
+from costmodel.stages.costs import Costs
 from planner.assemble import MEMORY_MARGIN, provenance, with_targets
 from planner.blocks import spread
 from planner.choices import Shape

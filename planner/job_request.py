@@ -7,15 +7,15 @@ A job that the executor runs is priced as the executor does it (`planner.placed`
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from costmodel.catalogue import check_precision
-from costmodel.catalogue import device as catalogue_device
-from costmodel.cluster import DeviceType
 from costmodel.errors import UsageError
-from costmodel.graph import Tensor
-from costmodel.profile import Profile
+from costmodel.machines.catalogue import check_precision
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.machines.cluster import DeviceType
+from costmodel.model.graph import Tensor
+from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
-from costmodel.strategies import Training
-from costmodel.strategies.training import DTYPES, PRECISIONS
+from costmodel.stages.strategies import Training
+from costmodel.stages.strategies.training import DTYPES, PRECISIONS
 from planner.choices import Shape, shape_of
 from planner.fixed import Pricing
 from planner.grouped import GroupPricing

@@ -1,14 +1,14 @@
 """Whole layers: cuts as people make them by hand, equally many of a model's repeated blocks to each stage.
 
-Blocks are those of `costmodel.strategies.blocks`. What stands before the first belongs to the first stage, what stands
-behind a block to that block's. Leaves out models whose stages do not follow the order of their operators.
+Blocks are those of `costmodel.stages.strategies.blocks`. What stands before the first belongs to the first stage, what
+stands behind a block to that block's. Leaves out models whose stages do not follow the order of their operators.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from costmodel.graph import OperatorGraph
-from costmodel.strategies.blocks import block_names, block_spans
+from costmodel.model.graph import OperatorGraph
+from costmodel.stages.strategies.blocks import block_names, block_spans
 
 
 def layer_starts(graph: OperatorGraph) -> tuple[int, ...]:

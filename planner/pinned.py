@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
-from costmodel.strategy import StageConfig
+from costmodel.stages.config import StageConfig
 from planner.assemble import MEMORY_MARGIN, provenance, with_targets
 from planner.pins import Pins
 from planner.placed import PlacedStage, flows_between, price

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_toml
-from costmodel.graph import OperatorGraph
-from costmodel.strategy import StageConfig
+from costmodel.model.graph import OperatorGraph
+from costmodel.stages.config import StageConfig
 
 REST = ("*",)
 """The patterns of a stage that takes every operator which no other stage names."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from costmodel.collectives import all_reduce_ns
-from costmodel.cost_model import OPTIMIZER_STATES, CostModel
-from costmodel.costs import Costs, EdgeCost, StageCost
-from costmodel.graph import OperatorGraph, Tensor
-from costmodel.strategy import StageConfig
+from costmodel.machines.collectives import all_reduce_ns
+from costmodel.model.graph import OperatorGraph, Tensor
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.measured import OPTIMIZER_STATES, CostModel
 from planner.pricing import Layout, with_host_time
 from planner.problem import Problem
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from costmodel.cluster import Cluster, cluster_from_node
-from costmodel.costs import Costs, EdgeCost, stage_from_node, stage_to_json
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
-from costmodel.strategy import StageConfig
+from costmodel.machines.cluster import Cluster, cluster_from_node
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import Costs, EdgeCost, stage_from_node, stage_to_json
 from planner.blocks import Block, blocks_of
 from planner.plan_parts import STATUSES, Batch, PlanEdge, PlanStage, Prediction, SearchResult
 

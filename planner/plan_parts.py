@@ -6,9 +6,9 @@ Leaves out how they make a file (`planner.plan`).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodel.costs import StageCost
 from costmodel.errors import InvalidInput
-from costmodel.strategy import StageConfig
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import StageCost
 from planner.blocks import Block, in_blocks
 
 STATUSES = ("optimal", "bounded", "heuristic", "baseline")

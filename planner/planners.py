@@ -7,7 +7,7 @@ chosen differs. Leaves out the command line.
 from collections.abc import Callable
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.strategies.training import DTYPES
+from costmodel.stages.strategies.training import DTYPES
 from planner import baselines
 from planner.assemble import assemble
 from planner.job import plan_job

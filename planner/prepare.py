@@ -11,7 +11,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from costmodel.graph import OperatorGraph
+from costmodel.model.graph import OperatorGraph
 
 MOST_ATOMS = 160
 """Up to here every position between two atoms is a candidate cut."""

@@ -9,10 +9,10 @@ from I the gradients. Leaves out orders and time.
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.collectives import all_reduce_ns
-from costmodel.cost_model import CostModel
-from costmodel.costs import Amount, Costs, EdgeCost, StageCost
-from costmodel.graph import Tensor
+from costmodel.machines.collectives import all_reduce_ns
+from costmodel.model.graph import Tensor
+from costmodel.stages.costs import Amount, Costs, EdgeCost, StageCost
+from costmodel.stages.measured import CostModel
 from planner.prepare import Atoms
 
 Partition = tuple[int, ...]

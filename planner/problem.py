@@ -1,18 +1,18 @@
 """What a planner is asked: one problem in, one plan out.
 
 Says which choices are free (micro-batch size, schedule, how many stages) and within which limits. Leaves
-out how plans are found (`planner.search`) and what a stage costs (`costmodel.cost_model`).
+out how plans are found (`planner.search`) and what a stage costs (`costmodel.stages.measured`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from costmodel.cluster import Cluster, DeviceType, uniform_cluster
-from costmodel.cost_model import OPTIMIZER_STATES, CostModel
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.profile import Profile
+from costmodel.machines.cluster import Cluster, DeviceType, uniform_cluster
+from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
+from costmodel.stages.measured import OPTIMIZER_STATES, CostModel
 from planner.choices import Choices
 from planner.pins import Pins
 from planner.typical import typical_cluster
@@ -49,7 +49,7 @@ class Problem:
     schedule : str
         A schedule of the catalogue that runs one stage a rank, or ``auto``; with pinned stages any of the catalogue.
     optimizer : str
-        A key of `costmodel.cost_model.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
+        A key of `costmodel.stages.measured.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
     memory_limit_bytes : int, optional
         Bytes that a rank may hold; the memory of its device by default.
     max_stages : int, optional

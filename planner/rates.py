@@ -5,9 +5,9 @@ do in the time at the dense peak of the precision. What is computed again does n
 operators do not say what they compute.
 """
 
-from costmodel import catalogue
-from costmodel.profile import Profile
-from costmodel.strategies.training import DTYPES
+from costmodel.machines import catalogue
+from costmodel.model.profile import Profile
+from costmodel.stages.strategies.training import DTYPES
 from planner.plan import Plan
 
 PASSES = 3

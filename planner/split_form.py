@@ -8,8 +8,8 @@ is scaled along. Leaves out what halves cost a trainer other than the executor.
 from collections.abc import Collection
 from dataclasses import replace
 
-from costmodel.costs import Amount, Costs, StageCost
-from costmodel.whole import SplitRatios
+from costmodel.model.whole import SplitRatios
+from costmodel.stages.costs import Amount, Costs, StageCost
 from simulator.actions import Kind
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES, build_schedule

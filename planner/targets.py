@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from costmodel.graph import OperatorGraph
-from costmodel.profile import Profile
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.profile import Profile
 from planner.layers import holds_whole_layers
 from planner.plan import Plan
 from planner.problem import Problem

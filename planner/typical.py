@@ -4,9 +4,9 @@ Hosts (or racks) of the catalogue's scale-up domain, joined by the network of a 
 latencies are those that NCCL itself assumes (docs/cluster.md). Leaves out racks, oversubscription and host memory.
 """
 
-from costmodel import catalogue
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.errors import UsageError
+from costmodel.machines import catalogue
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""

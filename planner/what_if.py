@@ -8,8 +8,8 @@ the memory that it takes. Leaves out other cuts, strategies and placements: thos
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from costmodel.costs import Amount, Costs, StageCost
 from costmodel.errors import PenstockError
+from costmodel.stages.costs import Amount, Costs, StageCost
 from planner.plan import Plan
 from planner.replay import plan_schedule
 from simulator.actions import Kind

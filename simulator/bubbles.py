@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs
 from simulator.actions import Kind
 from simulator.arrivals import Arrivals, Input
 from simulator.schedule import Schedule

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodel.costs import Costs, EdgeCost
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs, EdgeCost
 from simulator.actions import Action
 
 
@@ -31,7 +31,7 @@ class StageGraph:
     ranks : tuple of tuple of int
         Ranks of each stage. The g-th action of a stage runs on ``ranks[g mod len(ranks)]``.
     edges : tuple of StageEdge
-        Acyclic (`costmodel.costs.Costs` checks it).
+        Acyclic (`costmodel.stages.costs.Costs` checks it).
     multiples : tuple of int
         Micro-batches that one action of each stage works on; an action is named by its first.
     backward : tuple of bool

@@ -8,8 +8,8 @@ part, and what of it stays from I until W, are whole. Leaves out static memory, 
 
 from fractions import Fraction
 
-from costmodel.costs import Costs, StageCost
 from costmodel.errors import UsageError
+from costmodel.stages.costs import Costs, StageCost
 from simulator.schedule import chain_edges
 
 

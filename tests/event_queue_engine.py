@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from costmodel.costs import Amount, Costs
+from costmodel.stages.costs import Amount, Costs
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 import executor.worker
-from costmodel.profiling.batches import TrainingModel, split_batch
-from costmodel.profiling.capture import Capture, capture, operator_graph
-from costmodel.profiling.models import load_model
-from costmodel.strategy import StageConfig
+from costmodel.capture.batches import TrainingModel, split_batch
+from costmodel.capture.capture import Capture, capture, operator_graph
+from costmodel.capture.models import load_model
+from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from executor.optimizer import OPTIMIZERS

@@ -1,10 +1,10 @@
 """A GPT as Korthikanti et al. (2022) count its activations: every stored value one storage, masks one byte."""
 
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
-from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.profile import Device, OperatorTimes, Profile
-from costmodel.whole import Whole
-from costmodel.work import Work
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
+from costmodel.model.work import Work
 
 TWO = 2
 

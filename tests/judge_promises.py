@@ -2,8 +2,8 @@
 
 from random import Random
 
-from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs
 from simulator.actions import Kind
 from simulator.bounds import bound_of
 from simulator.bubbles import bubble_causes

@@ -12,20 +12,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from benchmarks.gpu import memory
-from costmodel.profiling.blocks import signatures, split_into_blocks
-from costmodel.profiling.blockwise import Bench, measure_blocks
-from costmodel.profiling.capture import Capture, capture
-from costmodel.profiling.clock import HostClock
+from costmodel.capture.capture import Capture, capture
+from costmodel.capture.clock import HostClock
+from costmodel.capture.models import load_model
+from costmodel.capture.parts import extract
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal
-from costmodel.profiling.memory import counted_graph
-from costmodel.profiling.models import load_model
+from costmodel.profiling.measure.blocks import signatures, split_into_blocks
+from costmodel.profiling.measure.blockwise import Bench, measure_blocks
+from costmodel.profiling.measure.memory import counted_graph
+from costmodel.profiling.measure.piecewise import state_bytes
+from costmodel.profiling.measure.ratio import weight_shares
+from costmodel.profiling.measure.timing import MarkCost, time_in_context, time_whole
+from costmodel.profiling.measure.walk import Walk
 from costmodel.profiling.options import Options
-from costmodel.profiling.parts import extract
-from costmodel.profiling.piecewise import state_bytes
-from costmodel.profiling.ratio import weight_shares
-from costmodel.profiling.timing import MarkCost, time_in_context, time_whole
-from costmodel.profiling.walk import Walk
 from executor.worker import Worker
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 

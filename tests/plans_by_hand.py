@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
-from costmodel.costs import Costs, EdgeCost, StageCost
-from costmodel.graph import OperatorGraph
-from costmodel.profiling.capture import Capture, operator_graph
-from costmodel.strategy import StageConfig
+from costmodel.capture.capture import Capture, operator_graph
+from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.model.graph import OperatorGraph
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from executor.reduction import stages_of_parameters
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from simulator.actions import Action, Kind

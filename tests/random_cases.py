@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from costmodel.costs import Amount, Costs, EdgeCost, StageCost
+from costmodel.stages.costs import Amount, Costs, EdgeCost, StageCost
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule, StageGraph, stage_graph
 from tests.event_queue_engine import BACKWARD, Needs, units

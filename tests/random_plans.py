@@ -3,9 +3,9 @@
 from dataclasses import replace
 from random import Random
 
-from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
-from costmodel.costs import Costs
-from costmodel.strategy import StageConfig
+from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import Costs
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
 from simulator.actions import Action, Kind
 from simulator.engine import Structure

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.links import LinkClass, Links, SizeRange
-from costmodel.profile import Device, OperatorTimes, Profile
-from costmodel.whole import Whole
+from costmodel.machines.links import LinkClass, Links, SizeRange
+from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
 
 SIZES = (1, 2, 4)
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from costmodel.costs import Costs, EdgeCost, StageCost, at
+from costmodel.stages.costs import Costs, EdgeCost, StageCost, at
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule, StageGraph, stage_graph
 from simulator.timeline import Span, Timeline

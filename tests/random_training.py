@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from costmodel.costs import Costs
-from costmodel.graph import OperatorGraph
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import Capture, capture, operator_graph
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import Capture, capture, operator_graph
+from costmodel.model.graph import OperatorGraph
+from costmodel.stages.costs import Costs
 from planner.plan import Plan
 from simulator.schedule import Schedule
 from tests.plans_by_hand import plan_by_hand

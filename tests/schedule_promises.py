@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import islice
 from random import Random
 
-from costmodel.costs import Costs
+from costmodel.stages.costs import Costs
 from simulator.engine import Structure
 from simulator.engine.times import Times
 from simulator.schedules import SCHEDULES, ScheduleKind, Uniform, build_schedule

@@ -10,11 +10,11 @@ from pathlib import Path
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from costmodel.cluster import read_cluster
-from costmodel.costs import read_costs
 from costmodel.files import read_toml
-from costmodel.links import read_links
-from costmodel.profile import read_profile
+from costmodel.machines.cluster import read_cluster
+from costmodel.machines.links import read_links
+from costmodel.model.profile import read_profile
+from costmodel.stages.costs import read_costs
 from planner.plan import read_plan
 from simulator.timeline import read_timeline
 

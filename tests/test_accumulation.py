@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from costmodel.accumulation import accumulation_of
-from costmodel.catalogue import device
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
-from costmodel.cost_model import CostModel
 from costmodel.errors import InvalidInput
-from costmodel.graph import LOSS, Operator, OperatorGraph, Parameter, Tensor
-from costmodel.profile import Device, OperatorTimes, Profile, read_profile, write_profile
+from costmodel.machines.catalogue import device
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.model.accumulation import accumulation_of
+from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, Tensor
+from costmodel.model.profile import Device, OperatorTimes, Profile, read_profile, write_profile
+from costmodel.model.whole import Whole
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 from costmodel.roofline import scale_profile
-from costmodel.strategies.model import StrategyModel
-from costmodel.strategies.training import Training
-from costmodel.strategy import StageConfig
-from costmodel.whole import Whole
+from costmodel.stages.config import StageConfig
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies.model import StrategyModel
+from costmodel.stages.strategies.training import Training
 from planner.prepare import prepare
 from planner.problem import Problem
 from planner.search.cut.build import cut_data

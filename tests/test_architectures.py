@@ -10,8 +10,8 @@ from costmodel.architectures.configs import make_config, read_config
 from costmodel.architectures.describe import Description, describe_config
 from costmodel.architectures.table import rows
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.graph import Operator
-from costmodel.profile import read_profile, write_profile
+from costmodel.model.graph import Operator
+from costmodel.model.profile import read_profile, write_profile
 
 
 def written(path: Path, **values: object) -> Path:

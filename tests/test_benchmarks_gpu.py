@@ -10,9 +10,9 @@ from benchmarks.gpu.__main__ import QUESTIONS, ask, main
 from benchmarks.gpu.execution import branches_plan, one_stage
 from benchmarks.gpu.live import LiveBytes
 from benchmarks.gpu.setting import SUBJECTS, Setting
-from costmodel.profile import read_profile
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
+from costmodel.model.profile import read_profile
 
 
 def test_live_bytes_are_those_of_new_tensors_until_nothing_refers_to_them():

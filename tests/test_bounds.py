@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.costs import Costs, EdgeCost, StageCost, at
 from costmodel.errors import InvalidInput, NoPlanFits
+from costmodel.stages.costs import Costs, EdgeCost, StageCost, at
 from simulator.actions import Kind, parse_action
 from simulator.bounds import bound_of, family_of, lower_bound_ns, one_machine_ns
 from simulator.bounds.memory_limit import most_within

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import parse_action
 from simulator.bubbles import bubble_causes
 from simulator.critical_path import critical_path

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from costmodel.profile import read_profile
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture, operator_graph
-from costmodel.profiling.device_free import captured_alike
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture, operator_graph
+from costmodel.capture.device_free import captured_alike
+from costmodel.capture.models import load_model
+from costmodel.model.profile import read_profile
 from costmodel.profiling.dry import load_on_meta
-from costmodel.profiling.models import load_model
 from costmodel.profiling.options import Options
 from planner.commands import main
 

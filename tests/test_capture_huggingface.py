@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 

@@ -10,12 +10,12 @@ from torch._higher_order_ops.scan import scan
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from costmodel.capture.batches import TrainingModel, split_batch
+from costmodel.capture.capture import capture, operator_graph
+from costmodel.capture.models import load_model
+from costmodel.capture.parts import extract
 from costmodel.errors import DoesNotMatch, InvalidInput
-from costmodel.profiling.batches import TrainingModel, split_batch
-from costmodel.profiling.capture import capture, operator_graph
-from costmodel.profiling.memory import counted_graph
-from costmodel.profiling.models import load_model
-from costmodel.profiling.parts import extract
+from costmodel.profiling.measure.memory import counted_graph
 
 
 @pytest.fixture(autouse=True)

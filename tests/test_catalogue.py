@@ -2,9 +2,9 @@
 
 import pytest
 
-from costmodel import catalogue
-from costmodel.catalogue import CatalogueDevice, check_precision, overlap_slowdown
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.machines import catalogue
+from costmodel.machines.catalogue import CatalogueDevice, check_precision, overlap_slowdown
 
 GIB = 2**30
 DEVICES = pytest.mark.parametrize("device", catalogue.devices(), ids=lambda device: device.id)

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import UsageError
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import Action, Kind
 from simulator.charts import (
     ComparedRow,

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
-from costmodel.graph import OperatorGraph, Parameter, Tensor
-from costmodel.strategy import StageConfig
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.model.graph import OperatorGraph, Parameter, Tensor
+from costmodel.stages.config import StageConfig
 from planner.checker import KINDS, check_orders, check_plan
 from planner.plan import Plan
 from tests.small_plan import CLUSTER, COST, GRAPH, PLAN, with_edge, with_order, with_stage

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from costmodel.profile import Profile
+from costmodel.model.profile import Profile
 from planner.checker import check_plan
 from planner.plan import Plan
 from planner.planners import plan

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import catalogue
-from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup, cluster_from_node, read_cluster
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.links import LinkClass, Links, SizeRange
+from costmodel.machines import catalogue
+from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup, cluster_from_node, read_cluster
+from costmodel.machines.links import LinkClass, Links, SizeRange
 
 HEAD = 'format = "penstock-cluster"\nversion = 1\n'
 A100 = '[[device]]\nname = "a100"\ncatalogue = "a100-sxm-80"\n'

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel import catalogue
-from costmodel.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
-from costmodel.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
-from costmodel.collectives.levels import levels_of
 from costmodel.errors import InvalidInput
-from costmodel.links import LinkClass, Links, SizeRange
+from costmodel.machines import catalogue
+from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
+from costmodel.machines.collectives.levels import levels_of
+from costmodel.machines.links import LinkClass, Links, SizeRange
 
 ALL = (all_reduce_ns, all_gather_ns, reduce_scatter_ns, all_to_all_ns)
 NVLINK_US, PCIE_US, NETWORK_US = 7.2, 7.6, 9.3

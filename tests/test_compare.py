@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from costmodel.errors import DoesNotMatch
-from costmodel.links import LinkClass, Links, SizeRange
+from costmodel.machines.links import LinkClass, Links, SizeRange
 from planner.commands import main
 from planner.measured import host_calls, read_measured
 from planner.plan import write_plan

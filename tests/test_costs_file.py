@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.costs import read_costs
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import read_costs
 
 
 def costs_file(folder: Path, **first_stage: object) -> Path:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import parse_action
 from simulator.engine import Structure, simulate
 from simulator.schedule import Schedule, chain_edges, stage_graph

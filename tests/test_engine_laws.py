@@ -6,8 +6,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.costs import Amount, Costs
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Amount, Costs
 from simulator.engine import Structure
 from tests.random_cases import Case, random_case
 

@@ -1,6 +1,6 @@
 """Memory over time: who holds what from when to when."""
 
-from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import parse_action
 from simulator.engine import Structure
 from simulator.schedule import Schedule, stage_graph

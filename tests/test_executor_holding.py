@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
+from costmodel.capture.parts import extract
+from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
-from costmodel.profiling.parts import extract
-from costmodel.profiling.shapes import fetch
 from executor import Pipeline
 from executor.check import compare
 from executor.holding import aimed_at, tensors_read

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.cluster import Host, LinkGroup
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
 from costmodel.errors import DoesNotMatch
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
+from costmodel.machines.cluster import Host, LinkGroup
 from examples.train import train_alone
 from executor.__main__ import main
 from executor.matching import check_hosts

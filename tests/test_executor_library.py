@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
 from examples.train import train_alone, train_plan
 from planner.plan import write_plan
 from tests import executor_jobs as jobs

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.profiling.capture import operator_graph
+from costmodel.capture.capture import operator_graph
 from executor import Pipeline
 from executor.check import compare
 from planner.checker import check_plan

@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
 from planner.plan import write_plan
 from tests import executor_jobs as jobs
 from tests.plans_by_hand import in_equal_runs, plan_by_hand

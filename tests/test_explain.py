@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.cluster import Host
-from costmodel.costs import StageCost
-from costmodel.strategy import StageConfig
+from costmodel.machines.cluster import Host
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import StageCost
 from planner.commands import main
 from planner.explanation import Explanation
 from planner.plan import Batch, write_plan

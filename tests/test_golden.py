@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.cluster import cluster_from_node, read_cluster
-from costmodel.costs import EdgeCost, read_costs
 from costmodel.files import Node, read_json
-from costmodel.links import read_links, write_links
-from costmodel.profile import read_profile, write_profile
+from costmodel.machines.cluster import cluster_from_node, read_cluster
+from costmodel.machines.links import read_links, write_links
+from costmodel.model.profile import read_profile, write_profile
+from costmodel.stages.costs import EdgeCost, read_costs
 from planner.checker import check_plan
 from planner.plan import read_plan, write_plan
 from simulator.timeline import read_timeline, write_timeline

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from costmodel.cluster import read_cluster
 from costmodel.errors import InvalidInput
 from costmodel.importers.layers import read_layers
 from costmodel.importers.nccl_tests import read_nccl_tests
 from costmodel.importers.topology import expand, read_topology
-from costmodel.links import read_links
-from costmodel.profile import read_profile
+from costmodel.machines.cluster import read_cluster
+from costmodel.machines.links import read_links
+from costmodel.model.profile import read_profile
 from planner.commands import main
 
 HEADER = "name,after,forward_ms,backward_ms,parameter_bytes,output_bytes,saved_bytes,backward_weight_ms\n"

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from costmodel.errors import UsageError
-from costmodel.links import LinkClass, Links, SizeRange, read_links, write_links
+from costmodel.machines.links import LinkClass, Links, SizeRange, read_links, write_links
 from costmodel.profiling.links import SIZES_BYTES, fit_ranges, measure_links
 from costmodel.profiling.links_host import HOST_SIZES_BYTES
 

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, computed, lower

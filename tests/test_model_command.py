@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.profile import read_profile
+from costmodel.model.profile import read_profile
 from planner.commands import main
 
 

@@ -250,7 +250,7 @@ def test_a_pinned_plan_over_the_memory_limit_is_refused(tmp_path):
 
 
 def test_the_command_takes_a_pin_file(tmp_path, capsys):
-    from costmodel.profile import write_profile
+    from costmodel.model.profile import write_profile
 
     write_profile(tmp_path / "profile.json", branches(2, 3))
     (tmp_path / "pins.toml").write_text(TWO_BRANCHES)

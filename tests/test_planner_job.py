@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from costmodel.architectures.command import make
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
-from costmodel.strategies import StrategyModel, Training
-from costmodel.strategy import StageConfig
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import StrategyModel, Training
 from planner.checker import check_plan
 from planner.choices import Choices
 from planner.commands import main
@@ -264,7 +264,7 @@ def test_the_slowest_rank_of_a_block_sets_its_pace(plan: Plan) -> None:
 def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from costmodel.profile import write_profile
+    from costmodel.model.profile import write_profile
 
     write_profile(tmp_path / "p.json", described("llama"))
     plan_path = str(tmp_path / "plan.json")

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
-from costmodel.profile import Profile, write_profile
-from costmodel.whole import Whole
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.model.profile import Profile, write_profile
+from costmodel.model.whole import Whole
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from costmodel.graph import OperatorGraph
+from costmodel.model.graph import OperatorGraph
 from planner.prepare import Atoms, group, prepare
 from planner.problem import Problem
 from planner.search.evaluate import Evaluator

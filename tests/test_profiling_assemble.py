@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from costmodel.graph import Operator, OperatorGraph
-from costmodel.profiling.assemble import Round, assemble
+from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.profiling.measure.assemble import Round, assemble
 
 GRAPH = OperatorGraph("two", (Operator("a", "linear"), Operator("loss", "loss")), ())
 SHARES = {"a": 0.25, "loss": 0.0}

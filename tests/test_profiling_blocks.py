@@ -5,16 +5,16 @@ import argparse
 import pytest
 import torch
 
+from costmodel.capture.capture import capture
+from costmodel.capture.clock import HostClock
+from costmodel.capture.parts import extract
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.graph import LOSS
-from costmodel.profile import read_profile
-from costmodel.profiling.blocks import make_runnable, signatures, split_into_blocks
-from costmodel.profiling.capture import capture
-from costmodel.profiling.clock import HostClock
+from costmodel.model.graph import LOSS
+from costmodel.model.profile import read_profile
 from costmodel.profiling.command import add_arguments, run
-from costmodel.profiling.memory import counted_graph
-from costmodel.profiling.parts import extract
-from costmodel.profiling.timing import time_whole
+from costmodel.profiling.measure.blocks import make_runnable, signatures, split_into_blocks
+from costmodel.profiling.measure.memory import counted_graph
+from costmodel.profiling.measure.timing import time_whole
 from costmodel.zoo import gpt
 
 OWN = """
@@ -53,7 +53,7 @@ def old(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small_gpt():
     model, inputs, targets, loss = gpt.build(2, vocabulary=64, hidden=32, num_layers=3, num_heads=2, sequence=16)
-    from costmodel.profiling.batches import TrainingModel
+    from costmodel.capture.batches import TrainingModel
 
     return capture(TrainingModel("gpt", model.train(), inputs, {}, targets, True, loss, {}, 2))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodel.catalogue import device
+from costmodel.machines.catalogue import device
 from costmodel.profiling.device import _CATALOGUE, catalogue_id
 
 MIB = 2**20

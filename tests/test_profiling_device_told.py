@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.profile import Device
+from costmodel.model.profile import Device
 from costmodel.profiling.command import _tell_if_busy
 from costmodel.zoo.generated import generate
 

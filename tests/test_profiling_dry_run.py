@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
 from costmodel.errors import UsageError
-from costmodel.profiling.capture import capture
 from costmodel.profiling.dry import dry_profile
-from costmodel.profiling.memory import counted_graph
-from costmodel.profiling.models import load_model
+from costmodel.profiling.measure.memory import counted_graph
 from costmodel.profiling.options import Options
 
 

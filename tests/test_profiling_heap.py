@@ -8,7 +8,7 @@ import pytest
 
 STEPS = """
 import ctypes, resource, sys, torch
-from costmodel.profiling.heap import keep_freed_memory
+from costmodel.capture.heap import keep_freed_memory
 
 ctypes.CDLL(None).mallopt(-1, 128 * 2**10)  # glibc's threshold, which it may have raised by now
 if sys.argv[1] == "keep":

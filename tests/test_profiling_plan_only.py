@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
+from costmodel.capture.parts import extract
+from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
 from costmodel.profiling.options import Options
-from costmodel.profiling.parts import extract
 from costmodel.profiling.run import profile
-from costmodel.profiling.separation import check_separates
 
 ROUTED = """
 import torch

@@ -10,9 +10,9 @@ import torch
 from costmodel.errors import InvalidInput
 from costmodel.profiling.command import _tell_if_weak, add_arguments, run
 from costmodel.profiling.dry import dry_profile
+from costmodel.profiling.measure.tensor import degrees_without_shards
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
-from costmodel.profiling.tensor import degrees_without_shards
 from costmodel.zoo.generated import generate
 
 OWN = """

@@ -9,19 +9,19 @@ import textwrap
 import pytest
 import torch
 
+from costmodel.capture.batches import take
+from costmodel.capture.capture import capture
+from costmodel.capture.clock import HostClock, clock_for
+from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.profile import read_profile
-from costmodel.profiling.batches import take
-from costmodel.profiling.capture import capture
-from costmodel.profiling.clock import HostClock, clock_for
+from costmodel.model.profile import read_profile
 from costmodel.profiling.command import add_arguments, run
-from costmodel.profiling.memory import observe_memory, saved_per_sample
-from costmodel.profiling.models import load_model
+from costmodel.profiling.measure.memory import observe_memory, saved_per_sample
+from costmodel.profiling.measure.ratio import weight_shares
+from costmodel.profiling.measure.timing import measure_mark_cost, time_in_context
+from costmodel.profiling.measure.walk import Walk
 from costmodel.profiling.options import Options
-from costmodel.profiling.ratio import weight_shares
 from costmodel.profiling.run import profile
-from costmodel.profiling.timing import measure_mark_cost, time_in_context
-from costmodel.profiling.walk import Walk
 from planner.commands import main
 
 OWN = """

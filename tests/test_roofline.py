@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.catalogue import device, devices
-from costmodel.cluster import DeviceType, uniform_cluster
-from costmodel.cost_model import OPTIMIZER_STATES
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.graph import OperatorGraph
-from costmodel.profile import Profile, read_profile
+from costmodel.machines.catalogue import device, devices
+from costmodel.machines.cluster import DeviceType, uniform_cluster
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.profile import Profile, read_profile
+from costmodel.model.work import Work
 from costmodel.roofline import (
     Interval,
     OperatorEstimate,
@@ -24,7 +24,7 @@ from costmodel.roofline import (
     tables,
 )
 from costmodel.roofline.attention import num_pairs
-from costmodel.work import Work
+from costmodel.stages.measured import OPTIMIZER_STATES
 from planner.assemble import provenance
 from planner.problem import Problem
 

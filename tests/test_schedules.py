@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.engine import Structure
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.schedules import SCHEDULES, build_schedule

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.engine import Structure
 from simulator.engine.times import Times
 from simulator.schedule import chain_edges, stage_graph

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from costmodel.profile import Profile
-from costmodel.whole import Whole
+from costmodel.model.profile import Profile
+from costmodel.model.whole import Whole
 from planner.pins import Group, Pins
 from planner.prepare import prepare
 from planner.pricing import numbered

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx, nn
 
-from costmodel.graph import LOSS
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
-from costmodel.profiling.models import load_model
-from costmodel.profiling.parts import Part, extract
-from costmodel.profiling.split import Deferred, Queue, split_part
-from costmodel.profiling.split_formulas import ConvolutionHalf, Geometry, LinearHalf
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
+from costmodel.capture.parts import Part, extract
+from costmodel.capture.split import Deferred, Queue, split_part
+from costmodel.capture.split_formulas import ConvolutionHalf, Geometry, LinearHalf
+from costmodel.model.graph import LOSS
 
 aten = torch.ops.aten
 PLAIN = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}

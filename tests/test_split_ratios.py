@@ -9,20 +9,20 @@ import torch
 from torch import nn
 
 from benchmarks.steps_in_turn import reordered
-from costmodel.costs import Costs, EdgeCost, StageCost
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture
+from costmodel.capture.clock import HostClock
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.graph import Operator, OperatorGraph
-from costmodel.profile import Profile, read_profile, write_profile
-from costmodel.profiling.assemble import Round, assemble
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
-from costmodel.profiling.clock import HostClock
+from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.profile import Profile, read_profile, write_profile
+from costmodel.model.whole import SplitRatios, Whole
+from costmodel.profiling.measure.assemble import Round, assemble
+from costmodel.profiling.measure.rounds import Rounds, time_split
+from costmodel.profiling.measure.timing import MarkCost, time_whole
 from costmodel.profiling.options import Options
-from costmodel.profiling.rounds import Rounds, time_split
 from costmodel.profiling.run import profile as measure
-from costmodel.profiling.timing import MarkCost, time_whole
 from costmodel.roofline import scale_profile
-from costmodel.whole import SplitRatios, Whole
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.checker import check_plan
 from planner.choices import Choices
 from planner.job import plan_job

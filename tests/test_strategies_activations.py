@@ -4,8 +4,8 @@ Transformer Models, 2022, Table 2 and section 4, term by term.
 
 import pytest
 
-from costmodel.strategies import StrategyModel, Training
-from costmodel.strategy import StageConfig
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import StrategyModel, Training
 from tests.gpt_graph import cluster, gpt
 
 S, B, H, A = 64, 3, 32, 4

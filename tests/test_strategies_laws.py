@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.cost_model import CostModel
-from costmodel.costs import PER_ACTION, StageCost
-from costmodel.profile import Profile
-from costmodel.strategies import MemoryTerms, StrategyModel, Training
-from costmodel.strategies.unions import UnionSums
-from costmodel.strategy import StageConfig
+from costmodel.model.profile import Profile
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import PER_ACTION, StageCost
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies import MemoryTerms, StrategyModel, Training
+from costmodel.stages.strategies.unions import UnionSums
 from tests.gpt_graph import cluster, gpt
 
 MACHINES = cluster(64, 4096)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from costmodel.strategies import StrategyModel, Training
-from costmodel.strategy import StageConfig
-from costmodel.work import Work
+from costmodel.model.work import Work
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import StrategyModel, Training
 from tests.gpt_graph import Gpt, cluster
 
 PARAMETERS = 7_500_000_000

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from costmodel.architectures.command import make
-from costmodel.catalogue import device
-from costmodel.cluster import Cluster
-from costmodel.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
-from costmodel.cost_model import CostModel
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.profile import Profile
+from costmodel.machines.catalogue import device
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
+from costmodel.model.profile import Profile
+from costmodel.model.work import Work
 from costmodel.roofline import estimate
-from costmodel.strategies import StrategyModel, Training
-from costmodel.strategies.division import Degrees
-from costmodel.strategies.efficiency import Efficiency
-from costmodel.strategy import StageConfig
-from costmodel.work import Work
+from costmodel.stages.config import StageConfig
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies import StrategyModel, Training
+from costmodel.stages.strategies.division import Degrees
+from costmodel.stages.strategies.efficiency import Efficiency
 from tests.gpt_graph import Gpt, cluster, gpt
 
 S, H, A = 64, 32, 4

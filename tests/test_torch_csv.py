@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import InvalidInput, ReadableButWrong, UsageError
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from costmodel.costs import Costs, EdgeCost, StageCost
 from costmodel.errors import UsageError
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import Action, Kind
 from simulator.engine import simulate
 from simulator.schedule import Schedule, stage_graph

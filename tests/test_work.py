@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InvalidInput
-from costmodel.graph import OperatorGraph
-from costmodel.profile import read_profile, write_profile
-from costmodel.work import Work
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.profile import read_profile, write_profile
+from costmodel.model.work import Work
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / "profile.json"
 

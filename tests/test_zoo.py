@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from costmodel import zoo
+from costmodel.capture.capture import capture, operator_graph
+from costmodel.capture.models import load_model, move
 from costmodel.errors import UsageError
-from costmodel.profiling.capture import capture, operator_graph
-from costmodel.profiling.models import load_model, move
 
 
 @pytest.fixture(autouse=True)

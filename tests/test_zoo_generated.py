@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from costmodel.errors import UsageError
-from costmodel.profile import read_profile, write_profile
+from costmodel.model.profile import read_profile, write_profile
 from costmodel.zoo.generated import generate
 from costmodel.zoo.profile_builder import SIZES
 

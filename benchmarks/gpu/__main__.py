@@ -24,8 +24,8 @@ import torch
 
 from benchmarks.gpu import analytic, execution, memory, parts, profiles, whole
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting
+from costmodel.capture.heap import keep_freed_memory
 from costmodel.profiling.device import describe_device
-from costmodel.profiling.heap import keep_freed_memory
 
 QUESTIONS = {
     "profiles": profiles,

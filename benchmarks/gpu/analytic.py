@@ -12,12 +12,12 @@ from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent
 from costmodel.architectures.describe import describe_config
 from costmodel.architectures.table import find
 from costmodel.architectures.whitelist import Default
-from costmodel.catalogue import CatalogueDevice
-from costmodel.catalogue import device as catalogue_device
-from costmodel.graph import LOSS, Operator, OperatorGraph
-from costmodel.profile import Profile
+from costmodel.machines.catalogue import CatalogueDevice
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.model.graph import LOSS, Operator, OperatorGraph
+from costmodel.model.profile import Profile
+from costmodel.model.work import KINDS
 from costmodel.roofline import OperatorEstimate, estimate
-from costmodel.work import KINDS
 
 MODELS = ("llama3",)
 ANY_DEVICE = "h100-sxm-80"

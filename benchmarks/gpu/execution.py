@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.setting import SUBJECTS, UNTIMED, Row, Setting, Verdict
-from costmodel.cluster import Cluster, DeviceType, Host, LinkGroup
-from costmodel.profiling.batches import TrainingModel, split_batch
-from costmodel.profiling.capture import Capture, capture
+from costmodel.capture.batches import TrainingModel, split_batch
+from costmodel.capture.capture import Capture, capture
+from costmodel.capture.models import load_model
+from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.profiling.device import describe_device
-from costmodel.profiling.models import load_model
 from executor import Pipeline
 from planner.plan import Plan, write_plan
 from simulator.timeline import read_timeline

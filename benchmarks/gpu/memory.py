@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent, within
-from costmodel.profiling.capture import capture
+from costmodel.capture.capture import capture
 from executor.stage import Stage
 from executor.wiring import Wire
 from executor.worker import Worker

@@ -10,11 +10,11 @@ from typing import Any
 
 from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, percent, within
 from benchmarks.profiler_checks import SMALLEST_SHARE, part_of, random_stages, run_part
-from costmodel.accumulation import accumulation_of
-from costmodel.profile import Profile
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
-from costmodel.profiling.parts import Part
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture
+from costmodel.capture.parts import Part
+from costmodel.model.accumulation import accumulation_of
+from costmodel.model.profile import Profile
 
 MODELS = ("mmt", "llama3", "unet3d")
 NUM_CUTS = 5

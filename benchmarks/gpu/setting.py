@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.live import LiveBytes
-from costmodel.profile import Profile, read_profile, write_profile
-from costmodel.profiling.batches import TrainingModel, move
-from costmodel.profiling.clock import Clock, clock_for
-from costmodel.profiling.models import load_model
+from costmodel.capture.batches import TrainingModel, move
+from costmodel.capture.clock import Clock, clock_for
+from costmodel.capture.models import load_model
+from costmodel.model.profile import Profile, read_profile, write_profile
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 

@@ -13,11 +13,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, eager_step, percent, within
-from costmodel.profiling.batches import TrainingModel
-from costmodel.profiling.capture import capture
-from costmodel.profiling.memory import saved_bytes
-from costmodel.profiling.timing import time_in_context
-from costmodel.profiling.walk import Walk
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.capture import capture
+from costmodel.profiling.measure.memory import saved_bytes
+from costmodel.profiling.measure.timing import time_in_context
+from costmodel.profiling.measure.walk import Walk
 
 MODELS = ("mmt", "dlrm", "uno", "llama3", "unet3d", "yolo")
 HELD_CYCLES = 200_000_000

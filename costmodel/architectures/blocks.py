@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.architectures.builder import GraphBuilder, Shape, Value
-from costmodel.graph import LOSS
-from costmodel.work import Work
+from costmodel.model.graph import LOSS
+from costmodel.model.work import Work
 
 
 @dataclass(frozen=True, slots=True)

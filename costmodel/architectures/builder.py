@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from costmodel.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.work import Work
+from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.work import Work
 
 Shape = tuple[int, ...]
 

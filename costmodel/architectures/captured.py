@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.estimate import estimated_profile
-from costmodel.catalogue import CatalogueDevice
-from costmodel.graph import Operator, OperatorGraph
-from costmodel.profile import Profile
-from costmodel.work import Work
+from costmodel.machines.catalogue import CatalogueDevice
+from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.profile import Profile
+from costmodel.model.work import Work
 
 
 def captured_profile(spec: str, device: CatalogueDevice, microbatch_sizes: Sequence[int], precision: str) -> Profile:

@@ -12,9 +12,9 @@ from costmodel.architectures.describe import Description, count, describe_config
 from costmodel.architectures.estimate import estimated_profile
 from costmodel.architectures.table import find, rows
 from costmodel.architectures.whitelist import DEFAULTS
-from costmodel.catalogue import device as catalogue_device
 from costmodel.errors import UsageError
-from costmodel.profile import Profile
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.model.profile import Profile
 from costmodel.zoo import NAMES
 from costmodel.zoo.generated import generate
 

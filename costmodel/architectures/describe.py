@@ -12,7 +12,7 @@ from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.configs import Config
 from costmodel.architectures.registry import BUILDERS
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.graph import OperatorGraph, Parameter
+from costmodel.model.graph import OperatorGraph, Parameter
 
 LONGEST_DEFAULT = 4096
 """Tokens of a sample when none are asked for, or what the model takes at most where that is less."""

@@ -8,7 +8,7 @@ for all samples. Both stacks read sequences of the same length. A config that un
 from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.configs import Config
-from costmodel.work import Work
+from costmodel.model.work import Work
 
 SHARED = "shared.weight"
 

@@ -6,11 +6,11 @@ estimates, and so does a plan's. Leaves out the launch of whole steps and what l
 
 from collections.abc import Mapping, Sequence
 
-from costmodel.catalogue import CatalogueDevice, check_precision
-from costmodel.graph import Operator, OperatorGraph
-from costmodel.profile import Device, OperatorTimes, Profile
+from costmodel.machines.catalogue import CatalogueDevice, check_precision
+from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
-from costmodel.whole import Whole
 
 PLAN_ONLY = (
     "its operators were described from shapes, not captured: profile the model itself with penstock profile to run it"

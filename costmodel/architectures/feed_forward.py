@@ -8,7 +8,7 @@ tokens dropped for capacity.
 from costmodel.architectures.blocks import Blocks, join
 from costmodel.architectures.builder import Shape, Value
 from costmodel.architectures.shapes import Experts
-from costmodel.work import Work
+from costmodel.model.work import Work
 
 
 def gated_feed_forward(

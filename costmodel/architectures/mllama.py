@@ -12,7 +12,7 @@ from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.feed_forward import gated_feed_forward
 from costmodel.architectures.shapes import Decoder
 from costmodel.architectures.towers import plain_feed_forward
-from costmodel.work import Work
+from costmodel.model.work import Work
 
 VISION, TEXT = "model.vision_model", "model.language_model"
 EXTRA_ROWS = 8

@@ -13,7 +13,7 @@ from costmodel.architectures.decoder import embed, finish, layer
 from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.feed_forward import gated_feed_forward
 from costmodel.errors import UsageError
-from costmodel.work import Work
+from costmodel.model.work import Work
 
 IMAGE_SIDE = 448
 

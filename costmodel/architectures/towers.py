@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Shape, Value
 from costmodel.architectures.configs import Config
-from costmodel.graph import LOSS
-from costmodel.work import Work
+from costmodel.model.graph import LOSS
+from costmodel.model.work import Work
 
 
 @dataclass(frozen=True, slots=True)

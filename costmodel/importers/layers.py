@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
-from costmodel.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.profile import Device, OperatorTimes, Profile
-from costmodel.whole import Whole
+from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
 
 COLUMNS = ("name", "after", "forward_ms", "backward_ms", "parameter_bytes", "output_bytes", "saved_bytes")
 WEIGHT = "backward_weight_ms"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
-from costmodel.link_fit import Table, fit_ranges
-from costmodel.links import LinkClass, Links
+from costmodel.machines.link_fit import Table, fit_ranges
+from costmodel.machines.links import LinkClass, Links
 
 _CLASSES = {
     "sendrecv": "p2p",

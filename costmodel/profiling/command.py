@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
-from costmodel.profile import Profile, write_profile
+from costmodel.model.profile import Profile, write_profile
 
 if TYPE_CHECKING:  # torch is imported once the flags are known to be right
     from costmodel.profiling.options import Options

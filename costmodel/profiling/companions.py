@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from costmodel.profiling.heap import keep_freed_memory
+from costmodel.capture.heap import keep_freed_memory
 from costmodel.profiling.options import Options
 
 READY = b"ready\n"
@@ -56,8 +56,8 @@ def _companion(options: Options, microbatch_size: int) -> Iterator[None]:
 
 def _train(model: str, microbatch_size: int, seed: int, dtype: str, threads: int) -> None:
     """Train without end; the life line ends it."""
-    from costmodel.profiling.batches import move, take
-    from costmodel.profiling.models import load_model
+    from costmodel.capture.batches import move, take
+    from costmodel.capture.models import load_model
 
     torch.set_num_threads(threads)
     keep_freed_memory()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from costmodel.profile import Device
+from costmodel.model.profile import Device
 
 _CATALOGUE = (
     (r"V100-SXM2-16GB", 16, "v100-sxm2-16"),

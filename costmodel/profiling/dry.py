@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import torch
 
+from costmodel.capture.batches import TrainingModel, move
+from costmodel.capture.capture import capture
+from costmodel.capture.models import load_model
+from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
-from costmodel.profile import Device, OperatorTimes, Profile
-from costmodel.profiling.batches import TrainingModel, move
-from costmodel.profiling.capture import capture
-from costmodel.profiling.memory import counted_graph
-from costmodel.profiling.models import load_model
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
+from costmodel.profiling.measure.memory import counted_graph
 from costmodel.profiling.options import Options
-from costmodel.profiling.separation import check_separates
-from costmodel.whole import Whole
 
 
 def load_on_meta(options: Options) -> TrainingModel:

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
+from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.link_fit import Table, fit_ranges
-from costmodel.links import LinkClass, Links
-from costmodel.profiling.heap import keep_freed_memory
+from costmodel.machines.link_fit import Table, fit_ranges
+from costmodel.machines.links import LinkClass, Links
 from costmodel.profiling.links_host import HOST_SIZES_BYTES, host_ns
 
 SIZES_BYTES = tuple(1024 * 4**i for i in range(8))
@@ -57,7 +57,7 @@ def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, .
     device : str
         ``cpu`` (gloo) or ``cuda`` (NCCL, one GPU a rank).
     classes : tuple of str
-        Which of `costmodel.links.CLASSES`.
+        Which of `costmodel.machines.links.CLASSES`.
 
     Raises
     ------

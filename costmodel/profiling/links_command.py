@@ -4,7 +4,7 @@ import argparse
 import os
 import time
 
-from costmodel.links import CLASSES, write_links
+from costmodel.machines.links import CLASSES, write_links
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

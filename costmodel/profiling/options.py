@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from costmodel.capture.batches import TrainingModel
 from costmodel.errors import UsageError
-from costmodel.profiling.batches import TrainingModel
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 

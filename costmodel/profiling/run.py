@@ -11,37 +11,37 @@ from pathlib import Path
 
 import torch
 
+from costmodel.capture.batches import TrainingModel, move, take
+from costmodel.capture.capture import Capture, capture, operator_graph
+from costmodel.capture.clock import clock_for
+from costmodel.capture.heap import keep_freed_memory
+from costmodel.capture.models import explain, load_model
+from costmodel.capture.parts import extract
+from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.graph import OperatorGraph
-from costmodel.links import LINKS_KEYS, Links
-from costmodel.profile import OperatorTimes, Profile
-from costmodel.profiling.assemble import Round, assemble
-from costmodel.profiling.batches import TrainingModel, move, take
-from costmodel.profiling.blocks import GIB, signatures
-from costmodel.profiling.blockwise import Bench
-from costmodel.profiling.capture import Capture, capture, operator_graph
-from costmodel.profiling.clock import clock_for
+from costmodel.machines.links import LINKS_KEYS, Links
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.profile import OperatorTimes, Profile
+from costmodel.model.whole import Whole
 from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.dry import load_on_meta
-from costmodel.profiling.heap import keep_freed_memory
 from costmodel.profiling.journal import Journal, begin_journal
-from costmodel.profiling.kernels import highest_bytes, kernel_ns
 from costmodel.profiling.links import measure_links
-from costmodel.profiling.memory import counted_graph, saved_bytes
-from costmodel.profiling.models import explain, load_model
-from costmodel.profiling.optimizer import time_optimizer
+from costmodel.profiling.measure.assemble import Round, assemble
+from costmodel.profiling.measure.blocks import GIB, signatures
+from costmodel.profiling.measure.blockwise import Bench
+from costmodel.profiling.measure.kernels import highest_bytes, kernel_ns
+from costmodel.profiling.measure.memory import counted_graph, saved_bytes
+from costmodel.profiling.measure.optimizer import time_optimizer
+from costmodel.profiling.measure.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
+from costmodel.profiling.measure.ratio import weight_shares
+from costmodel.profiling.measure.rounds import Rounds
+from costmodel.profiling.measure.tensor import degrees_without_shards, shard_times
+from costmodel.profiling.measure.timing import MarkCost, measure_mark_cost, trained_parameters
 from costmodel.profiling.options import Options
-from costmodel.profiling.parts import extract
-from costmodel.profiling.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
 from costmodel.profiling.progress import Progress
-from costmodel.profiling.ratio import weight_shares
-from costmodel.profiling.rounds import Rounds
-from costmodel.profiling.separation import check_separates
-from costmodel.profiling.tensor import degrees_without_shards, shard_times
-from costmodel.profiling.timing import MarkCost, measure_mark_cost, trained_parameters
-from costmodel.whole import Whole
 
 WARM_UP_STEPS = 2
 ROUNDS_WRITTEN = 2

@@ -6,10 +6,10 @@ Leaves out: attention that writes its scores (priced as matmuls and elementwise 
 
 from itertools import pairwise
 
+from costmodel.model.work import Work
 from costmodel.roofline import tables
 from costmodel.roofline.rates import Rates
 from costmodel.roofline.tables import AttentionRow, Scenarios
-from costmodel.work import Work
 
 BLOCK_QUERIES = 128
 """Queries that one processor takes at a time."""

@@ -8,13 +8,13 @@ recompute, gradient accumulation (`costmodel.roofline.updates`), waiting for the
 from functools import lru_cache
 from math import ceil
 
-from costmodel.catalogue import CatalogueDevice
+from costmodel.machines.catalogue import CatalogueDevice
+from costmodel.model.work import Work
 from costmodel.roofline import tables
 from costmodel.roofline.attention import attention_ns
 from costmodel.roofline.interval import NOTHING, Interval, OperatorEstimate, rounded_up
 from costmodel.roofline.matmul import matmul_ns
 from costmodel.roofline.rates import Rates, rates_of
-from costmodel.work import Work
 
 LOSS_BYTES = 4
 """A loss works in fp32 whatever the precision."""

@@ -6,7 +6,7 @@ Leaves out shapes: `costmodel.roofline.matmul` and `costmodel.roofline.attention
 from dataclasses import dataclass
 from functools import lru_cache
 
-from costmodel.catalogue import CatalogueDevice, check_precision
+from costmodel.machines.catalogue import CatalogueDevice, check_precision
 from costmodel.roofline import tables
 from costmodel.roofline.tables import Scenarios
 

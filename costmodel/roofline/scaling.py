@@ -8,14 +8,14 @@ another device are dropped. Leaves out clocks, drivers and libraries of the mach
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.catalogue import CatalogueDevice, device
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.graph import Operator, OperatorGraph
-from costmodel.profile import Device, OperatorTimes, Profile
+from costmodel.machines.catalogue import CatalogueDevice, device
+from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
 from costmodel.roofline import tables
 from costmodel.roofline.operators import estimate
 from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
-from costmodel.whole import Whole
 
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", **{name: name for name in ELEMENT_BYTES}}
 """Precision by a profile's dtype."""

@@ -3,8 +3,8 @@
 Both only move memory. Leaves out: sharded states (give the bytes of the shard), steps on the host, clipping by a norm.
 """
 
-from costmodel.catalogue import CatalogueDevice
 from costmodel.errors import UsageError
+from costmodel.machines.catalogue import CatalogueDevice
 from costmodel.roofline import tables
 from costmodel.roofline.interval import NOTHING, Interval
 from costmodel.roofline.operators import traffic_ns

@@ -7,8 +7,8 @@ import math
 from random import Random
 
 from costmodel.errors import UsageError
-from costmodel.graph import LOSS
-from costmodel.profile import Profile
+from costmodel.model.graph import LOSS
+from costmodel.model.profile import Profile
 from costmodel.zoo.nasnet import nasnet
 from costmodel.zoo.profile_builder import ProfileBuilder
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from costmodel.graph import LOSS
-from costmodel.profile import Profile
+from costmodel.model.graph import LOSS
+from costmodel.model.profile import Profile
 from costmodel.zoo.profile_builder import ProfileBuilder
 
 

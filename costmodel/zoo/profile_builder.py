@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from costmodel.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
-from costmodel.profile import Device, OperatorTimes, Profile
-from costmodel.whole import Whole
+from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.whole import Whole
 
 SIZES = (1, 2, 4, 8)
 FLOP_PER_NS, BYTES_PER_NS, LAUNCH_NS = 100_000.0, 1_000.0, 4_000.0

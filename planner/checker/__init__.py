@@ -7,8 +7,8 @@ legal there are no times to compare, so later checks wait until earlier ones fin
 
 from collections.abc import Iterator, Mapping
 
-from costmodel.cluster import Cluster
-from costmodel.graph import OperatorGraph
+from costmodel.machines.cluster import Cluster
+from costmodel.model.graph import OperatorGraph
 from planner.checker.closing import closing_problems, shared_stages
 from planner.checker.figures import (
     batch_problems,

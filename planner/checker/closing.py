@@ -5,7 +5,7 @@ Leaves out what the reductions and optimizer steps cost.
 
 from collections.abc import Iterator, Sequence
 
-from costmodel.graph import OperatorGraph
+from costmodel.model.graph import OperatorGraph
 from planner.checker.problem import Problem
 from planner.checker.steps import BACKWARD, Layout, Step, leads_of
 from planner.plan import Plan

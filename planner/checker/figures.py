@@ -5,8 +5,8 @@ Leaves out whether the costs are true: those come from a profile.
 
 from collections.abc import Iterator, Sequence
 
-from costmodel.cluster import Cluster
-from costmodel.costs import PER_ACTION
+from costmodel.machines.cluster import Cluster
+from costmodel.stages.costs import PER_ACTION
 from planner.checker.problem import Problem
 from planner.checker.steps import COMPUTE, Layout, Step, lead_of_ranks
 from planner.checker.times import Times

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from costmodel.costs import Costs, EdgeCost, at
+from costmodel.stages.costs import Costs, EdgeCost, at
 from planner.checker.messages import Message, needed_messages
 from planner.checker.orders import Key, backward_of
 from planner.checker.steps import Layout, Step

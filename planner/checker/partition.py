@@ -5,7 +5,7 @@ Without the operator graph only repeats and the number of operators can be seen.
 
 from collections.abc import Iterator, Mapping
 
-from costmodel.graph import OperatorGraph, Tensor
+from costmodel.model.graph import OperatorGraph, Tensor
 from planner.checker.problem import Problem
 from planner.plan import Plan, PlanEdge
 

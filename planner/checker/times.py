@@ -10,7 +10,7 @@ halves up. Leaves out other modes of transfer and of the optimizer: a plan's pre
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodel.costs import Costs, at
+from costmodel.stages.costs import Costs, at
 from planner.checker.orders import Key
 from planner.checker.steps import COMPUTE, Layout, Step
 

@@ -97,7 +97,7 @@ def _idle(found: "Explanation") -> Iterator[str]:
 
 
 def _stages(found: "Explanation") -> Iterator[str]:
-    from costmodel.strategy import StageConfig
+    from costmodel.stages.config import StageConfig
     from planner.explanation import mean
 
     usual = StageConfig().to_json()

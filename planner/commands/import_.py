@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _layers(args: argparse.Namespace) -> Answer:
     from costmodel.importers.layers import read_layers
-    from costmodel.profile import write_profile
+    from costmodel.model.profile import write_profile
 
     found = read_layers(args.files[0], args.microbatch_size, round(args.memory * GIB))
     write_profile(args.output, found)
@@ -56,7 +56,7 @@ def _layers(args: argparse.Namespace) -> Answer:
 
 def _nccl_tests(args: argparse.Namespace) -> Answer:
     from costmodel.importers.nccl_tests import read_nccl_tests
-    from costmodel.links import write_links
+    from costmodel.machines.links import write_links
 
     links = read_nccl_tests(args.files)
     write_links(args.output, links, {"imported": "nccl-tests"})
@@ -66,9 +66,9 @@ def _nccl_tests(args: argparse.Namespace) -> Answer:
 
 
 def _topology(args: argparse.Namespace) -> Answer:
-    from costmodel.cluster import read_cluster
     from costmodel.files import write_text
     from costmodel.importers.topology import read_topology
+    from costmodel.machines.cluster import read_cluster
 
     found = read_topology(args.files[0], args.devices_per_host)
     for note in found.notes:

@@ -45,7 +45,7 @@ def sizes(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> Answer:
     """Describe the model, write its profile and say what it holds."""
     from costmodel.architectures.command import make
-    from costmodel.profile import write_profile
+    from costmodel.model.profile import write_profile
 
     started = time.perf_counter()
     profile, facts = make(args.model, args.device, args.microbatch_sizes, args.sequence, args.precision)

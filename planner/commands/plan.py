@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from costmodel.cost_model import OPTIMIZER_STATES
-from costmodel.strategy import OFFLOAD, RECOMPUTE
+from costmodel.stages.config import OFFLOAD, RECOMPUTE
+from costmodel.stages.measured import OPTIMIZER_STATES
 from planner.commands.answer import Answer, mebibytes, milliseconds, percent, say
 from planner.commands.flags import amount, gibibytes, positive, seconds
 
@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _problem(args: argparse.Namespace) -> "Problem":
-    from costmodel.cluster import read_cluster
-    from costmodel.profile import read_profile
+    from costmodel.machines.cluster import read_cluster
+    from costmodel.model.profile import read_profile
     from planner.choices import Choices
     from planner.pins import read_pins
     from planner.problem import Problem

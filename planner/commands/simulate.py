@@ -18,7 +18,7 @@ from planner.commands.answer import Answer, Table, milliseconds, percent
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seconds
 
 if TYPE_CHECKING:
-    from costmodel.costs import Costs
+    from costmodel.stages.costs import Costs
     from simulator.bounds import Bound
     from simulator.bubbles import BubbleCauses
     from simulator.schedule import Schedule
@@ -108,7 +108,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 
 def _costs(args: argparse.Namespace) -> tuple["Costs", int]:
     """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
-    from costmodel.costs import read_costs
+    from costmodel.stages.costs import read_costs
     from simulator.uniform import share_bytes, uniform_costs
 
     if args.costs:

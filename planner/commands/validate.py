@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from planner.commands.answer import Answer
 
 if TYPE_CHECKING:
-    from costmodel.graph import OperatorGraph
+    from costmodel.model.graph import OperatorGraph
     from planner.plan import Plan
 
 
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Check the plan and answer with its problems."""
-    from costmodel.cluster import read_cluster
     from costmodel.errors import ReadableButWrong
+    from costmodel.machines.cluster import read_cluster
     from planner.checker import check_plan
     from planner.checker.problem import Problem
     from planner.plan import read_plan
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _captured(spec: str, path: str, plan: "Plan") -> tuple["OperatorGraph", str]:
     """Return the model's graph, and why it can only be planned with ("" where it can be run)."""
+    from costmodel.capture.capture import capture, operator_graph
+    from costmodel.capture.models import load_model
     from costmodel.errors import DoesNotMatch
-    from costmodel.profiling.capture import capture, operator_graph
-    from costmodel.profiling.models import load_model
 
     captured = capture(load_model(spec, plan.batch.microbatch_size), plan_only=True)
     graph = operator_graph(captured, (plan.batch.microbatch_size,))

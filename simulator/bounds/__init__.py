@@ -26,8 +26,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs
 from simulator.actions import Kind
 from simulator.bounds.memory_limit import MemoryLimit
 from simulator.bounds.relaxation import Relaxation

@@ -5,7 +5,7 @@ share, an n-th each as integers by largest remainder in order of slice. The engi
 whole tables (`simulator.engine.amounts`).
 """
 
-from costmodel.costs import Amount, at
+from costmodel.stages.costs import Amount, at
 from simulator.actions import Action
 
 

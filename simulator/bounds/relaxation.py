@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
-from costmodel.costs import Amount, Costs
+from costmodel.stages.costs import Amount, Costs
 from simulator.actions import Action, Kind
 from simulator.bounds.amount_of_action import amount_of
 from simulator.dependencies import required

@@ -13,7 +13,7 @@ Leaves out noise, and contention between different links.
 
 from collections.abc import Sequence
 
-from costmodel.costs import Costs
+from costmodel.stages.costs import Costs
 from simulator.engine.structure import Structure
 from simulator.engine.times import Times
 from simulator.schedule import Schedule

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.costs import Amount, Costs, StageCost, at
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Amount, Costs, StageCost, at
 from simulator.engine.order_arrays import KINDS, Ints, OrderArrays
 from simulator.schedule import StageGraph
 

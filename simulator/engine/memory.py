@@ -24,7 +24,7 @@ from simulator.engine.amounts import Layout, per_column, uniform
 from simulator.engine.order_arrays import F, Ints, OrderArrays
 
 if TYPE_CHECKING:
-    from costmodel.costs import Costs
+    from costmodel.stages.costs import Costs
     from simulator.engine.flows import Flows
     from simulator.engine.times import Times
 

@@ -9,8 +9,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from costmodel.costs import Costs
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.stages.costs import Costs
 from simulator.engine.amounts import check_fit, layout, on_rank, times_table
 from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.costs import Costs
+from costmodel.stages.costs import Costs
 from simulator.actions import Action
 from simulator.engine.event_graph import Solution
 from simulator.engine.memory import Memory, memory

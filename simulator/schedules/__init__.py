@@ -4,8 +4,8 @@
 reduction and the optimizer are added elsewhere.
 """
 
-from costmodel.costs import Costs
 from costmodel.errors import UsageError
+from costmodel.stages.costs import Costs
 from simulator.schedule import Schedule, check_multiples, stage_graph
 from simulator.schedules import (
     eager_1f1b,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from costmodel.costs import Costs
+from costmodel.stages.costs import Costs
 from simulator.actions import Action
 from simulator.schedule import StageGraph
 

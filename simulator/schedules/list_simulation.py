@@ -8,7 +8,7 @@ not: the numbers in flight bound it. Starts at once on what is ready, never look
 
 import heapq
 
-from costmodel.costs import Costs, StageCost, at
+from costmodel.stages.costs import Costs, StageCost, at
 from simulator.actions import Action, Kind
 from simulator.dependencies import carries_gradient, overlapping
 from simulator.schedule import StageGraph

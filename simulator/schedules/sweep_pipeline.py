@@ -7,8 +7,8 @@ stages take equally many in one action.
 
 from dataclasses import dataclass, replace
 
-from costmodel.costs import Amount, Costs, StageCost, at
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.costs import Amount, Costs, StageCost, at
 from simulator.schedule import StageGraph
 
 Links = tuple[tuple[int, int], ...]

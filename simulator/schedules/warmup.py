@@ -13,7 +13,7 @@ waits for its own backward.
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from costmodel.costs import Costs, at
+from costmodel.stages.costs import Costs, at
 from simulator.schedule import StageGraph
 
 

@@ -9,8 +9,8 @@ standard library alone.
 from collections.abc import Iterator
 from itertools import islice
 
-from costmodel.costs import Costs
 from costmodel.errors import InvalidInput
+from costmodel.stages.costs import Costs
 from simulator.actions import RECEIVES, SENDS, Action, Kind
 from simulator.schedule import Schedule
 from simulator.validation.order_memory import held_bytes

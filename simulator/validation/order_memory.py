@@ -8,7 +8,7 @@ the inputs kept for R, which depend on times.
 
 from collections.abc import Iterator
 
-from costmodel.costs import Costs
+from costmodel.stages.costs import Costs
 from simulator.actions import COMPUTE, Action, Kind
 from simulator.bounds.amount_of_action import amount_of
 from simulator.schedule import Schedule

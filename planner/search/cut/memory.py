@@ -6,7 +6,7 @@ alone, for their stage may drop what they keep at once. Leaves out buffers of me
 
 from dataclasses import replace
 
-from costmodel.cost_model import OPTIMIZER_STATES
+from costmodel.stages.measured import OPTIMIZER_STATES
 from planner.search.cut.data import Held
 from planner.search.evaluate import Evaluator
 

@@ -4,7 +4,7 @@ A message between two stages holds at least its largest tensor, so that tensor's
 bound, whatever travels with it. Leaves out the other tensors of a message.
 """
 
-from costmodel.links import LinkClass
+from costmodel.machines.links import LinkClass
 from planner.search.cut.data import Crossing
 from planner.search.evaluate import Evaluator
 

@@ -1,0 +1,105 @@
+"""Hugging Face models as they run when nothing is traced: causal attention without masks, no cache.
+
+While torch.export traces, transformers materialises causal masks that eager training never makes, and
+with a mask another kernel runs. For the time of the capture no mask is made where the inputs allow that:
+no padding, no positions of the user's own, no window shorter than the sequence. The caller compares the
+result with the model itself. transformers is imported only when the model's class comes from it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from costmodel.capture.batches import TrainingModel
+
+NAME = "penstock_mask_free"
+
+
+@contextmanager
+def mask_free_attention(model: TrainingModel) -> Iterator[bool]:
+    """Within the block a Hugging Face model makes no causal masks; yields whether that changes anything."""
+    configs = [c for c in _configs(model) if getattr(c, "_attn_implementation", None) == "sdpa"]
+    changes = bool(configs) and _masks_can_go(model, configs) and _register()
+    if changes:
+        for config in configs:
+            config._attn_implementation = NAME
+    try:
+        yield changes
+    finally:
+        for config in configs:
+            config._attn_implementation = "sdpa"
+
+
+@contextmanager
+def without_cache(model: TrainingModel) -> Iterator[None]:
+    """Within the block a Hugging Face model keeps no keys and values: training never reads them."""
+    configs = [config for config in _configs(model) if getattr(config, "use_cache", False)]
+    for config in configs:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in configs:
+            config.use_cache = True
+
+
+def agrees(model: TrainingModel, program: Any) -> bool:
+    """Return whether a program gives the model's own output on the model's inputs, random draws alike.
+
+    Tensors on `meta` have no values to disagree in.
+    """
+    if any(parameter.is_meta for parameter in model.module.parameters()):
+        return True
+    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]
+
+    def run(function: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return pytree.tree_leaves(function(*args, **kwargs))
+
+    own = run(model.module, *model.args, **model.kwargs)
+    other = run(program, *pytree.tree_leaves((model.args, dict(model.kwargs))))
+    for buffer, value in buffers:
+        buffer.copy_(value)
+    return len(own) == len(other) and all(
+        torch.allclose(a, b, rtol=1e-3, atol=1e-4) if isinstance(a, torch.Tensor) else a == b
+        for a, b in zip(own, other, strict=True)
+    )
+
+
+def _configs(model: TrainingModel) -> list[Any]:
+    """Return the configs, each once, of the modules that come from transformers."""
+    found: dict[int, Any] = {}
+    for module in model.module.modules():
+        if any(kind.__module__.partition(".")[0] == "transformers" for kind in type(module).__mro__):
+            config = getattr(module, "config", None)
+            if config is not None:
+                found[id(config)] = config
+    return list(found.values())
+
+
+def _masks_can_go(model: TrainingModel, configs: list[Any]) -> bool:
+    leaves = [leaf for leaf in pytree.tree_leaves((model.args, dict(model.kwargs))) if isinstance(leaf, torch.Tensor)]
+    longest = max((max(leaf.shape, default=0) for leaf in leaves), default=0)
+    windows = [getattr(c, name, None) for c in configs for name in ("sliding_window", "attention_chunk_size")]
+    padded = [value for name, value in model.kwargs.items() if name.endswith("attention_mask") and value is not None]
+    return (
+        not any(name.endswith("position_ids") for name in model.kwargs)
+        and not any(isinstance(window, int) and window <= longest for window in windows)
+        and all(mask.is_meta or bool(mask.all()) for mask in padded)
+    )
+
+
+def _register() -> bool:
+    """Register the attention without its mask function; False where transformers has no such registry."""
+    try:
+        from transformers import AttentionInterface
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    except ImportError:
+        return False
+    # A name without a mask function means "this attention needs no mask" to transformers.
+    AttentionInterface.register(NAME, sdpa_attention_forward)
+    return True

@@ -1,0 +1,215 @@
+"""A training model as one flat `torch.fx` program: inputs and outputs are lists of leaves.
+
+torch.export in non-strict mode, batch dynamic where the model allows it. Leaves out what the program's
+nodes mean together: `passes` groups them into operators. Every process that captures the same model
+function gets the same program, whatever its batch, because export always sees `CAPTURE_SAMPLES`.
+"""
+
+import dataclasses
+import inspect
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
+
+from costmodel.capture.attention import agrees, mask_free_attention, without_cache
+from costmodel.capture.batches import TrainingModel, batched_dimensions, take
+from costmodel.capture.checkpoints import noting_checkpoints
+from costmodel.capture.custom_functions import opaque_custom_functions
+from costmodel.capture.device_free import captured_alike
+from costmodel.capture.eager import trace_eagerly
+from costmodel.capture.models import explain, running
+from costmodel.capture.passes import kind_of
+from costmodel.errors import InvalidInput
+
+CAPTURE_SAMPLES = 2
+"""Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
+
+
+_HINTS = (
+    ("(data-dependent)", "masks and torch.where keep shapes and numbers free of tensor values"),
+    ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
+    ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
+    ("fake tensor", "a kernel of your own must be given a fake one with register_fake of torch's library module"),
+    ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
+)
+"""What to change, by words of export's message; the first that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A flat program and what puts the model's inputs and outputs together again.
+
+    `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
+    `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
+    the program is a trace of one eager run, that cannot be trained with; "" for an exported one. `remark` says
+    what of the model the program leaves out.
+    """
+
+    module: fx.GraphModule
+    out_spec: pytree.TreeSpec
+    static_batch: int | None
+    plan_only: str = ""
+    remark: str = ""
+
+
+def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> Program:
+    """Export a model; with a fixed batch of `microbatch_size` where it refuses a dynamic one.
+
+    `plan_only` allows the eager trace where export refuses altogether.
+
+    Raises
+    ------
+    InvalidInput
+        When torch.export refuses the model; says why.
+    """
+    with noting_checkpoints() as seen:
+        program = _exported(model, microbatch_size, plan_only)
+    return dataclasses.replace(program, remark=seen[0] if seen else "")
+
+
+def _exported(model: TrainingModel, microbatch_size: int | None, plan_only: bool) -> Program:
+    try:
+        sample = take(model, CAPTURE_SAMPLES)
+        return _flat(*_export(sample, dynamic=True), model, None)
+    except Exception:  # whatever export or the user's code raises here, it raises again below if it matters
+        fixed = model if microbatch_size is None else take(model, microbatch_size)
+    try:
+        return _flat(*_export(fixed, dynamic=False), model, fixed.batch)
+    except Exception as error:
+        hint = next(hint for words, hint in _HINTS if words in str(error))
+        reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
+    if not plan_only:
+        raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
+    with running(model.name), without_cache(model):
+        return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
+
+
+def _what_is_left(model: TrainingModel) -> str:
+    if any(parameter.is_meta for parameter in model.module.parameters()):
+        return (
+            "Until then it is captured from one eager run, which needs values: profile it whole, without --dry-run "
+            "and --memory-limit"
+        )
+    return "Until then it can be profiled and planned, not run"
+
+
+class _ByLeaves(nn.Module):
+    """The model as a function of the leaves of its inputs: one signature for all models."""
+
+    def __init__(self, model: nn.Module, spec: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.model = model
+        self.spec = spec
+
+    def forward(self, *leaves: Any) -> Any:
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        output = self.model(*args, **kwargs)
+        if dataclasses.is_dataclass(output) and type(output) not in pytree.SUPPORTED_NODES:
+            torch.export.register_dataclass(type(output))
+        return output
+
+
+def _export(model: TrainingModel, dynamic: bool) -> tuple[fx.GraphModule, pytree.TreeSpec]:
+    leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
+    dimensions = batched_dimensions(model)
+    shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
+    wrapped = _ByLeaves(model.module, spec)
+
+    def export() -> fx.GraphModule:
+        program = captured_alike(
+            lambda: torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
+        )
+        module = program.module(check_guards=False)
+        assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
+        return module
+
+    with _quiet(), without_cache(model), opaque_custom_functions():
+        with mask_free_attention(model) as changes:
+            module = _unless_refused(export) if changes else export()
+        if module is None or (changes and not agrees(model, module)):
+            module = export()
+    _check_numbers(module)
+    assert module._out_spec is not None  # noqa: S101 - what export makes
+    return module, module._out_spec
+
+
+def _unless_refused(export: Callable[[], fx.GraphModule]) -> fx.GraphModule | None:
+    """Return what export makes, None where it refuses: some models cannot do without the masks that they make."""
+    try:
+        return export()
+    except Exception:  # whatever it is, export says it again with the masks if it matters
+        return None
+
+
+def _check_numbers(module: fx.GraphModule) -> None:
+    """Refuse sizes and numbers that are read from tensors: no stage knows them before it has run.
+
+    Raises
+    ------
+    ValueError
+        Naming the first such call and its place in the user's code.
+    """
+    for node in module.graph.nodes:
+        values = pytree.tree_leaves(node.meta.get("val"))
+        if any(free_unbacked_symbols(v) for v in values if isinstance(v, torch.Tensor | torch.SymInt | torch.SymFloat)):
+            lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+            place = f" at {Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else ""
+            raise ValueError(
+                f"a size or number is read from tensor values by {kind_of([node])} (data-dependent){place}"
+            )
+
+
+def _flat(
+    module: fx.GraphModule,
+    out_spec: pytree.TreeSpec,
+    model: TrainingModel,
+    static_batch: int | None,
+    plan_only: str = "",
+) -> Program:
+    """Take the pytree handling out of the module: leaves in, tuple of leaves out; name the inputs."""
+    graph = module.graph
+    graph.set_codegen(fx.graph.CodeGen())
+    output = graph.output_node()
+    output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+    for node, name in zip(graph.find_nodes(op="placeholder"), _input_names(model), strict=True):
+        node._rename(name)
+        node.target = node.name
+    module.recompile()
+    return Program(module, out_spec, static_batch, plan_only)
+
+
+def _input_names(model: TrainingModel) -> list[str]:
+    """Return a name for each leaf of (args, kwargs): its argument's, numbered where that has several."""
+    parameters = list(inspect.signature(model.module.forward).parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional += [f"input_{i}" for i in range(len(positional), len(model.args))]
+    found = []
+    for name, value in [*zip(positional, model.args, strict=False), *model.kwargs.items()]:
+        count = len(pytree.tree_leaves(value))
+        found += [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep export's own warnings, logs and half-made graphs from the user's screen; its errors are raised."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

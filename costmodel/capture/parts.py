@@ -1,0 +1,167 @@
+"""A runnable piece of a captured model: some of its operators, with the loss or without.
+
+Values computed elsewhere and raw inputs come in by name, what leaves goes out by name; parameters stay
+the model's own objects, so that gradients arrive where the user's optimizer looks. Leaves out who sends
+what to whom.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from costmodel.capture.capture import Capture
+from costmodel.capture.shapes import fetch
+from costmodel.errors import DoesNotMatch
+from costmodel.model.graph import LOSS
+
+LOSS_WEIGHT = "loss_weight"
+"""Key of a part's result under which the weight of a (sum, weight) loss stands."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some operators of a model as one callable.
+
+    Attributes
+    ----------
+    receives : tuple of str
+        Tensors that other parts compute and this one reads.
+    raw_inputs : tuple of str
+        Raw inputs of the model that it reads.
+    sends : tuple of str
+        Tensors that it computes and that leave.
+    parameters : tuple of str
+        Parameters that it reads, by their first qualified names.
+    has_loss : bool
+    module : torch.fx.GraphModule
+        Takes receives, then raw inputs, in order; returns the sends, then the loss's tensors.
+    """
+
+    capture: Capture
+    receives: tuple[str, ...]
+    raw_inputs: tuple[str, ...]
+    sends: tuple[str, ...]
+    parameters: tuple[str, ...]
+    has_loss: bool
+    module: fx.GraphModule
+
+    def __call__(self, values: Mapping[str, Any], targets: Any = None) -> dict[str, torch.Tensor]:
+        """Compute the part for one micro-batch.
+
+        Parameters
+        ----------
+        values : mapping
+            All of `receives` and `raw_inputs` by name.
+        targets
+            The micro-batch's targets, where the part has the loss and the loss takes any.
+
+        Returns
+        -------
+        dict
+            The sends by name; with the loss also ``loss`` and, if it has one, ``loss_weight``.
+        """
+        with self.capture.model.casting():
+            computed = self.module(*(values[name] for name in (*self.receives, *self.raw_inputs)))
+        result = dict(zip(self.sends, computed, strict=False))
+        if self.has_loss:
+            output = pytree.tree_unflatten(computed[len(self.sends) :], self.capture.program.out_spec)
+            loss, weight = self.capture.model.evaluate(output, targets)
+            result[LOSS] = loss
+            if weight is not None:
+                result[LOSS_WEIGHT] = torch.as_tensor(weight)
+        return result
+
+
+def extract(capture: Capture, operators: Iterable[str], sends: Iterable[str] = ()) -> Part:
+    """Cut a part out of a captured model.
+
+    Parameters
+    ----------
+    operators : iterable of str
+        Names of operators; ``loss`` among them adds the loss.
+    sends : iterable of str
+        Names of tensors that the part hands on.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the model has no such operator, or the part does not compute a tensor that it should send.
+    """
+    chosen, sends = set(operators), tuple(sends)
+    for name in chosen - set(capture.operators):
+        raise DoesNotMatch(f"the model has no operator {name!r}; the plan was made for another model")
+    for name in sends:
+        if name not in capture.flows or capture.flows[name].producer not in chosen:
+            raise DoesNotMatch(f"the tensor {name!r} is not computed by these operators; the plan was made otherwise")
+    cutter = _Cutter(capture, {node for name in chosen - {LOSS} for node in capture.groups[name].nodes})
+    leaves = capture.outputs if LOSS in chosen else ()
+    module = cutter.cut(sends, leaves)
+    parameters = {p: None for name in capture.groups if name in chosen for p in capture.groups[name].parameters}
+    return Part(capture, tuple(cutter.receives), tuple(cutter.raw), sends, tuple(parameters), LOSS in chosen, module)
+
+
+class _Cutter:
+    """Copies nodes of a program into a new graph; placeholders stand for all that lies outside."""
+
+    def __init__(self, capture: Capture, inside: set[fx.Node]) -> None:
+        self.capture = capture
+        self.inside = inside
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.receives: dict[str, fx.Node] = {}
+        self.raw: dict[str, fx.Node] = {}
+        self.attributes: dict[str, Any] = {}
+
+    def cut(self, sends: tuple[str, ...], leaves: tuple[Any, ...]) -> fx.GraphModule:
+        """Copy what is inside and return it as a module with outputs (*sends, *leaves)."""
+        program = self.capture.program.module
+        by_name = {node.name: node for node in program.graph.nodes}
+        for node in program.graph.nodes:
+            if node in self.inside:
+                self._copy(node)
+        values = [self._value(by_name[name]) for name in sends]
+        values += [self._value(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+        self.graph.output(tuple(values))
+        self._sort_placeholders()
+        self.graph.lint()
+        return fx.GraphModule(self.attributes, self.graph)
+
+    def _value(self, node: fx.Node) -> fx.Node:
+        """Return the copy of a node, or the placeholder that stands for it."""
+        if node in self.copies:
+            return self.copies[node]
+        if node.op == "placeholder":
+            return self._placeholder(node, self.raw)
+        if node.op == "get_attr" or node in self.capture.replicated or node in self.inside:
+            return self._copy(node)
+        return self._placeholder(node, self.receives)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        for source in node.all_input_nodes:
+            self._value(source)
+        self.copies[node] = copy = self.graph.node_copy(node, self._value)
+        if node.op == "get_attr":
+            # One flat attribute each: looking one up through nested modules takes microseconds a step.
+            self.attributes[node.name] = fetch(self.capture.program.module, node.target)
+            copy.target = node.name
+        return copy
+
+    def _placeholder(self, node: fx.Node, kept: dict[str, fx.Node]) -> fx.Node:
+        self.copies[node] = kept[node.name] = self.graph.placeholder(node.name)
+        return self.copies[node]
+
+    def _sort_placeholders(self) -> None:
+        """Move receives, then raw inputs, to the top, each in program order."""
+        order = {node.name: i for i, node in enumerate(self.capture.program.module.graph.nodes)}
+        self.receives = dict(sorted(self.receives.items(), key=lambda item: order[item[0]]))
+        self.raw = dict(sorted(self.raw.items(), key=lambda item: order[item[0]]))
+        anchor = next(iter(self.graph.nodes))
+        for node in (*self.receives.values(), *self.raw.values()):
+            if node is not anchor:
+                anchor.prepend(node)
+            else:
+                anchor = anchor.next

@@ -1,0 +1,1 @@
+"""The machines: clusters, links and collectives over them, the catalogue of hardware."""

@@ -1,0 +1,259 @@
+"""The machines: device types, hosts in order of rank, and link groups apart from hosts.
+
+Two devices use the first (innermost) link whose group holds both. The same keys make the TOML file
+that people write and the JSON inside a plan. Leaves out what collectives cost (`costmodel.machines.collectives`), the
+routes through a fabric, and links that differ between groups of one level.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
+from costmodel.machines import catalogue
+from costmodel.machines.cluster_rules import check_cluster
+from costmodel.machines.links import LINKS_KEYS, Links, read_links
+
+if TYPE_CHECKING:
+    from costmodel.machines.collectives.price import Price
+
+CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """A kind of device: its kind for torch (``cpu`` or ``cuda``), memory and catalogue id ("" if none)."""
+
+    name: str
+    memory_bytes: int
+    type: str = "cuda"
+    catalogue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`count` hosts alike, each with `devices` devices of type `device`; host memory 0 when not given."""
+
+    device: str
+    devices: int
+    count: int = 1
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGroup:
+    """A link that joins groups of `group` consecutive devices (0: all of them).
+
+    `bandwidth_gbs` is that of one device, one direction; `shared_gbs` (0: none) what all devices of one host share.
+    """
+
+    name: str
+    group: int
+    bandwidth_gbs: float
+    latency_ns: int
+    shared_gbs: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices in order of rank and how they are joined.
+
+    `speeds` are exceptions: (rank, factor), 1 being the speed of its device type. `links` are
+    measured latencies and bandwidths that take the place of the given ones.
+
+    Raises
+    ------
+    InvalidInput
+        On an unknown device type or catalogue id, a name or rank that stands twice, a group that does not divide the
+        devices or does not hold whole groups of the link before it, or two devices that no link joins.
+    """
+
+    devices: tuple[DeviceType, ...]
+    hosts: tuple[Host, ...]
+    groups: tuple[LinkGroup, ...]
+    speeds: tuple[tuple[int, float], ...] = ()
+    links: Links | None = None
+
+    def __post_init__(self) -> None:
+        check_cluster(self)
+
+    @cached_property
+    def num_devices(self) -> int:
+        """How many devices (ranks) there are."""
+        return sum(host.count * host.devices for host in self.hosts)
+
+    @cached_property
+    def _types(self) -> tuple[DeviceType, ...]:
+        by_name = {device.name: device for device in self.devices}
+        return tuple(by_name[host.device] for host in self.hosts for _ in range(host.count * host.devices))
+
+    def device_of(self, rank: int) -> DeviceType:
+        """Device type of a rank."""
+        return self._types[rank]
+
+    def speed_of(self, rank: int) -> float:
+        """Speed of a rank against its device type."""
+        return dict(self.speeds).get(rank, 1.0)
+
+    @cached_property
+    def collectives(self) -> "dict[tuple[str, tuple[int, ...]], Price]":
+        """Prices of collectives by name and ranks, as far as `collectives` has been asked for them."""
+        return {}
+
+    @cached_property
+    def _devices_beside(self) -> tuple[int, ...]:
+        return tuple(host.devices for host in self.hosts for _ in range(host.count * host.devices))
+
+    def flow_gbs(self, rank: int, group: LinkGroup) -> float:
+        """Return what a device gets of a link when all of its host use it at once, 10^9 bytes a second."""
+        share = group.shared_gbs / self._devices_beside[rank] if group.shared_gbs else group.bandwidth_gbs
+        return min(group.bandwidth_gbs, share)
+
+    def within_hosts(self, group: LinkGroup) -> bool:
+        """Whether each group of this link lies within one host."""
+        return bool(group.group) and all(host.devices % group.group == 0 for host in self.hosts)
+
+    def link_between(self, first: int, second: int) -> LinkGroup:
+        """Innermost link whose group holds both ranks."""
+        return next(g for g in self.groups if not g.group or first // g.group == second // g.group)
+
+    def p2p_ns(self, first: int, second: int, size_bytes: int) -> int:
+        """Time of one transfer alone between two ranks; 0 within a rank.
+
+        A measured time counts for pairs joined by the link that it was measured on, that of ranks 0 and 1. Devices
+        that reach each peer at less than their full rate (catalogue: `pair_gbs`) send at that rate.
+        """
+        if first == second:
+            return 0
+        group = self.link_between(first, second)
+        if self.links and "p2p" in self.links.classes and group is self._measured_link:
+            return self.links.classes["p2p"].time_ns(size_bytes)
+        rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
+        return group.latency_ns + round(size_bytes / min(filter(None, rates))) if size_bytes else 0
+
+    def measured(self, group: LinkGroup) -> LinkGroup:
+        """Return a link with what was measured on it: latency of small transfers, bandwidth of the largest."""
+        if not self.links or "p2p" not in self.links.classes or group is not self._measured_link:
+            return group
+        ranges = self.links.classes["p2p"].ranges
+        return replace(group, latency_ns=ranges[0].latency_ns, bandwidth_gbs=ranges[-1].bandwidth_gbs)
+
+    @cached_property
+    def _measured_link(self) -> LinkGroup:
+        return self.link_between(0, 1)
+
+    def _pair_gbs(self, rank: int) -> float:
+        name = self._types[rank].catalogue
+        return catalogue.device(name).pair_gbs if name else 0.0
+
+    def host_ns(self, first: int, second: int, size_bytes: int) -> int:
+        """Time that either of two ranks loses to its end of a message; 0 within a rank, or if it was not measured."""
+        return 0 if first == second or not self.links else self.links.host_ns(size_bytes)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON that stands in a plan: the keys of the TOML file."""
+        body: dict[str, object] = {
+            "device": [
+                {"name": d.name, "type": d.type, "catalogue": d.catalogue, "memory_gib": d.memory_bytes / GIB}
+                for d in self.devices
+            ],
+            "host": [
+                {"count": h.count, "device": h.device, "devices": h.devices, "memory_gib": h.memory_bytes / GIB}
+                for h in self.hosts
+            ],
+            "link": [
+                {
+                    "name": g.name,
+                    "group": g.group,
+                    "bandwidth_gbs": g.bandwidth_gbs,
+                    "latency_us": g.latency_ns / 1000,
+                    "shared_gbs": g.shared_gbs,
+                }
+                for g in self.groups
+            ],
+            "rank": [{"index": rank, "speed": speed} for rank, speed in self.speeds],
+        }
+        if self.links:
+            body["links"] = self.links.to_json()
+        return body
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Read a cluster file (TOML); ``links`` in it names a links file beside it."""
+    root = read_toml(path)
+    top = document(root, CLUSTER_FORMAT, CLUSTER_VERSION, ("device", "host"), ("link", "rank", "links", "extra"))
+    links = read_links(Path(path).parent / top["links"].text()) if "links" in top else None
+    return root.build(lambda: _cluster(top, links))
+
+
+def cluster_from_node(node: Node) -> Cluster:
+    """Read the cluster that stands inside a plan."""
+    top = node.members(("device", "host"), ("link", "rank", "links"))
+    links = Links.from_node(top["links"].members(LINKS_KEYS)) if "links" in top else None
+    return node.build(lambda: _cluster(top, links))
+
+
+def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -> Cluster:
+    """Return one host of `num_devices` devices alike, joined by the measured links.
+
+    Without measured links the transfer is taken as free, which is said in the plan's provenance.
+    """
+    group = LinkGroup("local", 0, 1e9, 0)
+    if links and "p2p" in links.classes:
+        last = links.classes["p2p"].ranges[-1]
+        group = LinkGroup("local", 0, last.bandwidth_gbs, links.classes["p2p"].ranges[0].latency_ns)
+    return Cluster((device,), (Host(device.name, num_devices),), (group,), (), links)
+
+
+def _cluster(top: Mapping[str, Node], links: Links | None) -> Cluster:
+    rows: Callable[[str], Iterable[Node]] = lambda key: top[key].items() if key in top else ()  # noqa: E731
+    return Cluster(
+        tuple(_device(node) for node in rows("device")),
+        tuple(_host(node) for node in rows("host")),
+        tuple(_group(node) for node in rows("link")),
+        tuple(_exception(node) for node in rows("rank")),
+        links,
+    )
+
+
+def _device(node: Node) -> DeviceType:
+    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch."""
+    fields = node.members(("name",), ("memory_gib", "type", "catalogue"))
+    name = fields["catalogue"].text() if "catalogue" in fields else ""
+    if "memory_gib" in fields:
+        memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
+    elif name:
+        memory_bytes = fields["catalogue"].build(lambda: catalogue.device(name)).memory_bytes
+    else:
+        node.fail("a device needs memory_gib, or a catalogue id that says it")
+    kind = fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda"
+    return DeviceType(fields["name"].text(), memory_bytes, kind, name)
+
+
+def _host(node: Node) -> Host:
+    fields = node.members(("device", "devices"), ("count", "memory_gib"))
+    return Host(
+        fields["device"].text(),
+        fields["devices"].integer(1),
+        fields["count"].integer(1) if "count" in fields else 1,
+        round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB) if "memory_gib" in fields else 0,
+    )
+
+
+def _group(node: Node) -> LinkGroup:
+    fields = node.members(("name", "group", "bandwidth_gbs", "latency_us"), ("shared_gbs",))
+    return LinkGroup(
+        fields["name"].text(),
+        fields["group"].integer(),
+        fields["bandwidth_gbs"].number(),
+        round(fields["latency_us"].number(0, LARGEST_INTEGER / 1000) * 1000),
+        fields["shared_gbs"].number() if "shared_gbs" in fields else 0.0,
+    )
+
+
+def _exception(node: Node) -> tuple[int, float]:
+    fields = node.members(("index", "speed"))
+    return fields["index"].integer(), fields["speed"].number()

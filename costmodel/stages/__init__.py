@@ -1,0 +1,1 @@
+"""What a stage costs: times and memory of any set of operators under any configuration."""

@@ -1,0 +1,180 @@
+"""Puts together what every operator costs under one configuration.
+
+Leaves out what the parts are: times (`efficiency`), traffic, kept bytes and weights have modules of their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from costmodel.machines.cluster import Cluster
+from costmodel.model.accumulation import Accumulation, accumulation_of
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies.blocks import block_names, block_spans
+from costmodel.stages.strategies.division import Degrees
+from costmodel.stages.strategies.efficiency import Efficiency
+from costmodel.stages.strategies.groups import StageGroups
+from costmodel.stages.strategies.kept import kept_bytes, kept_items, tensor_bytes_of, training_scale
+from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
+from costmodel.stages.strategies.traffic import Reads, Traffic
+from costmodel.stages.strategies.training import DTYPES, Training
+from costmodel.stages.strategies.unions import Item, UnionSums
+from costmodel.stages.strategies.vectors import OperatorTimes, Vectors
+
+
+@dataclass(frozen=True)
+class Build:
+    """What all configurations of one profile, cluster and micro-batch size share."""
+
+    model: CostModel
+    cluster: Cluster
+    training: Training
+    efficiency: Efficiency
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each tensor, whole, at the micro-batch size and precision."""
+        width, profiled = training_scale(self.model, self.training)
+        return tuple(self.model.tensor_bytes(t) * width // profiled for t in self.model.profile.graph.tensors)
+
+    @cached_property
+    def trainable_bytes(self) -> int:
+        """Bytes of all trainable parameters as this training keeps them."""
+        graph = self.model.profile.graph
+        read = {name for operator in graph.operators for name in operator.parameters}
+        trained = (p for p in graph.parameters if p.trainable and p.name in read)
+        return sum(parameter_bytes(parameter, self.training) for parameter in trained)
+
+    @cached_property
+    def accumulation(self) -> Accumulation:
+        """What adding up gradients takes of each parameter."""
+        return accumulation_of(self.model.profile, partial(parameter_bytes, training=self.training))
+
+    def share(self, trainable_bytes: int) -> float:
+        """Return a part of the model's trainable bytes."""
+        return trainable_bytes / self.trainable_bytes if self.trainable_bytes else 0.0
+
+    @cached_property
+    def cuda(self) -> int:
+        """1 on GPUs, which need a context and workspaces, else 0."""
+        return int(self.cluster.device_of(0).type == "cuda")
+
+    @cached_property
+    def reads(self) -> Reads:
+        """Tensors that each operator reads and makes."""
+        graph = self.model.profile.graph
+        read: list[list[int]] = [[] for _ in graph.operators]
+        made: list[list[int]] = [[] for _ in graph.operators]
+        for index, tensor in enumerate(graph.tensors):
+            made[graph.index[tensor.producer]].append(index)
+            for consumer in tensor.consumers:
+                read[graph.index[consumer]].append(index)
+        return Reads(tuple(map(tuple, read)), tuple(map(tuple, made)))
+
+    @property
+    def profiled_precision(self) -> str:
+        """Precision of the profile."""
+        return DTYPES.get(self.model.profile.dtype.removeprefix("torch."), "fp32")
+
+    def tensor_bytes(self, degrees: Degrees) -> tuple[int, ...]:
+        """Bytes of each tensor on one rank."""
+        if degrees not in self._tensor_bytes:
+            self._tensor_bytes[degrees] = tensor_bytes_of(self.model.profile.graph, degrees, self.sizes)
+        return self._tensor_bytes[degrees]
+
+    @cached_property
+    def _tensor_bytes(self) -> dict[Degrees, tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def block_names(self) -> tuple[str, ...]:
+        """Block of each operator."""
+        return block_names(self.model.profile.graph.operators)
+
+    @cached_property
+    def _losses(self) -> tuple[tuple[int, int], ...]:
+        """Position of each loss with each tensor that it reads and sends a gradient to."""
+        graph = self.model.profile.graph
+        return tuple(
+            (graph.index[consumer], index)
+            for index, tensor in enumerate(graph.tensors)
+            for consumer in tensor.consumers
+            if tensor.gradient and graph.operators[graph.index[consumer]].kind == "loss"
+        )
+
+    def loss_gradient(self, operators: Sequence[int], tensor_bytes: Sequence[int]) -> int:
+        """Bytes of the largest gradient that a loss among the operators makes."""
+        return max((tensor_bytes[index] for position, index in self._losses if position in operators), default=0)
+
+
+class VectorCache:
+    """Vectors by configuration; what several configurations have in common is made once."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._names = build.block_names
+        self._blocks = block_spans(self._names)
+        self._vectors: dict[object, Vectors] = {}
+        self._times: dict[object, tuple[OperatorTimes, list[Item]]] = {}
+        self._items: dict[Degrees, list[Item]] = {}
+        self._weights: dict[tuple[int, int], Weights] = {}
+
+    def of(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
+        """Return what each operator costs.
+
+        Operators that cannot be divided so are taken whole: `why_whole` tells, and stages that hold them are refused.
+        """
+        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        if (inside, recompute) not in self._vectors:
+            self._vectors[inside, recompute] = self._make(degrees, recompute, groups, inside)
+        return self._vectors[inside, recompute]
+
+    def _make(self, degrees: Degrees, recompute: str, groups: StageGroups, inside: object) -> Vectors:
+        build, graph = self._build, self._build.model.profile.graph
+        if inside not in self._times:
+            self._times[inside] = _times(build, degrees, groups)
+        times, forward = self._times[inside]
+        if degrees not in self._items:
+            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
+        shards = (degrees.tensor, degrees.expert)
+        if shards not in self._weights:
+            self._weights[shards] = weights_of(graph, build.training, degrees, build.accumulation)
+        again = [item for item in forward if self._runs_again(recompute, item[0])]
+        single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
+        return Vectors(
+            times,
+            UnionSums(again, len(graph.operators)),
+            kept_bytes(graph, self._items[degrees], recompute, build.tensor_bytes(degrees), build.block_names),
+            self._weights[shards],
+            self._blocks,
+            self._blocks if recompute == "full" else single,
+        )
+
+    def _runs_again(self, recompute: str, position: int) -> bool:
+        """Whether an operator's forward runs again: all of a block, or attention alone."""
+        if recompute == "selective":
+            work = self._build.model.profile.graph.operators[position].work
+            return work is not None and work.kind == "attention"
+        return recompute == "full" and bool(self._names[position])
+
+
+def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[OperatorTimes, list[Item]]:
+    """Return the times of operators, and all that their forwards are made of."""
+    graph = build.model.profile.graph
+    count = len(graph.operators)
+    times = [build.efficiency.times(i, degrees) for i in range(count)]
+    width = training_scale(build.model, build.training)[0]
+    size, overlap = build.model.microbatch_size, build.training.overlap
+    traffic = Traffic(graph, build.reads, build.cluster, degrees, groups, build.sizes, width, size, overlap)
+    forward, backward, held = traffic.items(times)
+    gathered = [0] * count
+    for position, _, size_bytes in held:
+        gathered[position] = max(gathered[position], size_bytes)
+    own: list[Item] = [(i, ("own", i), time[0]) for i, time in enumerate(times)]
+    found = OperatorTimes(
+        UnionSums(forward, count, [time[0] for time in times]),
+        UnionSums(backward, count, [time[1] for time in times]),
+        UnionSums((), count, [time[2] for time in times]),
+        tuple(gathered),
+    )
+    return found, own + forward

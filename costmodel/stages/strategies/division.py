@@ -1,0 +1,138 @@
+"""How one configuration divides operators, tensors and parameters among the ranks of a stage.
+
+Sources: Shoeybi et al., Megatron-LM, 2019 (tensor); Korthikanti et al., 2022 (sequence); Liu et al., Ring Attention,
+2023 (context); Lepikhin et al., GShard, 2020 (expert). Parts that do not come out even are rounded up. Leaves out
+uneven loads of experts and of the causal mask's halves (both balanced by trainers of today to a few per cent).
+"""
+
+from dataclasses import dataclass, replace
+
+from costmodel.errors import UsageError
+from costmodel.model.graph import Operator, OperatorGraph, Parameter
+from costmodel.model.work import Work
+from costmodel.stages.config import StageConfig
+
+WITHIN_TENSOR = ("column", "inner")
+"""Splits whose output is divided among the tensor-parallel ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """Into how many parts tensor, sequence, context and expert parallelism divide."""
+
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    expert: int = 1
+
+    @classmethod
+    def of(cls, config: StageConfig, sequence_parallel: bool) -> "Degrees":
+        """Read a stage's configuration; `sequence` is 1 or the tensor degree.
+
+        Raises
+        ------
+        UsageError
+            On another sequence degree, or more expert parts than ranks that hold copies.
+        """
+        if config.sequence not in (1, config.tensor):
+            raise UsageError(
+                f"config.sequence is {config.sequence}; sequence parallelism divides among the tensor-parallel ranks: "
+                f"1 or {config.tensor}"
+            )
+        if (config.data * config.context) % config.expert:
+            raise UsageError(
+                f"config.expert is {config.expert}; experts spread over the data and context ranks, data "
+                f"{config.data} x context {config.context} here: choose a divisor of {config.data * config.context}"
+            )
+        sequence = config.tensor > 1 and (sequence_parallel or config.sequence > 1)
+        return cls(config.tensor, sequence, config.context, config.expert)
+
+    @property
+    def whole(self) -> bool:
+        """Whether operators stay as they are."""
+        return self.tensor == self.context == self.expert == 1
+
+
+def why_whole(operator: Operator, degrees: Degrees) -> str:
+    """Return why an operator cannot be divided like this, with the way out; empty where it can."""
+    work = operator.work
+    if work is None:
+        return "" if degrees.whole else _unknown(operator, degrees)
+    if work.experts and work.experts % degrees.expert:
+        return (
+            f"operator {operator.name!r} has {work.experts} experts, which {degrees.expert} expert-parallel ranks "
+            "do not divide; choose a divisor"
+        )
+    if work.kind == "attention" and work.heads % degrees.tensor:
+        return (
+            f"operator {operator.name!r} has {work.heads} heads, which {degrees.tensor} tensor-parallel ranks do not "
+            "divide; choose a divisor"
+        )
+    return ""
+
+
+def _unknown(operator: Operator, degrees: Degrees) -> str:
+    return (
+        f"operator {operator.name!r} does not say what it computes, so it cannot be divided (tensor {degrees.tensor}, "
+        f"context {degrees.context}, expert {degrees.expert}); plan it with degrees of 1, or make the profile with "
+        "`penstock model`"
+    )
+
+
+def output_parts(graph: OperatorGraph, position: int, degrees: Degrees) -> int:
+    """Return into how many parts an operator's output, and what it alone keeps, is divided."""
+    work = graph.operators[position].work
+    if work is None:
+        return 1
+    parts = degrees.context
+    if work.split in WITHIN_TENSOR or (work.split == "expert" and feeds_experts(graph, position)):
+        return parts * degrees.tensor
+    return parts * degrees.tensor if degrees.sequence and work.split != "whole" else parts
+
+
+def feeds_experts(graph: OperatorGraph, position: int) -> bool:
+    """Whether an output of an expert operator is read by experts again: it is divided by their inner width."""
+    return any(is_expert(graph.operators[i]) for i in graph.successors[position])
+
+
+def is_expert(operator: Operator) -> bool:
+    """Whether an operator is one of experts."""
+    return operator.work is not None and operator.work.split == "expert"
+
+
+def parameter_parts(parameter: Parameter, reader: Operator, degrees: Degrees) -> int:
+    """Return into how many parts a reader divides its parameter; a row's bias is whole on each rank."""
+    split = reader.work.split if reader.work else "whole"
+    if split == "expert":
+        return degrees.tensor * degrees.expert
+    divided = split == "column" or (split == "row" and len(parameter.shape) > 1)
+    return degrees.tensor if divided else 1
+
+
+def divided_work(work: Work, degrees: Degrees, within: bool) -> Work:
+    """Return what one rank does of an operator.
+
+    Parameters
+    ----------
+    within : bool
+        Whether an expert operator's output is divided by its width (its inner dimension is, otherwise).
+    """
+    parts, tokens = degrees.tensor, ceil(work.tokens, degrees.context)
+    found = replace(work, tokens=tokens)
+    if work.kind == "attention":
+        return replace(found, heads=ceil(work.heads, parts), kv_heads=ceil(work.kv_heads, parts))
+    if work.split == "expert":
+        found = replace(found, experts=ceil(work.experts, degrees.expert) if work.experts else 0)
+        return (
+            replace(found, outer=ceil(work.outer, parts)) if within else replace(found, inner=ceil(work.inner, parts))
+        )
+    if work.split in WITHIN_TENSOR:
+        return replace(found, outer=ceil(work.outer, parts))
+    if work.split == "row":
+        return replace(found, inner=ceil(work.inner, parts))
+    return replace(found, tokens=ceil(tokens, parts)) if degrees.sequence and work.split == "sequence" else found
+
+
+def ceil(number: int, parts: int) -> int:
+    """Divide rounding up."""
+    return -(-number // parts)

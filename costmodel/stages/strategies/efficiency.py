@@ -1,0 +1,151 @@
+"""What a divided operator takes, and one in another precision than the profile's.
+
+The profile's time is scaled by the ratio of two roofline estimates, so that a measured profile keeps its level; a
+measurement at the shard's shape (``profile --tensor``) takes precedence. Without a catalogue device the ratio is that
+of an ideal division. Leaves out kernels that only run on whole operators.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+
+from costmodel.errors import UsageError
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.model.graph import Operator
+from costmodel.model.work import Work
+from costmodel.roofline import estimate
+from costmodel.roofline.attention import num_pairs
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts
+from costmodel.stages.strategies.training import DTYPES, Training
+
+Times = tuple[int, int, int]
+"""Forward, input gradient and weight gradient, ns."""
+SCORE_PASSES = 6
+CUTS = {"column": "column", "row": "row"}
+
+
+class Efficiency:
+    """Times of divided operators of one profile at one micro-batch size."""
+
+    def __init__(self, model: CostModel, training: Training) -> None:
+        self._model, self._training = model, training
+        self._profiled = DTYPES.get(model.profile.dtype.removeprefix("torch."), "fp32")
+        self._asked = training.precision or self._profiled
+        name = model.profile.device.catalogue
+        self._device = catalogue_device(name) if name else None
+        self._estimates: dict[tuple[Work, str], Times] = {}
+        self._known: dict[object, Times] = {}
+        measured = model.profile.extra.get("tensor", {})
+        self._measured = measured if isinstance(measured, Mapping) else {}
+        if self._asked != self._profiled and self._device is None:
+            raise UsageError(
+                f"the profile was made in {self._profiled} on {model.profile.device.name!r}, which names no catalogue "
+                f"device, so {self._asked} cannot be estimated; profile the model in {self._asked}, or leave "
+                "--precision out"
+            )
+
+    def times(self, position: int, degrees: Degrees) -> Times:
+        """Return what one rank's part of an operator takes, communication left out."""
+        key = (self._alike[position], degrees)
+        if key not in self._known:
+            self._known[key] = self._times(position, degrees)
+        return self._known[key]
+
+    def _times(self, position: int, degrees: Degrees) -> Times:
+        forward, inputs, weights = self._own(position, degrees)
+        work = self._model.profile.graph.operators[position].work
+        if work is None or not self._stores_scores(work):
+            return forward, inputs, weights
+        there, back, _ = self._estimate(_scores(divided_work(work, degrees, within=False)), self._asked)
+        return forward + there, inputs + back, weights
+
+    def _stores_scores(self, work: Work) -> bool:
+        """Whether attention writes its scores, all of them though half are masked; unpriced off the catalogue."""
+        return work.kind == "attention" and not self._training.flash and self._device is not None
+
+    def _own(self, position: int, degrees: Degrees) -> Times:
+        """Return what an operator's part takes as it was profiled."""
+        operator = self._model.profile.graph.operators[position]
+        model = self._model
+        whole = model.forward_ns[position], model.backward_input_ns[position], model.backward_weight_ns[position]
+        measured = self._shard(operator, degrees)
+        if measured:
+            return measured
+        if operator.work is None:
+            return whole
+        stores = self._stores_scores(operator.work)
+        if degrees.whole and self._asked == self._profiled and not stores:
+            return whole
+        divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
+        divided = replace(divided, causal=False) if stores else _balanced(divided, operator.work)
+        return self._scaled(whole, operator.work, divided)
+
+    @cached_property
+    def _alike(self) -> tuple[int, ...]:
+        """For each operator a number that those share which do and take the same, as a whole and in shards."""
+        model, graph = self._model, self._model.profile.graph
+        times = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
+        numbers: dict[object, int] = {}
+        return tuple(
+            numbers.setdefault(
+                (operator.work, whole, feeds_experts(graph, position), self._measured_as(operator)), len(numbers)
+            )
+            for position, (operator, whole) in enumerate(zip(graph.operators, times, strict=True))
+        )
+
+    def _measured_as(self, operator: Operator) -> str:
+        """Return the name under which an operator's shards were measured; empty where they were not."""
+        return operator.name if operator.name in self._measured else ""
+
+    def _scaled(self, whole: Times, work: Work, divided: Work) -> Times:
+        if self._device is None:
+            share = _amount(divided) / _amount(work)
+            return round(whole[0] * share), round(whole[1] * share), round(whole[2] * share)
+        before, after = self._estimate(work, self._profiled), self._estimate(divided, self._asked)
+        # a part without an estimate of its own (the backward of what has no weights) follows the forward
+        ratio: Callable[[int], float] = lambda i: (after[i] / before[i]) if before[i] else after[0] / max(1, before[0])  # noqa: E731
+        return round(whole[0] * ratio(0)), round(whole[1] * ratio(1)), round(whole[2] * ratio(2))
+
+    def _estimate(self, work: Work, precision: str) -> Times:
+        if (work, precision) not in self._estimates:
+            assert self._device is not None  # noqa: S101 - asked by the caller
+            found = estimate(work, self._device, precision, self._model.microbatch_size)
+            self._estimates[work, precision] = (
+                found.forward.central_ns,
+                found.backward_input.central_ns,
+                found.backward_weight.central_ns,
+            )
+        return self._estimates[work, precision]
+
+    def _shard(self, operator: Operator, degrees: Degrees) -> Times | None:
+        """Return what was measured at the shard's shape, if it was."""
+        if operator.work is None or degrees.context * degrees.expert > 1 or self._asked != self._profiled:
+            return None
+        cut = "heads" if operator.work.kind == "attention" else CUTS.get(operator.work.split, "")
+        rows = self._measured.get(operator.name, {}).get(f"{degrees.tensor}/{cut}")
+        if rows is None:
+            return None
+        forward, inputs, weights = (self._model.at(row) for row in rows)
+        return forward, inputs, weights
+
+
+def _balanced(divided: Work, work: Work) -> Work:
+    """Return a causal attention's part when each rank of a ring sees as many pairs, and not the last one's part.
+
+    Trainers deal the sequence out so: chunk i of 2 c goes with chunk 2 c - 1 - i (Llama 3, 2024, section 3.3.2).
+    """
+    if work.kind != "attention" or not work.causal or divided.tokens == work.tokens:
+        return divided
+    return replace(divided, context=ceil(num_pairs(work), work.tokens), causal=False)
+
+
+def _scores(work: Work) -> Work:
+    """Return what storing scores passes over: one product writes, softmax and dropout read and write, one reads."""
+    return Work("elementwise", "inner", work.heads * work.tokens, outer=work.context, passes=SCORE_PASSES)
+
+
+def _amount(work: Work) -> int:
+    """Return what an ideal division divides: the product of an operator's dimensions."""
+    return prod(max(1, n) for n in (work.tokens, work.inner, work.outer, work.heads))

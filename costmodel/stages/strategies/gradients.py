@@ -1,0 +1,80 @@
+"""What copies of a stage cost in time: summing gradients, gathering parameters, stepping the optimizer.
+
+Data parallel: buckets of 25 MB summed while the last micro-batch's backward runs (Li et al., PyTorch Distributed,
+VLDB 2020, section 3.2.3). ZeRO-1: a reduce-scatter, then an all-gather of stepped parameters (Rajbhandari et al.,
+2020, section 7). ZeRO-2: gradients are scattered after every micro-batch, as none stays whole. ZeRO-3 and FSDP:
+parameters are gathered for each forward and again for each backward, then dropped (Zhao et al., PyTorch FSDP, VLDB
+2023, section 3.2). Offload: gradients go to the host, which steps and sends parameters back (Ren et al.,
+ZeRO-Offload, 2021). Leaves out clipping by a global norm.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
+from costmodel.stages.strategies.division import ceil
+from costmodel.stages.strategies.groups import Ranks
+
+Collective = Callable[[Cluster, Ranks, int], int]
+BUCKET_BYTES = 25 * 2**20
+"""torch's default ``bucket_cap_mb``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How communication hides behind compute.
+
+    Attributes
+    ----------
+    enabled : bool
+    slowdown : float
+        Factor by which compute slows beside it.
+    """
+
+    enabled: bool
+    slowdown: float
+
+    def exposed_ns(self, communication_ns: int, compute_ns: int, num_parts: int) -> int:
+        """Return by how much `compute_ns` grows: one of `num_parts` has nothing to hide behind, the rest slows it."""
+        if not self.enabled:
+            return communication_ns
+        exposed = max(communication_ns - compute_ns, ceil(communication_ns, max(1, num_parts)))
+        return exposed + round((communication_ns - exposed) * (1 - 1 / self.slowdown))
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """One kind of weights (dense, or experts') with the ranks that hold copies; bytes before states are sharded."""
+
+    ranks: Ranks
+    weights: int
+    trainable: int
+
+
+class Collectives:
+    """Times of collectives over copies, remembered: many stages of a sweep sum the same bytes over the same links."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[Collective, Ranks, int], int] = {}
+
+    def reduce_ns(self, copies: Copies, zero: int) -> int:
+        """Time in which gradients are summed, each copy ending with all (ZeRO-0) or its share."""
+        return self._ns(reduce_scatter_ns if zero else all_reduce_ns, copies.ranks, copies.trainable)
+
+    def gather_ns(self, copies: Copies) -> int:
+        """Time in which all parameters are gathered for use."""
+        return self._ns(all_gather_ns, copies.ranks, copies.weights)
+
+    def gather_stepped_ns(self, copies: Copies) -> int:
+        """Time in which the parameters that the optimizer stepped are gathered."""
+        return self._ns(all_gather_ns, copies.ranks, copies.trainable)
+
+    def _ns(self, collective: Collective, ranks: Ranks, size_bytes: int) -> int:
+        if len(ranks) == 1 or not size_bytes:
+            return 0
+        key = (collective, ranks, size_bytes)
+        if key not in self._known:
+            self._known[key] = collective(self._cluster, ranks, size_bytes)
+        return self._known[key]

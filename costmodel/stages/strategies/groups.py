@@ -1,0 +1,96 @@
+"""Which ranks of a stage talk to each other in each kind of parallelism.
+
+A stage's ranks are numbered tensor innermost, then context, then data, as Megatron orders them; experts spread over
+the copies (context and data) that hold the same tensor part. Of several groups alike in kind the slowest counts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import lcm
+
+from costmodel.errors import UsageError
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.collectives import all_reduce_ns
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies.division import Degrees
+
+Ranks = tuple[int, ...]
+PROBE_BYTES = 2**20
+"""Size of the all-reduce by which groups are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageGroups:
+    """The slowest group of each kind.
+
+    Attributes
+    ----------
+    tensor, context, expert : tuple of int
+    replicas : tuple of int
+        Ranks that hold the same part of the weights (data and context), over which gradients are summed.
+    expert_replicas : tuple of int
+        Those that hold the same experts.
+    """
+
+    tensor: Ranks
+    context: Ranks
+    expert: Ranks
+    replicas: Ranks
+    expert_replicas: Ranks
+
+
+class GroupFinder:
+    """Finds the groups of stages on one cluster; groups that lie alike are named by the first of their kind."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[tuple[Ranks, int, int, int], StageGroups] = {}
+
+    def of(self, ranks: Sequence[int], config: StageConfig) -> StageGroups:
+        """Return the groups of a stage.
+
+        Raises
+        ------
+        UsageError
+            When data x tensor x context is not the number of ranks, or the degrees do not go together.
+        """
+        if len(ranks) != config.data * config.tensor * config.context:
+            raise UsageError(
+                f"{len(ranks)} ranks for data {config.data} x tensor {config.tensor} x context {config.context}; "
+                "their product is the number of a stage's ranks"
+            )
+        key = (tuple(ranks), config.tensor, config.context, config.expert)
+        if key not in self._known:
+            Degrees.of(config, False)  # experts that the copies do not divide have no groups
+            self._known[key] = self._groups(*key)
+        return self._known[key]
+
+    def _groups(self, ranks: Ranks, tensor: int, context: int, expert: int) -> StageGroups:
+        copies = [ranks[i::tensor] for i in range(tensor)]
+        return StageGroups(
+            self._slowest(ranks[i : i + tensor] for i in range(0, len(ranks), tensor)),
+            self._slowest(row[i : i + context] for row in copies for i in range(0, len(row), context)),
+            self._slowest(row[i : i + expert] for row in copies for i in range(0, len(row), expert)),
+            self._slowest(copies),
+            self._slowest(row[i::expert] for row in copies for i in range(expert)),
+        )
+
+    def _slowest(self, groups: Iterable[Ranks]) -> Ranks:
+        distinct = list(dict.fromkeys(map(self.canonical, groups)))
+        if len(distinct) == 1 or len(distinct[0]) == 1:
+            return distinct[0]
+        return max(distinct, key=lambda group: all_reduce_ns(self.cluster, group, PROBE_BYTES))
+
+    def canonical(self, ranks: Sequence[int]) -> Ranks:
+        """Return the lowest ranks that lie on the links as these do."""
+        start = ranks[0] // self._period * self._period
+        return tuple(rank - start for rank in ranks)
+
+    @cached_property
+    def _period(self) -> int:
+        """Ranks after which the links repeat; all of them where hosts or ranks differ."""
+        cluster = self.cluster
+        if cluster.speeds or len(cluster.hosts) > 1:
+            return cluster.num_devices
+        return lcm(cluster.hosts[0].devices, *(group.group or 1 for group in cluster.groups))

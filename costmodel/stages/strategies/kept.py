@@ -1,0 +1,145 @@
+"""What a stage keeps of one micro-batch between forward and backward, for each way to recompute.
+
+A kept storage divides like the tensor it holds, one that holds no tensor like the output of the operator that keeps
+it; both count once in a stage (FACTS: naive sums are 6-59 % high). Formulae that this reproduces: Korthikanti et
+al., 2022, section 4. ``selective`` drops what attention alone keeps (scores), ``full`` everything in a block but
+what flows into it. Leaves out what allocators round up.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies.division import Degrees, ceil, output_parts
+from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.unions import Item, UnionSums
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes kept by operators of one configuration.
+
+    Attributes
+    ----------
+    kept : UnionSums
+        What stays from F until the backward.
+    late : UnionSums
+        The part that W reads.
+    dropped : UnionSums
+        What recompute makes again: alive while one block's (or one attention's) backward runs.
+    tensor_bytes : tuple of int
+        Each tensor's bytes on one rank.
+    """
+
+    kept: UnionSums
+    late: UnionSums
+    dropped: UnionSums
+    tensor_bytes: tuple[int, ...]
+
+    def received(self, tensors: Sequence[int], graph: OperatorGraph, operators: Sequence[int]) -> int:
+        """Return the bytes of received tensors that the operators do not keep anyhow."""
+        keys = {_key(graph, i): self.tensor_bytes[i] for i in tensors}
+        return sum(size for key, size in keys.items() if not self.kept.holds(operators, key))
+
+
+def kept_bytes(
+    graph: OperatorGraph,
+    everything: Sequence[Item],
+    recompute: str,
+    tensor_bytes: tuple[int, ...],
+    names: Sequence[str],
+) -> Kept:
+    """Return what each operator keeps.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+    everything : sequence of Item
+        What `kept_items` says.
+    recompute : str
+        ``none``, ``selective`` or ``full``.
+    tensor_bytes : tuple of int
+        Bytes of each tensor on one rank.
+    names : sequence of str
+        Block of each operator.
+    """
+    count = len(graph.operators)
+    kept, dropped = list(everything), []
+    if recompute == "full":
+        kept = [item for item in everything if not names[item[0]]] + _block_inputs(graph, names, tensor_bytes)
+        dropped = [item for item in everything if names[item[0]]]
+    elif recompute == "selective":
+        named = {tensor.storage for tensor in graph.tensors}
+        dropped = [item for item in everything if _is_score(graph, item, named)]
+        scores = set(dropped)
+        kept = [item for item in everything if item not in scores]
+    late = [item for item in kept if graph.operators[item[0]].parameters and graph.operators[item[0]].trainable]
+    return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes)
+
+
+def tensor_bytes_of(graph: OperatorGraph, degrees: Degrees, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return each tensor's bytes on one rank."""
+    return tuple(
+        ceil(size, output_parts(graph, graph.index[tensor.producer], degrees))
+        for tensor, size in zip(graph.tensors, sizes, strict=True)
+    )
+
+
+def _key(graph: OperatorGraph, tensor: int) -> object:
+    storage = graph.tensors[tensor].storage
+    return storage if storage >= 0 else ("tensor", tensor)
+
+
+def kept_items(model: CostModel, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]) -> list[Item]:
+    """Return what operators keep when nothing is recomputed."""
+    graph = model.profile.graph
+    of_tensor = {graph.tensors[i].storage: size for i, size in enumerate(tensor_bytes)}
+    scale = training_scale(model, training)
+    found: list[Item] = []
+    for position, operator in enumerate(graph.operators):
+        parts = output_parts(graph, position, degrees)
+        scores = 0 if training.flash else _score_bytes(operator, model.microbatch_size, scale[0])
+        for saved in operator.saved:
+            if scores and saved.storage not in of_tensor:
+                continue  # what flash attention keeps in place of scores
+            size = saved.size_bytes if saved.fixed else saved.size_bytes * model.microbatch_size * scale[0] // scale[1]
+            divided = of_tensor.get(saved.storage, size if saved.fixed else ceil(size, parts))
+            found.append((position, saved.storage, divided))
+        if scores:
+            found.append((position, ("scores", position), ceil(scores, parts)))
+    return found
+
+
+def _score_bytes(operator: Operator, microbatch_size: int, width: int) -> int:
+    """Softmax's output, dropout's mask of one byte and dropout's output: 5 a s^2 b in 16 bits (Korthikanti, 4.1)."""
+    work = operator.work
+    if work is None or work.kind != "attention":
+        return 0
+    return (2 * width + 1) * work.heads * work.tokens * work.context * microbatch_size
+
+
+def _is_score(graph: OperatorGraph, item: Item, named: Container[object]) -> bool:
+    """Whether only attention's core knows this storage: no tensor is `named` so."""
+    work = graph.operators[item[0]].work
+    return work is not None and work.kind == "attention" and item[1] not in named
+
+
+def _block_inputs(graph: OperatorGraph, names: Sequence[str], tensor_bytes: Sequence[int]) -> list[Item]:
+    """Return the tensors that each block reads from outside, under the storage that others know them by."""
+    positions = graph.index
+    return [
+        (consumer, _key(graph, index), tensor_bytes[index])
+        for index, tensor in enumerate(graph.tensors)
+        for consumer in map(positions.__getitem__, tensor.consumers)
+        if names[consumer] and names[consumer] != names[positions[tensor.producer]]
+    ]
+
+
+def training_scale(model: CostModel, training: Training) -> tuple[int, int]:
+    """Return bytes of a value as planned and as profiled."""
+    profiled = PROFILED_WIDTHS.get(model.profile.dtype.removeprefix("torch."), 4)
+    return training.width(profiled), profiled
+
+
+PROFILED_WIDTHS: Mapping[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 2}

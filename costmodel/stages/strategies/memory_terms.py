@@ -1,0 +1,132 @@
+"""Works out a stage's memory terms: states, activations and what comes and goes beside them.
+
+Sources stand with each term in `costmodel.stages.strategies.memory`, `states` and `kept`. Leaves out tensors that flow
+between stages: the simulator counts their buffers.
+"""
+
+from dataclasses import dataclass, replace
+
+from costmodel.errors import UsageError
+from costmodel.stages.strategies import host
+from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.gradients import BUCKET_BYTES
+from costmodel.stages.strategies.memory import (
+    COMMUNICATOR_BYTES,
+    CONTEXT_BYTES,
+    CUBLAS_BYTES,
+    Amount,
+    MemoryTerms,
+    with_fragmentation,
+)
+from costmodel.stages.strategies.spread import Spread
+from costmodel.stages.strategies.states import Amounts, States, both, states_of
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Memory of stages of one `Build`."""
+
+    build: Build
+
+    def terms(self, spread: Spread, kept_bytes: int) -> MemoryTerms:
+        """Return all terms with one micro-batch alive.
+
+        Parameters
+        ----------
+        kept_bytes : int
+            Of one micro-batch, with what was received for it.
+        """
+        states, training = self._states(spread), self.build.training
+        moved = moved_bytes(spread, kept_bytes)
+        fp8_copy = states.parameters // 2 * (training.precision == "fp8")
+        terms = MemoryTerms(
+            parameters=Amount(states.parameters, states.parameters + fp8_copy),
+            gradients=Amount(states.gradients, states.gradients * (2 if training.mixed else 1)),
+            optimizer=Amount.known(states.optimizer),
+            master_weights=Amount.known(states.master_weights),
+            activations=Amount.known(kept_bytes - moved),
+            recompute_peak=Amount.known(spread.vectors.recompute_peak(spread.operators)),
+            communication_buffers=self._buffers(spread),
+            unsharded_parameters=self._unsharded(spread),
+            offload_window=self._window(spread, moved),
+            workspace=self._workspace(spread),
+            fragmentation=Amount(),
+            activations_per_microbatch=kept_bytes - moved,
+            in_flight=1,
+            host=states.host + moved,
+        )
+        return replace(terms, fragmentation=with_fragmentation(terms))
+
+    def with_more(self, spread: Spread, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
+        """Return the terms of `one` micro-batch with `in_flight` alive."""
+        terms = replace(
+            one,
+            activations=Amount.known(one.activations_per_microbatch * in_flight),
+            in_flight=in_flight,
+            host=one.host + moved_bytes(spread, kept_bytes) * (in_flight - 1),
+        )
+        return replace(terms, fragmentation=with_fragmentation(terms))
+
+    def _states(self, spread: Spread) -> States:
+        config = spread.config
+        if config.offload == "parameters" and config.zero < 3:
+            raise UsageError(
+                f"parameters are offloaded with zero {config.zero}; only ZeRO-3 gathers them for use: --zero 3, or "
+                "--offload optimizer"
+            )
+        dense, experts = (
+            states_of(
+                Amounts(copies.weights, copies.trainable, len(copies.ranks)),
+                self.build.training,
+                config.zero,
+                config.offload,
+            )
+            for copies in spread.copies
+        )
+        return both(dense, experts)
+
+    def _buffers(self, spread: Spread) -> Amount:
+        """Return gathered values and gradient buckets; at most DDP's copy of all gradients, and communicators."""
+        config, groups, trainable = spread.config, spread.groups, spread.trainable_bytes
+        point = upper = spread.vectors.gathered_bytes(spread.operators)
+        if config.zero >= 2 or config.offload in ("optimizer", "parameters"):
+            unit = spread.vectors.largest_weights(
+                spread.operators
+            )  # gradients stay whole until their block's backward ends
+            point += min(trainable, unit)
+            upper += min(trainable, 2 * unit)
+        elif len(groups.replicas) > 1:
+            point += min(trainable, 2 * BUCKET_BYTES)
+            upper += trainable
+        kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
+        return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
+
+    def _unsharded(self, spread: Spread) -> Amount:
+        """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3)."""
+        whole = sum(copies.weights for copies in spread.copies)
+        if spread.config.offload == "parameters" or (spread.config.zero == 3 and spread.sharded):
+            return Amount.known(min(2 * spread.vectors.largest_weights(spread.operators), whole))
+        return Amount()
+
+    def _window(self, spread: Spread, moved_bytes: int) -> Amount:
+        """Return what of offloaded activations is on the device at once: a block in use, one on its way."""
+        if not moved_bytes:
+            return Amount()
+        return Amount.known(min(2 * spread.vectors.largest_kept(spread.operators), moved_bytes))
+
+    def _workspace(self, spread: Spread) -> Amount:
+        """Return the gradient of the loss's input, alive while all else is kept, and cuBLAS's workspace."""
+        loss = self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+        cuda = self.build.cuda
+        return Amount(loss + CUBLAS_BYTES * cuda, 2 * loss + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
+
+
+def moved_bytes(spread: Spread, kept_bytes: int) -> int:
+    """Return what of one micro-batch's kept bytes lives on the host."""
+    return kept_bytes if spread.config.offload == "activations" else 0
+
+
+def check_host(build: Build, spread: Spread, memory: MemoryTerms) -> None:
+    """Refuse what a host cannot hold."""
+    if memory.host:
+        host.check_room(build.cluster, spread.rank, memory.host)

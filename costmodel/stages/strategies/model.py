@@ -1,0 +1,199 @@
+"""The price of a stage under a `StageConfig`: times, memory term by term, communication inside it.
+
+Everything that depends on operators alone is made once a configuration (`Vectors`) and answered for a stage by
+differences of prefix sums; the rest is a handful of collectives, remembered. Leaves out what flows between stages,
+tied parameters of several stages, and orders.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from costmodel.errors import UsageError
+from costmodel.machines.cluster import Cluster
+from costmodel.model.graph import Tensor
+from costmodel.model.profile import Profile
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import StageCost
+from costmodel.stages.measured import CostModel
+from costmodel.stages.strategies.assembly import Build, VectorCache
+from costmodel.stages.strategies.division import Degrees, why_whole
+from costmodel.stages.strategies.efficiency import Efficiency
+from costmodel.stages.strategies.groups import GroupFinder
+from costmodel.stages.strategies.memory import MemoryTerms
+from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
+from costmodel.stages.strategies.spread import Spread, Times
+from costmodel.stages.strategies.steps import StepTimes
+from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.vectors import Vectors
+
+
+class StrategyModel:
+    """Prices stages of one profile on one cluster at one micro-batch size.
+
+    Parameters
+    ----------
+    profile : Profile
+        Measured, or made by ``penstock model``.
+    cluster : Cluster
+    microbatch_size : int
+        Samples of one micro-batch on one data-parallel rank.
+    training : Training
+
+    Raises
+    ------
+    UsageError
+        When the profile's device is not in the catalogue and another precision than the profile's is asked for.
+    """
+
+    def __init__(self, profile: Profile, cluster: Cluster, microbatch_size: int, training: Training) -> None:
+        self.profile, self.cluster, self.training = profile, cluster, training
+        self.microbatch_size = microbatch_size
+        self.measured = CostModel(profile, cluster, microbatch_size, training.optimizer)
+        self._groups = GroupFinder(cluster)
+        self._build = Build(self.measured, cluster, training, Efficiency(self.measured, training))
+        self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)
+        self._stubborn: dict[Degrees, tuple[int, ...]] = {}
+        self._vectors = VectorCache(self._build)
+        self._terms: dict[object, tuple[MemoryTerms, int]] = {}
+        self._stages: dict[object, StageCost] = {}
+
+    def stage(
+        self,
+        operators: Sequence[int],
+        config: StageConfig,
+        ranks: Sequence[int],
+        received: Sequence[Tensor] = (),
+        num_microbatches: int = 1,
+    ) -> StageCost:
+        """Return what one action of a stage costs on each of its ranks.
+
+        Parameters
+        ----------
+        operators : sequence of int
+            Positions in the graph; a `range` is fastest.
+        config : StageConfig
+        ranks : sequence of int
+            data x context x tensor of them, tensor innermost.
+        received : sequence of Tensor
+            What arrives from other stages and stays until the backward.
+        num_microbatches : int
+            Of a step; with one, gradients are not added to others.
+
+        Returns
+        -------
+        StageCost
+            ``recompute_ns`` is spent inside B or I; ``static_bytes`` holds all but activations.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked, or the ranks are not as many as the degrees make.
+        NoPlanFits
+            When a host cannot hold what is offloaded to it.
+        """
+        arrived = tuple(tensor.name for tensor in received)
+        spread = self._spread(operators, config, ranks, arrived)
+        key = (spread.key, arrived, num_microbatches > 1)
+        if key not in self._stages:
+            self._stages[key] = self._stage(spread, arrived, num_microbatches)
+        return self._stages[key]
+
+    def terms(
+        self,
+        operators: Sequence[int],
+        config: StageConfig,
+        ranks: Sequence[int],
+        num_microbatches: int,
+        in_flight: int,
+        received: Sequence[Tensor] = (),
+    ) -> MemoryTerms:
+        """Return the memory of a stage on one rank, term by term, with `in_flight` micro-batches alive.
+
+        Raises
+        ------
+        UsageError
+            As `stage`.
+        """
+        arrived = tuple(tensor.name for tensor in received)
+        spread = self._spread(operators, config, ranks, arrived)
+        return self._memory(spread, arrived, min(in_flight, num_microbatches))
+
+    def tensor_bytes(self, tensor: Tensor, config: StageConfig) -> int:
+        """Return what one rank of a stage with this configuration holds, and sends on, of a tensor."""
+        degrees = self._degrees(config)
+        return self._build.tensor_bytes(degrees)[self._tensor_index[tensor.name]]
+
+    def times(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> Times:
+        """Return the times of one action that add up over operators: no ZeRO, no sums over copies, no offload."""
+        return self._spread(operators, config, ranks).times()
+
+    @cached_property
+    def _tensor_index(self) -> dict[str, int]:
+        return {tensor.name: i for i, tensor in enumerate(self.profile.graph.tensors)}
+
+    def _spread(
+        self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int], received: Sequence[str] = ()
+    ) -> Spread:
+        members = operators if isinstance(operators, range) else tuple(sorted(operators))
+        groups = self._groups.of(ranks, config)
+        degrees = self._degrees(config)
+        vectors = self._vectors.of(degrees, config.recompute, groups)
+        if config.recompute == "full":
+            # blocks whose inputs are larger than what they keep gain nothing: such a stage keeps what it made
+            plain = self._vectors.of(degrees, "none", groups)
+            if self._kept_bytes(plain, members, received) <= self._kept_bytes(vectors, members, received):
+                vectors = plain
+        return Spread(members, config, ranks[0], groups, vectors)
+
+    def _kept_bytes(self, vectors: Vectors, operators: Sequence[int], received: Sequence[str]) -> int:
+        """Return what one micro-batch keeps, with what was received for it."""
+        indices = [self._tensor_index[name] for name in received]
+        return vectors.kept.kept.over(operators) + vectors.kept.received(indices, self.profile.graph, operators)
+
+    def _stage(self, spread: Spread, received: tuple[str, ...], num_microbatches: int) -> StageCost:
+        times = spread.times()
+        if num_microbatches > 1:
+            added = self._build.accumulation.part_ns(spread.vectors.weights.accumulated.over(spread.operators))
+            times = times._replace(backward_weight=times.backward_weight + added)
+        memory = self._memory(spread, received, 1)
+        check_host(self._build, spread, memory)
+        trains = any(self.profile.graph.operators[i].trainable for i in spread.operators)
+        whole = self._steps.of_microbatch(spread, times, memory)
+        reduce_ns, optimizer_ns = self._steps.of_step(spread, times, memory)
+        held, static = memory.activations.point, memory.static()
+        # what W needs again of a block is made again by its I: nothing is freed between the two
+        late = held if spread.config.recompute == "full" else spread.vectors.kept.late.over(spread.operators)
+        return StageCost(
+            forward_ns=whole.forward,
+            backward_input_ns=whole.backward_input,
+            backward_weight_ns=whole.backward_weight,
+            recompute_ns=whole.recompute if trains else 0,
+            activation_bytes=held,
+            weight_activation_bytes=min(late, held),
+            static_bytes=sum(size for _, size in static),
+            reduce_ns=reduce_ns,
+            optimizer_ns=optimizer_ns,
+            backward=trains,
+            memory_terms=static,
+        )
+
+    def _memory(self, spread: Spread, received: tuple[str, ...], in_flight: int) -> MemoryTerms:
+        key = (spread.key, received)
+        if key not in self._terms:
+            self._check_divides(spread)
+            kept = self._kept_bytes(spread.vectors, spread.operators, received)
+            self._terms[key] = self._memory_model.terms(spread, kept), kept
+        one, kept = self._terms[key]
+        return one if in_flight == 1 else self._memory_model.with_more(spread, one, kept, in_flight)
+
+    def _check_divides(self, spread: Spread) -> None:
+        degrees = self._degrees(spread.config)
+        if degrees not in self._stubborn:
+            known = enumerate(self.profile.graph.operators)
+            self._stubborn[degrees] = tuple(i for i, operator in known if why_whole(operator, degrees))
+        for position in self._stubborn[degrees]:
+            if position in spread.operators:
+                raise UsageError(why_whole(self.profile.graph.operators[position], degrees))
+
+    def _degrees(self, config: StageConfig) -> Degrees:
+        return Degrees.of(config, self.training.sequence_parallel)

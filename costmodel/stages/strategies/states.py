@@ -1,0 +1,113 @@
+"""Parameters, gradients, optimizer states and master weights of a stage on one rank.
+
+Sharding over the ranks that hold copies: Rajbhandari et al., ZeRO, 2020, Figure 1: stage 1 divides optimizer states
+(master weights among them), stage 2 gradients too, stage 3 (FSDP) parameters too. Experts are sharded over the ranks
+that hold the same experts. Offload to the host: Ren et al., ZeRO-Offload, 2021. Leaves out padding of shards.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from costmodel.model.accumulation import Accumulation
+from costmodel.model.graph import OperatorGraph, Parameter
+from costmodel.stages.measured import OPTIMIZER_STATES
+from costmodel.stages.strategies.division import Degrees, ceil, is_expert, parameter_parts
+from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.unions import Item, UnionSums
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of the parameters that operators read on one rank, dense ones and experts' apart.
+
+    ``trainable`` and ``trainable_experts`` are the parts that get a gradient, ``accumulated`` is how much they count
+    for when that is added up (`Accumulation`), experts among them.
+    """
+
+    dense: UnionSums
+    experts: UnionSums
+    trainable: UnionSums
+    trainable_experts: UnionSums
+    accumulated: UnionSums
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes on one rank: on its device, and of those offloaded on its host."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    master_weights: int
+    host: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Bytes of a stage's weights on one rank before states are sharded, and over how many ranks that may be."""
+
+    weights: int
+    trainable: int
+    copies: int
+
+
+def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees, added: Accumulation) -> Weights:
+    """Return what each operator's parameters take."""
+    rows: tuple[list[Item], ...] = ([], [], [], [], [])
+    readers: dict[str, list[int]] = {}
+    for position, operator in enumerate(graph.operators):
+        for name in operator.parameters:
+            readers.setdefault(name, []).append(position)
+    for name, positions in readers.items():
+        parameter = graph.parameter_index[name]
+        owners = [graph.operators[i] for i in positions]
+        # a parameter that one reader needs whole is held whole
+        parts = min(parameter_parts(parameter, owner, degrees) for owner in owners)
+        size = ceil(parameter_bytes(parameter, training), parts)
+        first = 1 if any(is_expert(owner) for owner in owners) else 0
+        for position in positions:
+            rows[first].append((position, name, size))
+            if parameter.trainable:
+                rows[first + 2].append((position, name, size))
+                rows[4].append((position, name, ceil(added.weight_of[name], parts)))
+    return Weights(*(UnionSums(row, len(graph.operators)) for row in rows))
+
+
+def parameter_bytes(parameter: Parameter, training: Training) -> int:
+    """Return the bytes of a whole parameter as this training keeps it."""
+    return training.width(0) * prod(parameter.shape) if training.precision else parameter.size_bytes
+
+
+def states_of(amounts: Amounts, training: Training, zero: int, offload: str) -> States:
+    """Shard one kind of weights.
+
+    Parameters
+    ----------
+    zero : int
+        0 to 3.
+    offload : str
+        ``optimizer`` moves gradients, states and master weights to the host, ``parameters`` the parameters too.
+    """
+    width = training.width(0)
+    count = OPTIMIZER_STATES[training.optimizer]
+    optimizer = amounts.trainable // width * 4 * count if training.precision else amounts.trainable * count
+    master = amounts.trainable // width * training.master_width if training.mixed else 0
+    shares = [amounts.copies if zero >= stage else 1 for stage in (3, 2, 1, 1)]
+    sizes = (amounts.weights, amounts.trainable, optimizer, master)
+    parameters, gradients, optimizer, master = (ceil(size, n) for size, n in zip(sizes, shares, strict=True))
+    if offload == "optimizer":
+        return States(parameters, 0, 0, 0, gradients + optimizer + master)
+    if offload == "parameters":
+        return States(0, 0, 0, 0, parameters + gradients + optimizer + master)
+    return States(parameters, gradients, optimizer, master)
+
+
+def both(dense: States, experts: States) -> States:
+    """Add two kinds of weights."""
+    return States(
+        dense.parameters + experts.parameters,
+        dense.gradients + experts.gradients,
+        dense.optimizer + experts.optimizer,
+        dense.master_weights + experts.master_weights,
+        dense.host + experts.host,
+    )

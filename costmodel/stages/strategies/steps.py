@@ -1,0 +1,116 @@
+"""What copies of a stage and its host cost in time: with every micro-batch, and once a step.
+
+Sources stand in `costmodel.stages.strategies.gradients` (copies) and `host` (offload). Leaves out contention between
+collectives of different stages.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.roofline import optimizer_step_ns
+from costmodel.stages.strategies import host
+from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.gradients import BUCKET_BYTES, Collectives, Overlap
+from costmodel.stages.strategies.memory import MemoryTerms
+from costmodel.stages.strategies.spread import Spread, Times
+
+OVERLAP_SLOWDOWN = 1.19
+"""For devices that the catalogue does not know; its source is that of the catalogue's `overlap_slowdown`."""
+SCATTERED = 2
+"""From this stage of ZeRO on no rank keeps all gradients."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Times of stages of one `Build` beyond what adds up over operators."""
+
+    build: Build
+
+    def of_microbatch(self, spread: Spread, times: Times, memory: MemoryTerms) -> Times:
+        """Add what ZeRO-2, ZeRO-3 and offload send with every micro-batch."""
+        return self._offloaded(spread, self._scattered(spread, times), memory)
+
+    def _scattered(self, spread: Spread, times: Times) -> Times:
+        zero = spread.config.zero
+        if zero < SCATTERED or not spread.sharded:
+            return times
+        scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in spread.copies)
+        gather = sum(self._collectives.gather_ns(copies) for copies in spread.copies) if zero > SCATTERED else 0
+        # one exchange at a time: the backward's gather and scatter share the links
+        back = self._overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
+        return times._replace(
+            forward=times.forward + self._overlap.exposed_ns(gather, times.forward, spread.num_blocks),
+            backward_weight=times.backward_weight + back,
+        )
+
+    def _offloaded(self, spread: Spread, times: Times, memory: MemoryTerms) -> Times:
+        """Add copies to the host and back: activations both ways, parameters up, gradients down."""
+        offload, zero = spread.config.offload, spread.config.zero
+        there = back = 0
+        if offload == "activations":
+            there = back = memory.host // memory.in_flight
+        elif offload != "none":
+            gradients = sum(copies.trainable // (len(copies.ranks) if zero > 0 else 1) for copies in spread.copies)
+            there = sum(copies.weights // len(copies.ranks) for copies in spread.copies) * (offload == "parameters")
+            back = there + gradients
+        forward_copy, backward_copy = (
+            host.transfer_ns(self.build.cluster, spread.rank, size) if size else 0 for size in (there, back)
+        )
+        parts = spread.num_blocks
+        return times._replace(
+            forward=times.forward + self._overlap.exposed_ns(forward_copy, times.forward, parts),
+            backward_input=times.backward_input + self._overlap.exposed_ns(backward_copy, times.backward, parts),
+        )
+
+    def of_step(self, spread: Spread, times: Times, memory: MemoryTerms) -> tuple[int, int]:
+        """Return the exposed sum of gradients, and the optimizer's step with what is gathered after it."""
+        zero = spread.config.zero
+        reduce_ns = optimizer_ns = 0
+        for copies in spread.copies:
+            if zero < SCATTERED:
+                num_buckets = -(-copies.trainable // BUCKET_BYTES)
+                reduce_ns += self._overlap.exposed_ns(
+                    self._collectives.reduce_ns(copies, zero), times.backward, num_buckets
+                )
+            optimizer_ns += self._collectives.gather_stepped_ns(copies) if zero in (1, SCATTERED) else 0
+        if self.build.training.optimizer == "none":
+            return reduce_ns, 0
+        return reduce_ns, optimizer_ns + self._update_ns(spread, memory)
+
+    def _update_ns(self, spread: Spread, memory: MemoryTerms) -> int:
+        """Return the step itself, on the device or on the host."""
+        shard = sum(c.trainable // (len(c.ranks) if spread.config.zero else 1) for c in spread.copies)
+        if spread.config.offload not in ("optimizer", "parameters"):
+            return self._on_device_ns(shard, self.build.cluster.device_of(spread.rank).catalogue)
+        step = host.step_ns(self.build.cluster, spread.rank, memory.host)
+        # parameters that live on the host go up when they are used
+        copied = shard if spread.config.offload == "optimizer" else 0
+        return step + host.transfer_ns(self.build.cluster, spread.rank, copied)
+
+    def _on_device_ns(self, trainable_bytes: int, name: str) -> int:
+        """Return the step over so many bytes: the profile's share, by the roofline where that does not apply."""
+        build = self.build
+        whole = build.model.profile.whole.optimizer_ns
+        if (whole and not build.training.precision) or not name:
+            return round(whole * build.share(trainable_bytes))
+        precision = build.training.precision or build.profiled_precision
+        precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
+        if (trainable_bytes, name) not in self._steps:
+            found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
+            self._steps[trainable_bytes, name] = found.central_ns
+        return self._steps[trainable_bytes, name]
+
+    @cached_property
+    def _steps(self) -> dict[tuple[int, str], int]:
+        return {}
+
+    @cached_property
+    def _collectives(self) -> Collectives:
+        return Collectives(self.build.cluster)
+
+    @cached_property
+    def _overlap(self) -> Overlap:
+        name, training = self.build.cluster.device_of(0).catalogue, self.build.training
+        known = catalogue_device(name).overlap_slowdown if name else OVERLAP_SLOWDOWN
+        return Overlap(training.overlap, training.overlap_slowdown or known)

@@ -1,0 +1,173 @@
+"""What ranks of one stage send each other during F and B, operator by operator.
+
+Tensor parallel (Shoeybi et al., 2019): an all-reduce of a row operator's output, and one of the gradient of each
+undivided value that column operators read. Sequence parallel (Korthikanti et al., 2022, section 4.2.2): an all-gather
+before and a reduce-scatter after, the gathered input gathered again in the backward. As in Megatron-LM the backward's
+collectives run beside the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
+al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring beside attention, their gradients
+too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the experts and one back, both again in the
+backward. Leaves out what overlapped compute loses here, and uneven loads of experts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
+from costmodel.model.graph import OperatorGraph, Tensor
+from costmodel.model.work import Work
+from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, feeds_experts
+from costmodel.stages.strategies.efficiency import Times
+from costmodel.stages.strategies.groups import Ranks, StageGroups
+from costmodel.stages.strategies.unions import Item
+
+LOSS_SUMS = 3
+"""All-reduces of a loss over a divided vocabulary: largest logit, sum of exponentials, the target's logit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Positions of the tensors that each operator reads, and of those that it makes."""
+
+    read: tuple[tuple[int, ...], ...]
+    made: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """In-stage communication of one configuration.
+
+    Attributes
+    ----------
+    graph : OperatorGraph
+    reads : Reads
+    cluster : Cluster
+    degrees : Degrees
+    groups : StageGroups
+    sizes : sequence of int
+        Bytes of each tensor of the graph, whole, at the micro-batch size and precision.
+    width : int
+        Bytes of a value.
+    microbatch_size : int
+    overlap : bool
+    """
+
+    graph: OperatorGraph
+    reads: Reads
+    cluster: Cluster
+    degrees: Degrees
+    groups: StageGroups
+    sizes: Sequence[int]
+    width: int
+    microbatch_size: int
+    overlap: bool = True
+
+    def items(self, times: Sequence[Times]) -> tuple[list[Item], list[Item], list[Item]]:
+        """Return exposed ns in F and in I, and bytes of gathered values; what operators share has one key.
+
+        Parameters
+        ----------
+        times : sequence
+            What each operator's own part takes.
+        """
+        forward: list[Item] = []
+        backward: list[Item] = []
+        gathered: list[Item] = []
+        for position, operator in enumerate(self.graph.operators):
+            work = operator.work
+            if work is None:
+                continue
+            for key, there, back, held in self._of(position, work, self.reads.read[position], times[position]):
+                forward.append((position, key, there))
+                gathered.append((position, key, held))
+                if operator.trainable:
+                    backward.append((position, key, back))
+        return forward, backward, gathered
+
+    def _of(
+        self, position: int, work: Work, read: Sequence[int], times: Times
+    ) -> Iterator[tuple[object, int, int, int]]:
+        """Yield (key, ns in F, ns in I, bytes held gathered) of one operator."""
+        if self.degrees.tensor > 1:
+            yield from self._entering(position, work, read, times)
+            if work.split == "row" or (work.split == "expert" and not feeds_experts(self.graph, position)):
+                yield ("leaving", position), *self._leaving(self._output_bytes(position))
+            if work.kind == "loss" and work.split == "inner":
+                size = 4 * ceil(work.tokens, self.degrees.context) * self.microbatch_size
+                yield ("loss", position), LOSS_SUMS * all_reduce_ns(self.cluster, self.groups.tensor, size), 0, 0
+        if self.degrees.context > 1 and work.kind == "attention":
+            yield ("ring", position), *self._ring(work, times)
+        if self.degrees.expert > 1 and work.experts:
+            yield from self._dispatched(position, work, read)
+
+    def _output_bytes(self, position: int) -> int:
+        whole = max((self.sizes[i] for i in self.reads.made[position]), default=0)
+        return ceil(whole, self.degrees.context)
+
+    def _leaving(self, size_bytes: int) -> tuple[int, int, int]:
+        """Price the sum of a row operator's parts."""
+        group = self.groups.tensor
+        if not self.degrees.sequence:
+            return all_reduce_ns(self.cluster, group, size_bytes), 0, 0
+        back = all_gather_ns(self.cluster, group, size_bytes)
+        return reduce_scatter_ns(self.cluster, group, size_bytes), back, size_bytes
+
+    def _entering(
+        self, position: int, work: Work, read: Sequence[int], times: Times
+    ) -> Iterator[tuple[object, int, int, int]]:
+        """Price undivided values on their way into column operators and experts."""
+        if work.split not in ("column", "expert"):
+            return
+        for index in read:
+            tensor = self.graph.tensors[index]
+            source = self.graph.operators[self.graph.index[tensor.producer]].work
+            if source is None or source.split in WITHIN_TENSOR or self._among_experts(tensor):
+                continue
+            size = ceil(self.sizes[index], self.degrees.context)
+            yield ("entering", index), *self._entrance(size, source.split, tensor.gradient, times)
+
+    def _among_experts(self, tensor: Tensor) -> bool:
+        source = self.graph.operators[self.graph.index[tensor.producer]].work
+        return source is not None and source.split == "expert"
+
+    def _entrance(self, size_bytes: int, split: str, gradient: bool, times: Times) -> tuple[int, int, int]:
+        group = self.groups.tensor
+        if not self.degrees.sequence or split == "whole":
+            back = all_reduce_ns(self.cluster, group, size_bytes) if gradient else 0
+            return 0, self._exposed(back, times[2]), 0
+        there = all_gather_ns(self.cluster, group, size_bytes)
+        back = self._exposed(there, times[1])
+        if gradient:
+            back += self._exposed(reduce_scatter_ns(self.cluster, group, size_bytes), times[2])
+        return there, back, size_bytes
+
+    def _exposed(self, communication_ns: int, compute_ns: int) -> int:
+        return max(0, communication_ns - compute_ns) if self.overlap else communication_ns
+
+    def _ring(self, work: Work, times: Times) -> tuple[int, int, int]:
+        """Price the ring's exposed steps; a chunk of keys and values is there and one arrives."""
+        parts, group = self.degrees.context, self.groups.context
+        keys = ceil(work.context, parts) * ceil(work.kv_heads, self.degrees.tensor) * (work.inner + work.outer)
+        size = keys * self.width * self.microbatch_size
+        steps = parts - 1
+        there = steps * self._exposed(_around(self.cluster, group, size), times[0] // parts)
+        back = steps * self._exposed(_around(self.cluster, group, 2 * size), times[1] // parts)
+        return there, back, 2 * size
+
+    def _dispatched(self, position: int, work: Work, read: Sequence[int]) -> Iterator[tuple[object, int, int, int]]:
+        rows = ceil(work.tokens, self.degrees.context) * max(1, work.active) * self.microbatch_size
+        rows = ceil(rows, self.degrees.tensor) if self.degrees.sequence else rows
+        outside = [i for i in read if not self._among_experts(self.graph.tensors[i])]
+        if outside:
+            size = rows * work.inner * self.width
+            time = all_to_all_ns(self.cluster, self.groups.expert, size)
+            yield ("dispatch", max(outside, key=self.sizes.__getitem__)), time, time, size
+        if not feeds_experts(self.graph, position):
+            size = rows * work.outer * self.width
+            time = all_to_all_ns(self.cluster, self.groups.expert, size)
+            yield ("combine", position), time, time, size
+
+
+def _around(cluster: Cluster, group: Ranks, size_bytes: int) -> int:
+    """Return the time of one step around a ring: its slowest hop."""
+    return max(cluster.p2p_ns(a, b, size_bytes) for a, b in zip(group, (*group[1:], group[0]), strict=True))

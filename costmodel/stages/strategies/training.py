@@ -1,0 +1,80 @@
+"""What holds for a whole training job: precision, optimizer, and how its trainer overlaps communication.
+
+Bytes a parameter follow Rajbhandari et al. (ZeRO, 2020, section 3.1): mixed precision with Adam holds 2 + 2 bytes of
+weights and gradients and 12 of states, the fp32 master weights among them. Leaves out loss scaling and the fp8
+copies of weights that some trainers cache (at most 1 byte a parameter, in the upper bound).
+"""
+
+from dataclasses import dataclass
+
+from costmodel.errors import UsageError
+from costmodel.stages.measured import OPTIMIZER_STATES
+
+PRECISIONS = ("", "fp32", "fp16", "bf16", "fp8")
+WIDTHS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+"""Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Choices of a whole job.
+
+    Attributes
+    ----------
+    precision : str
+        One of `PRECISIONS`: ``""`` computes and keeps states as profiled; the 16-bit ones and fp8 are mixed, with
+        master weights in fp32.
+    optimizer : str
+        A key of `costmodel.stages.measured.OPTIMIZER_STATES`.
+    sequence_parallel : bool
+        Tensor-parallel stages divide norms, dropout and residuals along the sequence (Korthikanti et al., 2022).
+    flash : bool
+        Attention keeps no scores; False: softmax's output, the dropout mask and dropout's output are kept.
+    overlap : bool
+        Gradients are summed while the backward of the last micro-batch runs, and parameters gathered ahead of use.
+    overlap_slowdown : float
+        Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
+
+    Raises
+    ------
+    UsageError
+        On an unknown precision or optimizer, or a factor below 1.
+    """
+
+    precision: str = ""
+    optimizer: str = "none"
+    sequence_parallel: bool = False
+    flash: bool = True
+    overlap: bool = True
+    overlap_slowdown: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UsageError(
+                f"precision {self.precision!r}; allowed are {', '.join(PRECISIONS[1:])}, or none to compute as profiled"
+            )
+        if self.optimizer not in OPTIMIZER_STATES:
+            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
+        if self.overlap_slowdown and self.overlap_slowdown < 1:
+            raise UsageError(
+                f"overlap_slowdown is {self.overlap_slowdown:g}; give a factor of at least 1, or 0 for the catalogue's"
+            )
+
+    @property
+    def mixed(self) -> bool:
+        """Whether weights are kept in fp32 beside those that compute."""
+        return self.precision in ("fp16", "bf16", "fp8")
+
+    def width(self, profiled: int) -> int:
+        """Bytes of a weight, gradient or activation value that takes `profiled` bytes in the profile."""
+        return WIDTHS[self.precision] if self.precision else profiled
+
+    def state_width(self, profiled: int) -> int:
+        """Bytes a parameter of the optimizer's states: fp32, or the profile's precision where none is asked for."""
+        return OPTIMIZER_STATES[self.optimizer] * (4 if self.precision else profiled)
+
+    @property
+    def master_width(self) -> int:
+        """Bytes a parameter of the master weights, which only an optimizer needs."""
+        return 4 if self.mixed and self.optimizer != "none" else 0

@@ -1,0 +1,113 @@
+"""What every operator costs under one configuration, so that a stage is a few differences of prefix sums.
+
+Made once a configuration (degrees, recompute, groups that lie alike) and micro-batch size. Leaves out what copies
+of a stage cost together (`costmodel.stages.strategies.gradients`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from costmodel.stages.strategies.blocks import BlockMost
+from costmodel.stages.strategies.kept import Kept
+from costmodel.stages.strategies.states import Weights
+from costmodel.stages.strategies.unions import UnionSums
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """Times of operators with exposed communication; what several operators gather together counts once.
+
+    ``gathered`` is what each holds gathered while it runs, bytes.
+    """
+
+    forward: UnionSums
+    backward_input: UnionSums
+    backward_weight: UnionSums
+    gathered: tuple[int, ...]
+
+    @cached_property
+    def any_gathered(self) -> bool:
+        """Whether any operator gathers."""
+        return any(self.gathered)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Costs of operators under one configuration.
+
+    Attributes
+    ----------
+    times : OperatorTimes
+    recomputed : UnionSums
+        The forwards that run again.
+    kept : Kept
+    weights : Weights
+    blocks : tuple of range
+        Positions of blocks.
+    recompute_spans : tuple of range
+        Positions of what recompute makes again together.
+    """
+
+    times: OperatorTimes
+    recomputed: UnionSums
+    kept: Kept
+    weights: Weights
+    blocks: tuple[range, ...]
+    recompute_spans: tuple[range, ...]
+
+    def gathered_bytes(self, operators: Sequence[int]) -> int:
+        """Return the most bytes that one of the operators holds gathered."""
+        if not self.times.any_gathered:
+            return 0
+        if operators not in self._gathered:
+            self._gathered[operators] = max(map(self.times.gathered.__getitem__, operators))
+        return self._gathered[operators]
+
+    def recompute_peak(self, operators: Sequence[int]) -> int:
+        """Return the most bytes that recompute makes again at once, beyond what is kept anyhow."""
+        return self._recompute.over(operators)
+
+    def largest_weights(self, operators: Sequence[int]) -> int:
+        """Return the most bytes of weights that one block, or one operator beside the blocks, has."""
+        return max(self._dense_block.over(operators), self._expert_block.over(operators), self._alone(operators))
+
+    def largest_kept(self, operators: Sequence[int]) -> int:
+        """Return the most bytes that one block, or one operator beside the blocks, keeps."""
+        alone = max((sum(self.kept.kept.rows[i].values()) for i in operators if i in self._beside), default=0)
+        return max(self._kept_block.over(operators), alone)
+
+    @cached_property
+    def _gathered(self) -> dict[Sequence[int], int]:
+        return {}
+
+    @cached_property
+    def _recompute(self) -> BlockMost:
+        return BlockMost(self.recompute_spans, self._made_again)
+
+    @cached_property
+    def _dense_block(self) -> BlockMost:
+        return BlockMost(self.blocks, self.weights.dense.over)
+
+    @cached_property
+    def _expert_block(self) -> BlockMost:
+        return BlockMost(self.blocks, self.weights.experts.over)
+
+    @cached_property
+    def _kept_block(self) -> BlockMost:
+        return BlockMost(self.blocks, self.kept.kept.over)
+
+    @cached_property
+    def _beside(self) -> frozenset[int]:
+        """Operators in no block."""
+        return frozenset(range(len(self.kept.kept.rows))).difference(i for span in self.blocks for i in span)
+
+    def _alone(self, operators: Sequence[int]) -> int:
+        rows = self.weights.dense.rows
+        return max((sum(rows[i].values()) for i in self._beside if i in operators), default=0)
+
+    def _made_again(self, part: Sequence[int]) -> int:
+        """Return what a block's recompute makes, less the inputs among it that are kept."""
+        dropped, kept = self.kept.dropped, self.kept.kept
+        inputs = {key: min(size, dropped.size_of.get(key, 0)) for i in part for key, size in kept.rows[i].items()}
+        return max(0, dropped.over(part) - sum(size for key, size in inputs.items() if dropped.holds(part, key)))
