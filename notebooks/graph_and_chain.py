@@ -21,7 +21,7 @@ import json
 from pathlib import Path
 
 from planner.plan import read_plan
-from planner.replay import depth, plan_schedule, replay
+from planner.plan.replay import depth, plan_schedule, replay
 from simulator.bubbles import bubble_causes
 from simulator.charts import bubbles, gantt, gantt_height, memory, new_figure, stage_graph_height, stage_graph_picture
 

@@ -1,6 +1,6 @@
 """What stages cost that spread over several devices each, as trainers run them (`costmodel.stages.strategies`).
 
-Ranks of the costs are blocks of devices (`planner.blocks`): place p of the pipeline has the blocks p x data to
+Ranks of the costs are blocks of devices (`planner.plan.lockstep`): place p of the pipeline has the blocks p x data to
 (p + 1) x data - 1, one a replica. On devices of several types a stage takes what its slowest type takes. A message goes
 from each rank of a block to the same rank of the other's, all at once: the slowest pair counts. Parameters tied between
 places are summed after the replicas', as Megatron-LM does with embeddings. Leaves out orders.

@@ -12,12 +12,12 @@ from dataclasses import replace
 from costmodel.errors import NoPlanFits
 from costmodel.stages.costs import Costs
 from planner.assemble import MEMORY_MARGIN, provenance, with_targets
-from planner.blocks import spread
 from planner.choices import Shape
 from planner.fixed import FixedSearch, Tried, replica
 from planner.grouped import GroupPricing
 from planner.job_request import Job
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
+from planner.plan.lockstep import spread
 from planner.problem import Problem, Report
 from planner.targets import refusal
 from simulator.actions import Action

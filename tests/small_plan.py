@@ -10,7 +10,7 @@ from dataclasses import replace
 from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, Tensor
 from costmodel.stages.costs import StageCost
-from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
+from planner.plan import Assumptions, Batch, Plan, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training
 
 GRAPH = OperatorGraph(
     "diamond",
@@ -66,6 +66,11 @@ PLAN = Plan(
     prediction=Prediction(124, 124, 1 - 240 / 496, (25, 25, 25, 21), (25, 25, 25, 21)),
     search=SearchResult("bounded", 124, 100, "by hand", {"chain": 150}, 124),
     runs_on=("executor",),
+    training=Training("float32", "", "none"),
+    assumptions=Assumptions(
+        "given", "executor", "none", "fp32", (("parameters", 4.0), ("gradients", 4.0)), "", ("by hand",)
+    ),
+    rungs=(Rung("graph-pipeline", 124, 4e9 / 124, 25, ("executor",), "chosen", 4),),
     provenance={"penstock": "0.1.0", "profile": "none", "seed": 0, "options": {}},
 )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.replay import replay
+from planner.plan.replay import replay
 from simulator.actions import Kind, parse_action
 from simulator.attribution import Drift, Parts, attribute, measured_parts, predicted_parts
 from simulator.timeline import Span, Timeline

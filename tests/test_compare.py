@@ -10,8 +10,8 @@ import pytest
 from costmodel.errors import DoesNotMatch
 from costmodel.machines.links import LinkClass, Links, SizeRange
 from planner.commands import main
-from planner.measured import host_calls, read_measured
 from planner.plan import write_plan
+from planner.report.measured import host_calls, read_measured
 from simulator.actions import RECEIVES, SENDS
 from simulator.timeline import Timeline, write_timeline
 from tests.measured_by_hand import measured_by_hand

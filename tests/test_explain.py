@@ -9,10 +9,10 @@ from costmodel.machines.cluster import Host
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from planner.commands import main
-from planner.explanation import Explanation
 from planner.plan import Batch, write_plan
-from planner.rung import rung
-from planner.what_if import what_ifs
+from planner.plan.rung import rung
+from planner.report.explanation import Explanation
+from planner.report.what_if import what_ifs
 from tests.small_plan import COST, PLAN, with_edge, with_stage
 
 

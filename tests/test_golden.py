@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from costmodel.machines.links import read_links, write_links
 from costmodel.model.profile import read_profile, write_profile
 from costmodel.stages.costs import EdgeCost, read_costs
 from planner.checker import check_plan
-from planner.plan import read_plan, write_plan
+from planner.plan import Assumptions, Training, read_plan, write_plan
 from simulator.timeline import read_timeline, write_timeline
 from tests.schema_corpus import GOLDEN
 from tests.small_plan import PLAN
@@ -65,6 +66,12 @@ def test_compressed_files_hold_the_same_and_are_the_same_each_time(
 def test_the_golden_plan_is_the_one_made_by_hand_and_legal() -> None:
     assert read_plan(GOLDEN / "plan.json") == PLAN
     assert check_plan(read_plan(GOLDEN / "plan.json")) == ()
+
+
+def test_a_plan_of_version_1_is_read_with_nothing_said_of_training_and_assumptions() -> None:
+    plan = read_plan(GOLDEN.parent / "golden_plan_version_1.json")
+    assert (plan.training, plan.assumptions, plan.rungs) == (Training(), Assumptions(), ())
+    assert replace(PLAN, training=Training(), assumptions=Assumptions(), rungs=()) == plan
 
 
 def test_costs_have_the_defaults_of_the_contract() -> None:

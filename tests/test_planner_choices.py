@@ -4,8 +4,8 @@ import pytest
 
 from costmodel.errors import UsageError
 from planner.balanced import balanced
-from planner.blocks import blocks_of, in_blocks, spread
 from planner.choices import Choices, Shape, shape_of
+from planner.plan.lockstep import blocks_of, in_blocks, spread
 
 
 @pytest.mark.parametrize(

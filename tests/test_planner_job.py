@@ -17,10 +17,10 @@ from planner.commands import main
 from planner.job import plan_job
 from planner.pins import read_pins
 from planner.plan import Plan, read_plan, write_plan
+from planner.plan.replay import replay
 from planner.planners import plan as plan_any
 from planner.problem import Problem
-from planner.rates import mfu, tokens_per_s
-from planner.replay import replay
+from planner.report.rates import mfu, tokens_per_s
 from tests.described_models import described
 from tests.random_profiles import branches, chain, u_net
 from tests.schema_corpus import validator

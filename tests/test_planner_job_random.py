@@ -7,8 +7,8 @@ from costmodel.errors import PenstockError
 from planner.checker import check_plan
 from planner.choices import Choices
 from planner.job import plan_job
+from planner.plan.replay import replay
 from planner.problem import Problem
-from planner.replay import replay
 from tests.described_models import described
 
 CHOICES = st.builds(

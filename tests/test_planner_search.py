@@ -14,9 +14,9 @@ from costmodel.model.whole import Whole
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
+from planner.plan.replay import depth, replay
 from planner.planners import PLANNERS, plan
 from planner.problem import Problem
-from planner.replay import depth, replay
 from planner.search import ours
 from planner.search.cut import child
 from planner.search.ours import Search

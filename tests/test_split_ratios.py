@@ -28,11 +28,11 @@ from planner.choices import Choices
 from planner.job import plan_job
 from planner.pins import read_pins
 from planner.plan import Plan
+from planner.plan.replay import replay
 from planner.planners import plan as plan_any
 from planner.problem import Problem
-from planner.replay import replay
+from planner.report.what_if import what_ifs
 from planner.split_form import in_split_form, ordered
-from planner.what_if import what_ifs
 from tests.random_profiles import chain
 from tests.schema_corpus import GOLDEN, broken, validator
 

@@ -92,7 +92,7 @@ def search_problems(plan: Plan) -> Iterator[Problem]:
     if search.objective != step_time:
         yield Problem("search", "search.objective", f"{search.objective}; the predicted step time is {step_time} ns")
     best = search.best_step_time_ns
-    if not max(1, search.lower_bound_ns) <= best <= search.objective <= best * (1 + SIMPLER_WITHIN):
+    if not max(1, search.lower_bound_ns or 0) <= best <= search.objective <= best * (1 + SIMPLER_WITHIN):
         yield Problem(
             "search",
             "search.best_step_time_ns",

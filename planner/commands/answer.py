@@ -73,9 +73,9 @@ def _print_plain(table: Table) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def milliseconds(time_ns: int) -> str:
-    """Write a time for people."""
-    return f"{time_ns / 1e6:.3f} ms"
+def milliseconds(time_ns: int | None) -> str:
+    """Write a time for people; a dash where there is none."""
+    return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
 
 
 def mebibytes(size_bytes: int) -> str:
@@ -83,6 +83,6 @@ def mebibytes(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
 
 
-def percent(ratio: float) -> str:
-    """Write a ratio for people."""
-    return f"{100 * ratio:.2f} %"
+def percent(ratio: float | None) -> str:
+    """Write a ratio for people; a dash where there is none."""
+    return "-" if ratio is None else f"{100 * ratio:.2f} %"

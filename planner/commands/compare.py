@@ -22,8 +22,8 @@ from planner.commands.answer import Answer, Table, mebibytes, milliseconds, perc
 from planner.plan import Plan, read_plan
 
 if TYPE_CHECKING:
-    from planner.measured import Measurement
-    from planner.pictures import Picture
+    from planner.report.measured import Measurement
+    from planner.report.pictures import Picture
     from simulator.attribution import Attribution
     from simulator.timeline import Timeline
 
@@ -51,13 +51,13 @@ class _Run:
 
     @cached_property
     def predicted(self) -> "Timeline":
-        from planner.replay import replay
+        from planner.plan.replay import replay
 
         return replay(self.plan)
 
     @cached_property
     def measurement(self) -> "Measurement | None":
-        from planner.measured import Measurement, read_measured
+        from planner.report.measured import Measurement, read_measured
 
         if not self.measured:
             return None
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _row(run: _Run) -> dict[str, object]:
-    from planner.replay import depth
+    from planner.plan.replay import depth
 
     plan = run.plan
     prediction, search = plan.prediction, plan.search
@@ -105,7 +105,7 @@ def _row(run: _Run) -> dict[str, object]:
 
 
 def _table(runs: Sequence[_Run]) -> Table:
-    from planner.replay import depth
+    from planner.plan.replay import depth
 
     columns = ("plan", "schedule", "stages", "depth", "step", "bubble", "peak memory", "lower bound", "gap")
     rows = []
@@ -189,20 +189,20 @@ def _write(paths: dict[str, str], runs: Sequence[_Run], tables: Sequence[Table])
     if "trace" in paths:
         _trace(paths["trace"], runs)
     if "chart" in paths or "html" in paths:
-        from planner.pictures import compare_figure
+        from planner.report.pictures import compare_figure
         from simulator.charts import save_figure
 
         figure = compare_figure(_pictures(runs))
         if "chart" in paths:
             save_figure(figure, paths["chart"])
         if "html" in paths:
-            from planner.page import write_page
+            from planner.report.page import write_page
 
             write_page(paths["html"], "Plans side by side", tables, figure)
 
 
 def _pictures(runs: Sequence[_Run]) -> "list[Picture]":
-    from planner.pictures import Picture
+    from planner.report.pictures import Picture
 
     rows = []
     for name, run in _named(runs):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from planner.commands.answer import Answer, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
-    from planner.explanation import Explanation
-    from planner.what_if import WhatIf
+    from planner.report.explanation import Explanation
+    from planner.report.what_if import WhatIf
 
 NUM_CAUSES, NUM_RIVALS, NUM_STAGES, NUM_CUTS = 5, 3, 64, 12
 """How much people are shown; the JSON has all."""
@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Explain the plan."""
-    from planner.explanation import Explanation
     from planner.plan import read_plan
-    from planner.rung import rung
-    from planner.what_if import what_ifs
+    from planner.plan.rung import rung
+    from planner.report.explanation import Explanation
+    from planner.report.what_if import what_ifs
 
     plan = read_plan(args.plan)
     found, changes = Explanation(plan), what_ifs(plan)
@@ -98,7 +98,7 @@ def _idle(found: "Explanation") -> Iterator[str]:
 
 def _stages(found: "Explanation") -> Iterator[str]:
     from costmodel.stages.config import StageConfig
-    from planner.explanation import mean
+    from planner.report.explanation import mean
 
     usual = StageConfig().to_json()
     rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "operators")]
@@ -131,7 +131,7 @@ def _short(name: str) -> str:
 
 
 def _memory(found: "Explanation") -> Iterator[str]:
-    from planner.explanation import most
+    from planner.report.explanation import most
 
     rows: list[tuple[str, ...]] = [("MiB", *USUAL, "other", "activations", "peak", "at most")]
     for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> Answer:
     from planner.checker import check_plan
     from planner.plan import write_plan
     from planner.planners import plan
-    from planner.rates import mfu, tokens_per_s
+    from planner.report.rates import mfu, tokens_per_s
 
     problem = _problem(args)
     start = time.perf_counter()
@@ -123,7 +123,7 @@ def _problem(args: argparse.Namespace) -> "Problem":
 
 def _body(plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> dict[str, object]:
     from planner.plan import plan_to_json
-    from planner.rung import rung
+    from planner.plan.rung import rung
 
     prediction, search = plan.prediction, plan.search
     return {
@@ -152,8 +152,8 @@ def _body(plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> di
 
 
 def _text(path: str, plan: "Plan", elapsed: float, rates: Mapping[str, float | None]) -> list[str]:
-    from planner.replay import depth
-    from planner.rung import rung
+    from planner.plan.replay import depth
+    from planner.plan.rung import rung
 
     prediction, search, batch = plan.prediction, plan.search, plan.batch
     rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]

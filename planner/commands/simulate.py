@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _simulate_plan(args: argparse.Namespace) -> Answer:
-    from planner.blocks import spread
     from planner.plan import read_plan
-    from planner.replay import plan_schedule, replay
+    from planner.plan.lockstep import spread
+    from planner.plan.replay import plan_schedule, replay
 
     given = [name for name in ("schedule", "microbatches", "costs", *UNIFORM) if getattr(args, name) is not None]
     if given:

@@ -1,6 +1,7 @@
 """A plan file back in the simulator: its schedule, and its timeline under another mode of transfer.
 
-What the simulator calls a rank is a block of the plan (`planner.blocks`), one lead for all that work in lockstep.
+What the simulator calls a rank is a block of the plan (`planner.plan.lockstep`), one lead for all that work in
+lockstep.
 """
 
 from costmodel.errors import InvalidInput

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from costmodel.errors import DoesNotMatch
 from planner.plan import Plan
-from planner.replay import plan_schedule
+from planner.plan.replay import plan_schedule
 from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action
 from simulator.attribution import Attribution, attribute
 from simulator.timeline import Timeline, read_timeline

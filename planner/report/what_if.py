@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from costmodel.errors import PenstockError
 from costmodel.stages.costs import Amount, Costs, StageCost
 from planner.plan import Plan
-from planner.replay import plan_schedule
+from planner.plan.replay import plan_schedule
 from simulator.actions import Kind
 from simulator.schedule import Schedule
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from planner.plan import Plan
-from planner.replay import depth
+from planner.plan.replay import depth
 from simulator.charts import (
     ComparedRow,
     comparison,
@@ -75,6 +75,6 @@ def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
 
 
 def _row(picture: Picture) -> ComparedRow:
-    step_ns, bound_ns = picture.predicted.step_time_ns, picture.plan.search.lower_bound_ns
+    step_ns, bound_ns = picture.predicted.step_time_ns, picture.plan.search.lower_bound_ns or 0
     measured_ns = picture.measured.step_time_ns if picture.measured else 0
     return ComparedRow(picture.name, step_ns, picture.predicted.bubble_ratio, bound_ns, measured_ns)

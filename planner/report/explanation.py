@@ -2,7 +2,7 @@
 
 Everything is read off one simulation of the plan's own orders, so that the parts of the critical path add up to the
 step time and idle time to bubble ratio x ranks x step time. What one stage holds is said of one of its ranks. Leaves
-out what other plans would do (`planner.what_if` for single changes, the plan's `search` for rivals).
+out what other plans would do (`planner.report.what_if` for single changes, the plan's `search` for rivals).
 """
 
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ from statistics import fmean
 
 from costmodel.stages.costs import Amount, stage_to_json
 from planner.plan import Plan, PlanEdge
-from planner.replay import plan_schedule, replay
+from planner.plan.replay import plan_schedule, replay
 from simulator.actions import Action, Kind
 from simulator.bubbles import bubble_causes
 from simulator.critical_path import critical_path

@@ -1,94 +1,39 @@
-"""The plan: what runs where, in which order, what it is predicted to take, and how good that is.
+"""The plan as one JSON file (``penstock-plan``), strictly read and atomically written.
 
-One JSON file (``penstock-plan``). Actions stay text here, so that the independent checker reads plans
-without the simulator. Leaves out how plans are found (`planner.search`) and run (`executor`).
+Version 2 adds what training the plan was made for, what it assumes, the ladder of strategies and the schedule's own
+options; version 1 is read with their defaults. Leaves out how plans are found (`planner.search`) and run (`executor`).
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
-from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from costmodel.machines.cluster import Cluster, cluster_from_node
 from costmodel.stages.config import StageConfig
-from costmodel.stages.costs import Costs, EdgeCost, stage_from_node, stage_to_json
-from planner.blocks import Block, blocks_of
-from planner.plan_parts import STATUSES, Batch, PlanEdge, PlanStage, Prediction, SearchResult
+from costmodel.stages.costs import stage_from_node, stage_to_json
+from planner.plan.parts import (
+    LINKS,
+    STATUSES,
+    Assumptions,
+    Batch,
+    PlanEdge,
+    PlanStage,
+    Prediction,
+    Rung,
+    SearchResult,
+    Training,
+)
+from planner.plan.whole import Plan
 
-PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 1
-__all__ = [
-    "Batch", "Plan", "PlanEdge", "PlanStage", "Prediction", "SearchResult", "plan_to_json", "read_plan", "write_plan"
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A plan file's content; `orders` holds each rank's actions as text, lowered.
-
-    The ranks of a block (`planner.blocks`) have one order: what is simulated is one rank a block, its lead.
-    """
-
-    model_name: str
-    fingerprint: str
-    num_operators: int
-    cluster: Cluster
-    batch: Batch
-    schedule: str
-    stages: tuple[PlanStage, ...]
-    edges: tuple[PlanEdge, ...]
-    orders: tuple[tuple[str, ...], ...]
-    prediction: Prediction
-    search: SearchResult
-    runs_on: tuple[str, ...]
-    provenance: Mapping[str, object] = field(default_factory=dict)
-    extra: Mapping[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        costs = self._costs([stage.ranks for stage in self.stages])  # checks stages, edges and ranks
-        if costs.num_ranks > self.cluster.num_devices or len(self.orders) != costs.num_ranks:
-            raise InvalidInput(
-                f"the stages use {costs.num_ranks} ranks, the plan orders {len(self.orders)} and the cluster has "
-                f"{self.cluster.num_devices} devices"
-            )
-        self.costs()  # checks the blocks
-
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        """Ranks that work in lockstep; without tensor and context parallelism each rank is one by itself."""
-        return blocks_of([stage.blocks for stage in self.stages])
-
-    @property
-    def lead_orders(self) -> tuple[tuple[str, ...], ...]:
-        """The order of each block: that of its lead."""
-        return tuple(self.orders[block[0]] for block in self.blocks)
-
-    @property
-    def speeds(self) -> tuple[float, ...]:
-        """The speed of each block: that of its slowest rank."""
-        known = dict(self.cluster.speeds)
-        return tuple(min(known.get(rank, 1.0) for rank in block) for block in self.blocks)
-
-    def costs(self) -> Costs:
-        """Return what the stages and edges cost, as the simulator takes it: its ranks are the plan's blocks."""
-        number = {block: i for i, block in enumerate(self.blocks)}
-        return self._costs([tuple(number[block] for block in stage.blocks) for stage in self.stages])
-
-    def _costs(self, ranks: Iterable[tuple[int, ...]]) -> Costs:
-        return Costs(
-            tuple(stage.cost for stage in self.stages),
-            tuple(EdgeCost(e.source, e.target, e.p2p_ns, e.size_bytes, e.gradient) for e in self.edges),
-            tuple(ranks),
-            tuple(stage.microbatch_multiple for stage in self.stages),
-        )
+PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 2
 
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan file; see `costmodel.files` for what is refused."""
     root = read_json(path)
-    top = document(root, PLAN_FORMAT, PLAN_VERSION, _TOP, ("provenance", "extra"))
+    top = document(root, PLAN_FORMAT, PLAN_VERSION, _TOP, _LATER)
     model = top["model"].members(("name", "fingerprint", "operators"))
     cluster = cluster_from_node(top["cluster"])
     return root.build(
@@ -105,13 +50,22 @@ def read_plan(path: str | Path) -> Plan:
             prediction=_prediction(top["prediction"]),
             search=_search(top["search"]),
             runs_on=top["runs_on"].texts(),
-            provenance={k: v.value for k, v in top["provenance"].entries().items()} if "provenance" in top else {},
-            extra={k: v.value for k, v in top["extra"].entries().items()} if "extra" in top else {},
+            training=_training(top["training"]) if "training" in top else Training(),
+            assumptions=_assumptions(top["assumptions"]) if "assumptions" in top else Assumptions(),
+            rungs=tuple(map(_rung, top["rungs"].items())) if "rungs" in top else (),
+            schedule_options=_free(top, "schedule_options"),
+            provenance=_free(top, "provenance"),
+            extra=_free(top, "extra"),
         )
     )
 
 
 _TOP = ("model", "cluster", "batch", "schedule", "stages", "edges", "ranks", "prediction", "search", "runs_on")
+_LATER = ("training", "assumptions", "rungs", "schedule_options", "provenance", "extra")
+
+
+def _free(top: Mapping[str, Node], name: str) -> dict[str, object]:
+    return {key: node.value for key, node in top[name].entries().items()} if name in top else {}
 
 
 def write_plan(path: str | Path, plan: Plan) -> None:
@@ -165,6 +119,10 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             "limited_by": search.limited_by,
         },
         "runs_on": list(plan.runs_on),
+        "training": asdict(plan.training),
+        "assumptions": plan.assumptions.to_json(),
+        "rungs": [rung.to_json() for rung in plan.rungs],
+        "schedule_options": dict(plan.schedule_options),
         "provenance": dict(plan.provenance),
         "extra": dict(plan.extra),
     }
@@ -247,13 +205,51 @@ def _search(node: Node) -> SearchResult:
         lambda: SearchResult(
             fields["status"].text(STATUSES),
             fields["objective"].integer(),
-            fields["lower_bound_ns"].integer(),
+            None if fields["lower_bound_ns"].value is None else fields["lower_bound_ns"].integer(),
             fields["scope"].text(),
             {name: value.integer() for name, value in fields["baselines"].entries().items()},
             fields["best_step_time_ns"].integer() if "best_step_time_ns" in fields else fields["objective"].integer(),
             fields["limited_by"].text() if "limited_by" in fields else "",
         )
     )
-    if not math.isclose(fields["gap"].number(), search.gap, rel_tol=1e-9, abs_tol=1e-12):
+    if search.gap is None:
+        if fields["gap"].value is not None:
+            fields["gap"].fail("without a lower bound there is no gap: null")
+    elif not math.isclose(fields["gap"].number(), search.gap, rel_tol=1e-9, abs_tol=1e-12):
         fields["gap"].fail(f"objective / lower bound - 1 is {search.gap!r}")
     return search
+
+
+def _training(node: Node) -> Training:
+    fields = node.members(("dtype", "autocast", "optimizer"))
+    return Training(fields["dtype"].text(), fields["autocast"].text(), fields["optimizer"].text())
+
+
+def _assumptions(node: Node) -> Assumptions:
+    fields = node.members(
+        ("links", "trainer", "optimizer", "precision", "bytes_per_parameter", "calibration", "estimated")
+    )
+    return Assumptions(
+        fields["links"].text(("", *LINKS)),
+        fields["trainer"].text(),
+        fields["optimizer"].text(),
+        fields["precision"].text(),
+        tuple((name, value.number()) for name, value in fields["bytes_per_parameter"].entries().items()),
+        fields["calibration"].text(),
+        fields["estimated"].texts(),
+    )
+
+
+def _rung(node: Node) -> Rung:
+    fields = node.members(
+        ("strategy", "step_time_ns", "samples_per_s", "peak_memory_bytes", "runs_on", "why"), ("devices_used",)
+    )
+    return Rung(
+        fields["strategy"].text(),
+        fields["step_time_ns"].integer(),
+        fields["samples_per_s"].number(),
+        fields["peak_memory_bytes"].integer(),
+        fields["runs_on"].texts(),
+        fields["why"].text(),
+        fields["devices_used"].integer(1) if "devices_used" in fields else 1,
+    )

@@ -1,0 +1,209 @@
+"""What a plan is made of: batch, stages, edges, prediction, what the search found, what was assumed.
+
+Leaves out the whole (`planner.plan.whole`) and its file (`planner.plan.file`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from costmodel.errors import InvalidInput
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import StageCost
+from planner.plan.lockstep import Block, in_blocks
+
+STATUSES = ("optimal", "bounded", "heuristic", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of a step, of a micro-batch, and how many micro-batches that makes."""
+
+    global_size: int
+    microbatch_size: int
+    num_microbatches: int
+
+    def __post_init__(self) -> None:
+        if self.microbatch_size * self.num_microbatches != self.global_size:
+            raise InvalidInput(
+                f"{self.num_microbatches} micro-batches of {self.microbatch_size} samples do not make the "
+                f"{self.global_size} of the batch"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """A stage: its operators, the ranks that replicate it, its configuration and cost."""
+
+    operators: tuple[str, ...]
+    ranks: tuple[int, ...]
+    cost: StageCost
+    config: StageConfig = field(default_factory=StageConfig)
+    microbatch_multiple: int = 1
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its ranks by replica: those that divide tensors or the sequence among them."""
+        return in_blocks(self.ranks, self.config.tensor * self.config.context)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEdge:
+    """The tensors that stage `source` sends to stage `target` for each micro-batch.
+
+    A tensor that `source` itself received is relayed; `size_bytes` is what one action of `source` sends.
+    """
+
+    source: int
+    target: int
+    tensors: tuple[str, ...]
+    size_bytes: int
+    p2p_ns: int = 0
+    gradient: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the simulator says of the plan; one memory figure a rank."""
+
+    step_time_ns: int
+    span_ns: int
+    bubble_ratio: float
+    peak_memory_bytes: tuple[int, ...]
+    peak_memory_upper_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """How the plan was found and how far from the best it may be.
+
+    Attributes
+    ----------
+    status : str
+        ``optimal`` (objective equals the bound), ``bounded``, ``heuristic`` (no bound) or ``baseline``.
+    objective : int
+        The simulated step time in ns.
+    lower_bound_ns : int or None
+        No plan within `scope` takes less; None where no bound stands.
+    scope : str
+        The decisions that the bound ranges over, schedule family included.
+    baselines : mapping of str to int
+        Simulated step time of each rival plan.
+    best_step_time_ns : int
+        The best step time seen; above it by at most 1 % a simpler plan is preferred.
+    limited_by : str
+        What ended the search.
+    """
+
+    status: str
+    objective: int
+    lower_bound_ns: int | None
+    scope: str
+    baselines: Mapping[str, int] = field(default_factory=dict)
+    best_step_time_ns: int = 0
+    limited_by: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise InvalidInput(f"search.status is {self.status!r}; allowed are {', '.join(STATUSES)}")
+        if self.lower_bound_ns is not None and self.lower_bound_ns > self.objective:
+            raise InvalidInput(f"the lower bound {self.lower_bound_ns} ns is above the objective {self.objective} ns")
+
+    @property
+    def gap(self) -> float | None:
+        """Objective / lower bound - 1; None without a bound."""
+        if self.lower_bound_ns is None:
+            return None
+        return self.objective / self.lower_bound_ns - 1 if self.lower_bound_ns else float(self.objective > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the step was planned for and a run must agree with; empty where the plan does not say (version 1).
+
+    Attributes
+    ----------
+    dtype : str
+        Of parameters and inputs, as torch names it: ``float32``.
+    autocast : str
+        The dtype that autocast computes in; empty without.
+    optimizer : str
+        A key of `costmodel.stages.measured.OPTIMIZER_STATES`; with ``none`` the plan has no OPT.
+    """
+
+    dtype: str = ""
+    autocast: str = ""
+    optimizer: str = ""
+
+
+LINKS = ("measured", "given", "typical", "free")
+"""Where the prices of messages came from: the profile, a cluster file, the catalogue's typical host, or nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What a prediction rests on; plans whose assumptions differ are not compared without a word.
+
+    Attributes
+    ----------
+    links : str
+        One of `LINKS`.
+    trainer : str
+        Whose convention stages are priced by: ``executor``, or another trainer's name.
+    optimizer, precision : str
+    bytes_per_parameter : tuple of (str, float)
+        What each trainable parameter takes before anything is sharded, by memory term.
+    calibration : str
+        Digest of the calibration applied; empty without.
+    estimated : tuple of str
+        Why times are estimates; empty where all were measured.
+    """
+
+    links: str = ""
+    trainer: str = ""
+    optimizer: str = ""
+    precision: str = ""
+    bytes_per_parameter: tuple[tuple[str, float], ...] = ()
+    calibration: str = ""
+    estimated: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "links": self.links,
+            "trainer": self.trainer,
+            "optimizer": self.optimizer,
+            "precision": self.precision,
+            "bytes_per_parameter": dict(self.bytes_per_parameter),
+            "calibration": self.calibration,
+            "estimated": list(self.estimated),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """The best plan of one strategy of the ladder.
+
+    Attributes
+    ----------
+    strategy : str
+    step_time_ns : int
+    samples_per_s : float
+    peak_memory_bytes : int
+        Of the rank that holds most.
+    runs_on : tuple of str
+    why : str
+        Why it was chosen, or why it lost.
+    devices_used : int
+    """
+
+    strategy: str
+    step_time_ns: int
+    samples_per_s: float
+    peak_memory_bytes: int
+    runs_on: tuple[str, ...]
+    why: str
+    devices_used: int = 1
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {**asdict(self), "runs_on": list(self.runs_on)}
