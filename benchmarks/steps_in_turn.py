@@ -12,8 +12,8 @@ from pathlib import Path
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Host
 from costmodel.model.whole import SplitRatios
+from planner.candidate.order import ordered
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
-from planner.split_form import ordered
 from simulator.actions import Kind, parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower

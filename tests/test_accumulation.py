@@ -23,10 +23,10 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.measured import CostModel
 from costmodel.stages.strategies.model import StrategyModel
 from costmodel.stages.strategies.training import Training
-from planner.prepare import prepare
-from planner.problem import Problem
+from planner.ask.problem import Problem
+from planner.candidate.evaluate import Evaluator
+from planner.graph.atoms import prepare
 from planner.search.cut.build import cut_data
-from planner.search.evaluate import Evaluator
 
 NORMS = tuple(f"norm{i}" for i in range(6))
 CLUSTER = Cluster((DeviceType("cpu", 10**9, "cpu"),), (Host("cpu", 2),), (LinkGroup("local", 0, 1e9, 1),))

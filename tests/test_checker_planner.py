@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from costmodel.model.profile import Profile
+from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.plan import Plan
-from planner.planners import plan
-from planner.problem import Problem
+from planner.search.planners import plan
 from tests.random_profiles import branches, random_profile, u_net
 
 PROFILES = {

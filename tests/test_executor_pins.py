@@ -7,10 +7,10 @@ import pytest
 from costmodel.capture.capture import operator_graph
 from executor import Pipeline
 from executor.check import compare
+from planner.ask.pins import read_pins
+from planner.ask.problem import Problem
 from planner.checker import check_plan
-from planner.pins import read_pins
-from planner.planners import plan
-from planner.problem import Problem
+from planner.search.planners import plan
 from tests import executor_jobs as jobs
 from tests.random_profiles import chain
 from tests.rank_pool import RankPool

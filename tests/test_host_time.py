@@ -8,12 +8,12 @@ import json
 
 import pytest
 
+from planner.ask.pins import read_pins
+from planner.ask.problem import Problem
 from planner.checker import check_plan
-from planner.pins import read_pins
-from planner.planners import plan
-from planner.prepare import prepare
+from planner.graph.atoms import prepare
 from planner.pricing import Pricing
-from planner.problem import Problem
+from planner.search.planners import plan
 from tests.random_profiles import chain, profile_of
 
 THREE = chain(3, host_ns=300)

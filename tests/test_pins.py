@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
+from planner.ask.pins import read_pins
+from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.commands import main
-from planner.pins import read_pins
-from planner.planners import plan
-from planner.problem import Problem
+from planner.search.planners import plan
 from tests.random_profiles import branches, chain, profile_of
 
 MODULES = ("vision", "vision", "vision.pool", "text", "text", "head")

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from costmodel.errors import UsageError
+from planner.ask.pins import read_pins
+from planner.ask.problem import Problem
 from planner.checker import check_plan
-from planner.pins import read_pins
-from planner.planners import plan
-from planner.prepare import prepare
-from planner.problem import Problem
+from planner.graph.atoms import prepare
+from planner.search.planners import plan
 from simulator.schedules import SCHEDULES
 from tests.random_profiles import random_profile
 

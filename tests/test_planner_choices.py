@@ -3,9 +3,9 @@
 import pytest
 
 from costmodel.errors import UsageError
-from planner.balanced import balanced
-from planner.choices import Choices, Shape, shape_of
+from planner.ask.space import Choices, Shape, shape_of
 from planner.plan.lockstep import blocks_of, in_blocks, spread
+from planner.search.balanced import balanced
 
 
 @pytest.mark.parametrize(

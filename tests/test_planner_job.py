@@ -11,16 +11,16 @@ from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockErr
 from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, Training
+from planner.ask.pins import read_pins
+from planner.ask.problem import Problem
+from planner.ask.space import Choices
 from planner.checker import check_plan
-from planner.choices import Choices
 from planner.commands import main
 from planner.job import plan_job
-from planner.pins import read_pins
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
-from planner.planners import plan as plan_any
-from planner.problem import Problem
 from planner.report.rates import mfu, tokens_per_s
+from planner.search.planners import plan as plan_any
 from tests.described_models import described
 from tests.random_profiles import branches, chain, u_net
 from tests.schema_corpus import validator

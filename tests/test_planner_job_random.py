@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import PenstockError
+from planner.ask.problem import Problem
+from planner.ask.space import Choices
 from planner.checker import check_plan
-from planner.choices import Choices
 from planner.job import plan_job
 from planner.plan.replay import replay
-from planner.problem import Problem
 from tests.described_models import described
 
 CHOICES = st.builds(

@@ -11,15 +11,15 @@ from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import Whole
+from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.plan.replay import depth, replay
-from planner.planners import PLANNERS, plan
-from planner.problem import Problem
 from planner.search import ours
 from planner.search.cut import child
 from planner.search.ours import Search
+from planner.search.planners import PLANNERS, plan
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
 
 QUICK = 0.05

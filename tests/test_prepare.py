@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from costmodel.model.graph import OperatorGraph
-from planner.prepare import Atoms, group, prepare
-from planner.problem import Problem
-from planner.search.evaluate import Evaluator
-from planner.search.orders import orders
-from planner.thinning import thin
+from planner.ask.problem import Problem
+from planner.candidate.evaluate import Evaluator
+from planner.graph.atoms import Atoms, group, prepare
+from planner.graph.orders import orders
+from planner.graph.thinning import thin
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
 
 

@@ -25,8 +25,8 @@ from costmodel.roofline import (
 )
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import OPTIMIZER_STATES
-from planner.assemble import provenance
-from planner.problem import Problem
+from planner.ask.problem import Problem
+from planner.candidate.make import provenance
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / "profile.json"
 A100, H100 = "a100-sxm-80", "h100-sxm-80"

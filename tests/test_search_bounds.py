@@ -10,15 +10,15 @@ import pytest
 
 from costmodel.model.profile import Profile
 from costmodel.model.whole import Whole
-from planner.pins import Group, Pins
-from planner.prepare import prepare
+from planner.ask.pins import Group, Pins
+from planner.ask.problem import Problem
+from planner.candidate.evaluate import GRAPH, LINE, Candidate, Evaluator
+from planner.graph.atoms import prepare
 from planner.pricing import numbered
-from planner.problem import Problem
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
 from planner.search.cut.solver import Findings, serve
-from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
 from simulator.bounds import lower_bound_ns
 from tests.random_profiles import profile_of, random_profile
 

@@ -23,16 +23,16 @@ from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile as measure
 from costmodel.roofline import scale_profile
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from planner.ask.pins import read_pins
+from planner.ask.problem import Problem
+from planner.ask.space import Choices
+from planner.candidate.order import in_split_form, ordered
 from planner.checker import check_plan
-from planner.choices import Choices
 from planner.job import plan_job
-from planner.pins import read_pins
 from planner.plan import Plan
 from planner.plan.replay import replay
-from planner.planners import plan as plan_any
-from planner.problem import Problem
 from planner.report.what_if import what_ifs
-from planner.split_form import in_split_form, ordered
+from planner.search.planners import plan as plan_any
 from tests.random_profiles import chain
 from tests.schema_corpus import GOLDEN, broken, validator
 

@@ -15,10 +15,10 @@ from costmodel.capture.capture import capture
 from executor.stage import Stage
 from executor.wiring import Wire
 from executor.worker import Worker
-from planner.choices import Choices
+from planner.ask.problem import Problem
+from planner.ask.space import Choices
 from planner.plan import Plan
-from planner.planners import plan as make_plan
-from planner.problem import Problem
+from planner.search.planners import plan as make_plan
 from simulator.actions import Action, Kind
 
 MODELS = ("llama3",)

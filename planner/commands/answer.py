@@ -8,14 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under column heads; `title` stands above."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
+from planner.report.text import Table
 
 
 @dataclass(frozen=True)
@@ -71,18 +64,3 @@ def _print_plain(table: Table) -> None:
     widths = [max(len(row[i]) for row in (table.columns, *table.rows)) for i in range(len(table.columns))]
     for row in (table.columns, *table.rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def milliseconds(time_ns: int | None) -> str:
-    """Write a time for people; a dash where there is none."""
-    return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
-
-
-def mebibytes(size_bytes: int) -> str:
-    """Write a size for people."""
-    return f"{size_bytes / 2**20:.1f} MiB"
-
-
-def percent(ratio: float | None) -> str:
-    """Write a ratio for people; a dash where there is none."""
-    return "-" if ratio is None else f"{100 * ratio:.2f} %"

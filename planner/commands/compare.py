@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
-from planner.commands.answer import Answer, Table, mebibytes, milliseconds, percent
+from planner.commands.answer import Answer
 from planner.plan import Plan, read_plan
+from planner.report.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
     from planner.report.measured import Measurement

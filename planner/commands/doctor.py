@@ -9,7 +9,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from planner.commands.answer import Answer, Table
+from planner.commands.answer import Answer
+from planner.report.text import Table
 
 _OURS = ("costmodel", "simulator", "planner", "executor")
 _NEEDED_BY = {

@@ -10,7 +10,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.commands.answer import Answer, mebibytes, milliseconds, percent
+from planner.commands.answer import Answer
+from planner.report.text import mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
     from planner.report.explanation import Explanation

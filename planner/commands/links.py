@@ -7,7 +7,8 @@ import argparse
 from typing import Any
 
 from costmodel.profiling.links_command import add_arguments
-from planner.commands.answer import Answer, Table
+from planner.commands.answer import Answer
+from planner.report.text import Table
 
 __all__ = ["add_arguments", "run"]
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.errors import NoPlanFits, UsageError
-from planner.commands.answer import Answer, Table, milliseconds, percent
+from planner.commands.answer import Answer
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seconds
+from planner.report.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
     from costmodel.stages.costs import Costs

@@ -1,18 +1,34 @@
-"""The name of a plan's strategy: the rung of the ladder on which it stands (CONTRACT, "The simplest rung wins").
+"""The name of a plan's strategy: the rungs of the ladder on which it stands (CONTRACT, "The simplest rung wins").
 
-Judged by the first stage's configuration where there is but one stage, else by the stage graph. Leaves out tensor,
-context and expert parallelism, which have no rungs of their own.
+Leaves out recompute, schedules and the number of stages, which are no rungs of their own.
 """
 
-from planner.plan import Plan
+from collections.abc import Sequence
+
+from costmodel.stages.config import StageConfig
+from planner.plan.whole import Plan
+
+SINGLE = "single"
+RUNGS = (SINGLE, "data-parallel", "zero-1", "zero-2", "zero-3", "offload", "tensor", "context", "expert", "pipeline",
+         "graph-pipeline")  # fmt: skip
+"""All rungs, the simplest first."""
+
+
+def strategy_of(configs: Sequence[StageConfig], is_line: bool) -> str:
+    """Name what stages so configured use, joined by ``+``; `is_line`: each feeds the next and no other."""
+    used = set()
+    for config in configs:
+        if config.data > 1 or (config.zero and config.context > 1):
+            used.add(f"zero-{config.zero}" if config.zero else "data-parallel")
+        used |= {name for name in ("tensor", "context", "expert") if getattr(config, name) > 1}
+        used |= {"offload"} if config.offload != "none" else set()
+    if len(configs) > 1:
+        used.add("pipeline" if is_line else "graph-pipeline")
+    return "+".join(name for name in RUNGS if name in used) or SINGLE
 
 
 def rung(plan: Plan) -> str:
-    """Name the rung: what one stage's replicas share, stages in one line, or stages that form a graph."""
-    config = plan.stages[0].config
-    if len(plan.stages) == 1:
-        if config.offload != "none":
-            return "offload"
-        return f"zero-{config.zero}" if config.zero else "data-parallel" if config.data > 1 else "single"
-    line = all(edge.target == edge.source + 1 for edge in plan.edges)
-    return "pipeline" if line and len(plan.edges) == len(plan.stages) - 1 else "graph-pipeline"
+    """Name the strategy of a plan."""
+    ends = [(edge.source, edge.target) for edge in plan.edges]
+    is_line = len(ends) == len(plan.stages) - 1 and all(target == source + 1 for source, target in ends)
+    return strategy_of([stage.config for stage in plan.stages], is_line)

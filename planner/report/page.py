@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from costmodel.files import write_text
-from planner.commands.answer import Table
+from planner.report.text import Table
 from simulator.charts import figure_svg
 
 STYLE = """

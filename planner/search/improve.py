@@ -8,30 +8,31 @@ and improved again. Leaves out larger changes, which other orders and CP-SAT bri
 from collections.abc import Iterator
 from random import Random
 
-from planner.pricing import Partition, numbered
-from planner.search.evaluate import Candidate, Evaluator
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition, numbered
+from planner.search.cuts import Cuts
 from planner.search.limits import Limits
 
 
-def improve(evaluator: Evaluator, start: Candidate, num_evaluations: int, limits: Limits) -> Candidate:
+def improve(cuts: Cuts, start: Evaluated, num_evaluations: int, limits: Limits) -> Evaluated:
     """Return a partition that no move betters, or the best when the number of evaluations is used up."""
     best = start
     left = num_evaluations
     found = True
     while found and left > 0:
         found = False
-        for partition in moves(evaluator, best):
+        for partition in moves(cuts, best):
             if left <= 0 or limits.over:
                 return best
             left -= 1
-            candidate = evaluator.evaluate(partition, best.schedule, best.shape)
+            candidate = cuts.evaluate(partition, best.candidate.schedule, line=best.candidate.line)
             if candidate.rank < best.rank:
                 best, found = candidate, True
                 break
     return best
 
 
-def shake(evaluator: Evaluator, start: Candidate, rng: Random, effort: tuple[int, int], limits: Limits) -> Candidate:
+def shake(cuts: Cuts, start: Evaluated, rng: Random, effort: tuple[int, int], limits: Limits) -> Evaluated:
     """Return the best of what random changes of a candidate, each improved, lead to (or the candidate).
 
     `effort` is how many changes, and how many evaluations the improvement of each may take.
@@ -41,28 +42,28 @@ def shake(evaluator: Evaluator, start: Candidate, rng: Random, effort: tuple[int
     for _ in range(num_shakes):
         shaken = best
         for _ in range(2):
-            near = list(moves(evaluator, shaken))
+            near = list(moves(cuts, shaken))
             if limits.over or not near:
                 return best
-            shaken = evaluator.evaluate(rng.choice(near), best.schedule, best.shape)
-        best = min(best, improve(evaluator, shaken, num_evaluations, limits), key=lambda c: c.rank)
+            shaken = cuts.evaluate(rng.choice(near), best.candidate.schedule, line=best.candidate.line)
+        best = min(best, improve(cuts, shaken, num_evaluations, limits), key=lambda c: c.rank)
     return best
 
 
-def moves(evaluator: Evaluator, candidate: Candidate) -> Iterator[Partition]:
+def moves(cuts: Cuts, candidate: Evaluated) -> Iterator[Partition]:
     """Yield the partitions one move away, those that unload the busiest stages first.
 
     A move that fills a stage beyond the candidate's step time is left out: no order could make up for it.
     """
-    atoms, partition = evaluator.atoms, candidate.partition
-    most_ns = candidate.step_time_ns * max(evaluator.problem.speeds) / evaluator.num_microbatches
+    atoms, partition = cuts.atoms, candidate.candidate.partition
+    most_ns = candidate.step_time_ns * max(cuts.speeds) / cuts.num_microbatches
     num_stages = max(partition) + 1
     load = [0] * num_stages
     masks = [0] * num_stages
-    for atom, (stage, work) in enumerate(zip(partition, evaluator.work_ns, strict=True)):
+    for atom, (stage, work) in enumerate(zip(partition, cuts.works_ns, strict=True)):
         load[stage] += work
         masks[stage] |= 1 << atom
-    targets = range(min(num_stages + 1, evaluator.problem.num_stages))
+    targets = range(min(num_stages + (cuts.fixed_stages is None), cuts.num_stages))
     seen: set[tuple[int, int]] = set()
     for atom in sorted(range(len(atoms)), key=lambda a: (-load[partition[a]], a)):
         inside = masks[partition[atom]]
@@ -72,13 +73,13 @@ def moves(evaluator: Evaluator, candidate: Candidate) -> Iterator[Partition]:
                 if target == partition[atom] or (moved, target) in seen:
                     continue
                 seen.add((moved, target))
-                if candidate.fits and target < num_stages and load[target] + _work(evaluator, moved) > most_ns:
+                if candidate.fits and target < num_stages and load[target] + _work(cuts, moved) > most_ns:
                     continue
                 groups = [target if moved >> a & 1 else stage for a, stage in enumerate(partition)]
                 after = numbered(atoms, groups)
-                if after is not None:
+                if after is not None and cuts.fixed_stages in (None, max(after) + 1):
                     yield after
 
 
-def _work(evaluator: Evaluator, mask: int) -> int:
-    return sum(work for atom, work in enumerate(evaluator.work_ns) if mask >> atom & 1)
+def _work(cuts: Cuts, mask: int) -> int:
+    return sum(work for atom, work in enumerate(cuts.works_ns) if mask >> atom & 1)

@@ -1,65 +1,112 @@
-"""The best candidates so far, and the choice among them: the simplest rung wins.
+"""The best candidates so far, rung by rung, and the choice among them: the simplest rung wins.
 
 Leaves out how candidates are found.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from planner.problem import Report
-from planner.search.evaluate import Candidate
+from costmodel.stages.config import StageConfig
+from planner.ask.problem import Problem, Report
+from planner.ask.targets import takes_config
+from planner.candidate.evaluate import Evaluated
+from planner.plan.rung import RUNGS
 
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (CONTRACT, "The simplest rung wins")."""
+PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
+"""Fused schedules, fewest micro-batches in flight first; any other is no simpler than these."""
 
 
 @dataclass
 class Incumbent:
-    """Best candidate for each number of stages, schedule, shape and micro-batch size.
+    """Best candidate of each kind: strategy, number of stages, schedule, line or graph, size, and who runs it.
 
     Attributes
     ----------
-    schedules : tuple of str
-        The simplest first.
+    problem : Problem
+    aim : str
+        The target that the answer is for.
     report : Report, optional
     lower_bound_ns : int
+    refused : str
+        Why the last candidate that could not be priced or ordered was refused.
     """
 
-    schedules: tuple[str, ...]
+    problem: Problem
+    aim: str
     report: Report | None = None
     lower_bound_ns: int = 0
-    found: dict[tuple[int, str, str, int], Candidate] = field(default_factory=dict)
+    found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
+    refused: str = ""
     _said: object = None
 
-    def offer(self, candidates: Iterable[Candidate]) -> None:
+    def offer(self, candidates: Iterable[Evaluated]) -> None:
         """Take each candidate that is the best of its kind."""
-        for candidate in candidates:
-            kind = (candidate.num_stages, candidate.schedule, candidate.shape, candidate.microbatch_size)
-            if kind not in self.found or candidate.rank < self.found[kind].rank:
-                self.found[kind] = candidate
+        for each in candidates:
+            known = each.candidate
+            recompute = {place.config.recompute for place in known.places} != {"none"}
+            kind = (
+                each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute,
+                self.runs(each),
+            )  # fmt: skip
+            if kind not in self.found or each.rank < self.found[kind].rank:
+                self.found[kind] = each
+                self.__dict__.pop("best", None)
 
-    @property
-    def best(self) -> Candidate:
-        """The best of all."""
-        return min(self.found.values(), key=lambda c: c.rank)
+    def runs(self, each: Evaluated) -> bool:
+        """Whether the target runs stages configured so."""
+        pipelined = each.candidate.num_stages > 1
+        return all(
+            self.runs_config(config, pipelined=pipelined) for config in {p.config for p in each.candidate.places}
+        )
 
-    def choice(self, never_above_ns: int | None = None) -> Candidate:
-        """Return the simplest candidate within 1 % of the best, and not slower than a rival.
+    def runs_config(self, config: StageConfig, *, pipelined: bool) -> bool:
+        """Whether the target runs a stage configured so."""
+        return takes_config(self.aim, self.problem, config, pipelined)
 
-        Fewer stages first, then fewer micro-batches in flight, then stages in a graph before a line, then time.
+    @cached_property
+    def best(self) -> Evaluated:
+        """The best of all that the target runs; where there are none, of all."""
+        own = [each for each in self.found.values() if self.runs(each)]
+        return min(own or self.found.values(), key=lambda each: each.rank)
+
+    def best_ns(self, strategy: str, *, runs: bool) -> int | None:
+        """Return the best time on a rung, stages in a line or a graph alike, of what the target runs or does not."""
+        name = strategy.removeprefix("graph-").replace("+graph-", "+")
+        times = [
+            each.step_time_ns
+            for each in self.found.values()
+            if each.fits
+            and self.runs(each) == runs
+            and each.strategy.removeprefix("graph-").replace("+graph-", "+") == name
+        ]
+        return min(times, default=None)
+
+    def rungs(self) -> list[Evaluated]:
+        """Return the best of each rung that fits, the fastest first; what the target runs beside what it does not."""
+        best: dict[tuple[str, bool], Evaluated] = {}
+        for each in sorted(self.found.values(), key=lambda each: each.rank):
+            if each.fits:
+                best.setdefault((each.strategy, self.runs(each)), each)
+        return sorted(best.values(), key=lambda each: each.rank)
+
+    def choices(self, never_above_ns: int | None = None) -> list[Evaluated]:
+        """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
+
+        Fewer mechanisms first, then simpler ones, fewer stages, fewer micro-batches in flight, then time.
         """
         best = self.best
         if not best.fits:
-            return best
+            return [best]
         worst = best.step_time_ns * NEAR
         if never_above_ns is not None:
             worst = max(best.step_time_ns, min(worst, never_above_ns))
-        near = [c for c in self.found.values() if c.fits and c.step_time_ns <= worst]
-        return min(near, key=self._simplicity)
-
-    def _simplicity(self, candidate: Candidate) -> tuple[object, ...]:
-        line = candidate.shape != "graph"
-        return candidate.num_stages, self.schedules.index(candidate.schedule), line, candidate.rank
+        own = [each for each in self.found.values() if each.fits and self.runs(each)]
+        near = [each for each in own if each.step_time_ns <= worst]
+        rest = [each for each in own if each.step_time_ns > worst]
+        return sorted(near, key=simplicity) + sorted(rest, key=lambda each: each.rank)
 
     def say(self, phase: str) -> None:
         """Report the best time, the bound and the gap, if any of them is news."""
@@ -68,8 +115,17 @@ class Incumbent:
         if not self.report or news == self._said:
             return
         self._said = news
-        line = f"{phase}: step {best.step_time_ns / 1e6:.3f} ms" if best.fits else f"{phase}: nothing fits yet"
+        line = f"{phase}: {best.strategy} {best.step_time_ns / 1e6:.3f} ms" if best.fits else f"{phase}: nothing fits"
         if best.fits and self.lower_bound_ns:
             gap = best.step_time_ns / self.lower_bound_ns - 1
             line += f", bound {self.lower_bound_ns / 1e6:.3f} ms, gap {100 * gap:.2f} %"
         self.report(line)
+
+
+def simplicity(each: Evaluated) -> tuple[object, ...]:
+    """Return how simple a candidate is; smaller is simpler."""
+    rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
+    known = each.candidate
+    remade = any(place.config.recompute != "none" for place in known.places)
+    schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
+    return len(rungs) + remade, max(rungs), known.num_stages, schedule, known.line, each.rank

@@ -1,19 +1,26 @@
-"""Our planner: a heuristic plan at once, then CP-SAT improves and proves, then the simplest rung is chosen.
+"""Our planner: every family is looked at, the promising ones are cut with care, CP-SAT improves and proves.
 
-The chain is planned first: it is the rival that must never be faster, and its partition as a graph is a
-candidate. CP-SAT cuts the micro-batch sizes whose bound leaves room; the bound of all sizes is the
-least of theirs. Ctrl-C, a lost solver or a deadline end the search with what it has.
+Families (`planner.search.family`) come in order of a bound that needs no search; one whose bound is no better than the
+best plan of its rung is passed over, so that uniform choices are searched completely. The promising ones are cut as a
+line and as a graph; replicas that differ by stage are tried on the best cuts. The bound ranges over all families: it is
+the least of theirs. Ctrl-C, a lost solver or a deadline end the search with what it has.
 """
 
 from dataclasses import dataclass
 
-from planner.problem import AUTO, Problem, Report
+from planner.ask.problem import AUTO, Problem, Report
+from planner.ask.targets import default_target
+from planner.candidate.evaluate import Evaluated
+from planner.search.cut.build import cut_data
 from planner.search.cut.child import Request, findings
-from planner.search.evaluate import GRAPH, LINE, Candidate, Evaluator
-from planner.search.heuristic import as_graph, cut, polish, search, shake_best
+from planner.search.cuts import Cuts
+from planner.search.family import Family
+from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
+from planner.search.screen import Screen
 from planner.search.setting import Setting
+from planner.search.varied import may_vary, varied
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
@@ -25,12 +32,14 @@ EARLY_PART = 0.45
 """Most of the time that may pass before the solver starts."""
 SOLVER_PART = 0.75
 """Most of the time left that the solver may take; the rest is for improving what it found."""
-CHAIN_PART = 0.25
-"""Most of the time that the search for a chain may take."""
-NUM_CHAINS_TRIED = 4
-"""Chains whose partitions are tried as graphs."""
 PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
+MOST_STAGES = 32
+"""Stages up to which a family is cut with care: the effort rises with their square."""
+NUM_CAREFUL = 6
+"""Families that are cut with care, besides those whose first look came near the best."""
+NEAR = 1.05
+"""A first look within this of the best is worth care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +49,8 @@ class Outcome:
     Attributes
     ----------
     setting : Setting
-    choice, best : Candidate
-        What is returned, and the fastest.
-    lower_bound_ns : int
+    incumbent : Incumbent
+    lower_bound_ns : int or None
     baselines : dict of str to int
     limited_by : str
         ``proved`` when nothing was left to search.
@@ -51,17 +59,11 @@ class Outcome:
     """
 
     setting: Setting
-    choice: Candidate
-    best: Candidate
-    lower_bound_ns: int
+    incumbent: Incumbent
+    lower_bound_ns: int | None
     baselines: dict[str, int]
     limited_by: str
     impossible: bool
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """The evaluator of the chosen micro-batch size."""
-        return self.setting.evaluators[self.choice.microbatch_size]
 
 
 class Search:
@@ -69,12 +71,12 @@ class Search:
 
     def __init__(self, problem: Problem, report: Report | None) -> None:
         self.problem, self.setting = problem, Setting(problem)
+        self.aim = problem.target or default_target(problem)[0]
         self.limits = Limits(clock_s(problem))
         self.early = Limits(clock_s(problem) * EARLY_PART)
-        self.chains = Incumbent(problem.schedules)
-        self.incumbent = Incumbent(problem.schedules, report)
-        self.bounds_ns: dict[int, int] = {}
-        self.impossible: set[int] = set()
+        self.incumbent = Incumbent(problem, self.aim, report)
+        self.bounds_ns: dict[Family, int] = {}
+        self.impossible: set[Family] = set()
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
@@ -88,60 +90,118 @@ class Search:
         return self._outcome()
 
     def _run(self) -> None:
-        self.bounds_ns = dict(self.setting.closed_forms_ns)
+        families = sorted(self.setting.families.all, key=self.setting.families.bound_ns)
+        self.bounds_ns = {family: self.setting.families.bound_ns(family) for family in families}
+        screen = Screen(self.setting, self.incumbent, self.early)
+        for family in families:
+            screen.look(family)
+        if not self.incumbent.found:
+            return
+        self.incumbent.say("first look")
         self._raise_bound()
-        evaluators = list(self.setting.evaluators.values())
-        cut(evaluators[0], GRAPH, 0, self.incumbent, self.early)  # something to keep, should Ctrl-C come soon
-        self.chains = chain_search(evaluators)
-        self.incumbent.offer(self.chains.found.values())
-        self.incumbent.say("chain")
-        for candidate in sorted(self.chains.found.values(), key=lambda c: c.rank)[:NUM_CHAINS_TRIED]:
-            as_graph(self.setting.evaluators[candidate.microbatch_size], candidate.partition, self.incumbent)
-        self.incumbent.say("chain as a graph")
-        search(evaluators, GRAPH, self.incumbent, self.early)
-        self._shake(NUM_SHAKES_BEFORE, self.problem.seed, self.early)
-        self._solve()
-        self._shake(NUM_SHAKES_AFTER, self.problem.seed + 1, self.limits)
+        careful = [self.setting.cuts(family) for family in self._promising()]
+        for cuts in careful:
+            self._cut(cuts)
+        self._shake(NUM_SHAKES_BEFORE, self.problem.effort.seed, self.early)
+        self._vary()
+        self._solve([cuts.family for cuts in careful])
+        self._shake(NUM_SHAKES_AFTER, self.problem.effort.seed + 1, self.limits)
         if self.limits.hit or self.early.hit:
             self.limited_by = "time limit"
         elif self._proved:
             self.limited_by = "proved"
 
+    def _promising(self) -> list[Family]:
+        """Return families that may hold a better plan and are small enough to cut with care, the best first.
+
+        Those whose first look came near the best, and a few more.
+        """
+        reached: dict[Family, Evaluated] = {}
+        for each in self.incumbent.found.values():
+            family = self._family_of(each)
+            if family and (family not in reached or each.rank < reached[family].rank):
+                reached[family] = each
+        ranked = sorted(reached, key=lambda family: reached[family].rank)
+        open_ones = [f for f in ranked if self._is_open(f) and self._is_small(f)]
+        best = self.incumbent.best
+        near = [f for f in open_ones if not best.fits or reached[f].step_time_ns <= best.step_time_ns * NEAR]
+        return list(dict.fromkeys([*open_ones[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL]]))
+
+    def _family_of(self, each: Evaluated) -> Family | None:
+        """Return the family of a candidate whose stages its cuts placed."""
+        return self.setting.family_of.get(each.candidate)
+
+    def _is_small(self, family: Family) -> bool:
+        cuts = self.setting.cuts(family)
+        return 1 < cuts.num_stages <= MOST_STAGES and family.chunks == 1
+
+    def _is_open(self, family: Family) -> bool:
+        """Whether a family may hold a better plan that the target runs."""
+        best, cuts = self.incumbent.best, self.setting.cuts(family)
+        if not self.incumbent.runs_config(family.config, pipelined=cuts.num_stages > 1):
+            return False
+        return not best.fits or self.bounds_ns[family] < best.step_time_ns
+
+    def _cut(self, cuts: Cuts) -> None:
+        """Cut a family as a line and as a graph, and improve what comes near the best."""
+        if self.early.over or not self._is_open(cuts.family):
+            return
+        for line in (True,) if cuts.always_line else (True, False):
+            found = cut(cuts, 0, self.incumbent, self.early, line=line)
+            self.incumbent.say("line" if line else "graph")
+            best = self.incumbent.best
+            nearest = min(found, key=lambda each: each.rank, default=None)
+            if nearest is None:
+                continue
+            if line and not cuts.always_line:
+                for each in found[:4]:
+                    self.incumbent.offer([cuts.evaluate(each.candidate.partition, name) for name in cuts.schedules])
+            if not best.fits or (nearest.fits and nearest.step_time_ns <= best.step_time_ns * NEAR):
+                found += cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, self.early, line=line)
+                polish(cuts, found, self.incumbent, self.early)
+                self.incumbent.say("local search")
+
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
-        if self.problem.num_stages > 1 and not self._proved:
-            evaluator = self.setting.evaluators[self.incumbent.best.microbatch_size]
-            shake_best(evaluator, self.incumbent, num_shakes, seed, limits)
+        best = self.incumbent.best
+        family = self._family_of(best)
+        if family and self._is_small(family) and not self._proved:
+            shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
+            self.incumbent.say("shaken and improved")
+
+    def _vary(self) -> None:
+        """Try replicas that differ by stage on the best cuts."""
+        if self.early.over:
+            return
+        self.incumbent.offer(varied(self.setting, self.incumbent, self.early))
+        self.incumbent.say("replicas by stage")
 
     @property
     def _proved(self) -> bool:
         best = self.incumbent.best
         return best.fits and best.step_time_ns == self.incumbent.lower_bound_ns
 
-    def _solve(self) -> None:
-        """Let CP-SAT cut each micro-batch size that could still hold a better plan, the best one first.
+    def _solve(self, families: list[Family]) -> None:
+        """Let CP-SAT cut each family that could still hold a better plan, the best one first.
 
         That one gets half of the work limit, the others equal parts of the rest.
         """
-        if self.problem.num_stages == 1:
-            return
-        best = self.incumbent.best
-        sizes = sorted(filter(self._open, self.setting.evaluators), key=lambda size: size != best.microbatch_size)
-        shares = [0.5] + [0.5 / (len(sizes) - 1)] * (len(sizes) - 1) if len(sizes) > 1 else [1.0]
-        for size, share in zip(sizes, shares, strict=False):
-            if not self.limits.over and self._open(size):
-                self._solve_size(size, share)
+        open_ones = [f for f in families if self._is_open(f) and self.setting.is_cut_exactly(f)]
+        open_ones = [f for f in open_ones if self.problem.space.stages in (None, self.setting.cuts(f).num_places)]
+        shares = [0.5] + [0.5 / (len(open_ones) - 1)] * (len(open_ones) - 1) if len(open_ones) > 1 else [1.0]
+        for family, share in zip(open_ones, shares, strict=False):
+            if not self.limits.over and self._is_open(family):
+                self._solve_family(family, share)
 
-    def _open(self, size: int) -> bool:
-        best = self.incumbent.best
-        return not best.fits or self.bounds_ns[size] < best.step_time_ns
-
-    def _solve_size(self, size: int, share: float) -> None:
-        evaluator, data = self.setting.evaluators[size], self.setting.cut_data(size)
-        known = [c for c in self.incumbent.found.values() if c.microbatch_size == size]
-        hint = min(known, key=lambda c: c.rank).partition if known else ()
-        work = self.problem.deterministic_limit
+    def _solve_family(self, family: Family, share: float) -> None:
+        cuts = self.setting.cuts(family)
+        binding = memory_can_bind(cuts) and all(self.problem.memory_limits_bytes)
+        data = cut_data(cuts, self.bounds_ns[family], binding)
+        known = [each for each in self.incumbent.found.values() if self._family_of(each) == family]
+        hint = min(known, key=lambda each: each.rank).candidate.partition if known else ()
+        effort = self.problem.effort
+        work = effort.deterministic_limit
         if work is None:
-            work = self.problem.time_limit_s * DETERMINISTIC_PER_S
+            work = effort.time_limit_s * DETERMINISTIC_PER_S
         few = self.problem.schedule != AUTO or data.limit > 0
         request = Request(
             data,
@@ -149,61 +209,78 @@ class Search:
             seconds=self.limits.left_s * SOLVER_PART,
             deterministic=work * share,
             estimate_part=ESTIMATE_PART if few else 0.0,
-            seed=self.problem.seed,
+            seed=effort.seed,
         )
-        tried: list[Candidate] = []
+        tried: list[Evaluated] = []
         ended = False
         for finding in findings(request, self.limits):
             if finding["kind"] == "bound":
-                self.bounds_ns[size] = max(self.bounds_ns[size], finding["units"] * data.unit_ns)
+                self.bounds_ns[family] = max(self.bounds_ns[family], finding["units"] * data.unit_ns)
                 self._raise_bound()
             elif finding["kind"] == "partition":
-                tried += self._try(evaluator, tuple(finding["partition"]))
+                tried += [cuts.evaluate(tuple(finding["partition"]), name) for name in cuts.schedules]
+                self.incumbent.offer(tried)
+                self.incumbent.say("solver")
             else:
                 ended = True
                 if finding["status"] == "INFEASIBLE":
-                    self.impossible.add(size)
+                    self.impossible.add(family)
         if not ended and not self.limits.hit:
             self.limited_by = "solver lost"
-        if tried and min(tried, key=lambda c: c.rank).rank <= self.incumbent.best.rank:
-            polish(evaluator, tried, self.incumbent, self.limits)
-
-    def _try(self, evaluator: Evaluator, partition: tuple[int, ...]) -> list[Candidate]:
-        tried = [evaluator.evaluate(partition, name) for name in self.problem.schedules]
-        self.incumbent.offer(tried)
-        self.incumbent.say("solver")
-        return tried
+        if tried and min(tried, key=lambda each: each.rank).rank <= self.incumbent.best.rank:
+            polish(cuts, tried, self.incumbent, self.limits)
 
     def _raise_bound(self) -> None:
-        """Take the least bound of all micro-batch sizes; a better one of a single size need not raise it."""
-        bound_ns = min(self.bounds_ns.values())
+        """Raise the least bound of all families until it is the least that needs no search."""
+        closed: set[Family] = set()
+        while self.bounds_ns:
+            family = min(self.bounds_ns, key=self.bounds_ns.__getitem__)
+            if family in closed or self.early.over:
+                break
+            closed.add(family)
+            self.bounds_ns[family] = max(self.bounds_ns[family], self.setting.closed_form_ns(family))
+        bound_ns = self.least_bound_ns
         if bound_ns > self.incumbent.lower_bound_ns:
             self.incumbent.lower_bound_ns = bound_ns
-            if self.incumbent.found:
-                self.incumbent.say("bound")
+            self.incumbent.say("bound")
+
+    @property
+    def least_bound_ns(self) -> int:
+        """The least bound of all families, and of replicas that differ by stage, which no family holds."""
+        families = self.setting.families
+        alone = [families.bound_ns(family) for family in self.bounds_ns if family.devices_a_place == 1]
+        return min([*self.bounds_ns.values(), *(alone if may_vary(self.setting) else ())], default=0)
 
     def _outcome(self) -> Outcome:
-        best = self.incumbent.best
+        incumbent = self.incumbent
         rivals = {}
-        rival = self.chains.choice() if self.chains.found else None
-        if rival and rival.fits:
-            rivals["chain"] = rival.step_time_ns
-        single = [c.step_time_ns for c in self.incumbent.found.values() if c.fits and c.num_stages == 1]
+        lines = [e.step_time_ns for e in incumbent.found.values() if e.fits and e.candidate.line and incumbent.runs(e)]
+        single = [e.step_time_ns for e in incumbent.found.values() if e.fits and e.strategy == "single"]
+        if lines:
+            rivals["chain"] = min(lines)
         if single:
             rivals["single"] = min(single)
-        choice = self.incumbent.choice(rivals.get("chain"))
-        impossible = self.impossible == set(self.setting.evaluators)
-        return Outcome(self.setting, choice, best, self.incumbent.lower_bound_ns, rivals, self.limited_by, impossible)
+        bound_ns = self.least_bound_ns
+        impossible = bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
+        return Outcome(self.setting, incumbent, bound_ns, rivals, self.limited_by, impossible)
 
 
-def chain_search(evaluators: list[Evaluator], report: Report | None = None) -> Incumbent:
-    """Return the best chains: the same search for the chain planner and for the rival of ours."""
-    problem = evaluators[0].problem
-    chains = Incumbent(problem.schedules, report)
-    search(evaluators, LINE, chains, Limits(clock_s(problem) * CHAIN_PART))
-    return chains
+def memory_can_bind(cuts: Cuts) -> bool:
+    """Whether a rank could be over its limit with the whole model and all micro-batches in flight.
+
+    Messages are held at both ends: each tensor counts twice more for a micro-batch.
+    """
+    limits = [limit for limit in cuts.evaluator.problem.memory_limits_bytes if limit]
+    if not limits:
+        return False
+    whole = cuts.evaluator.pricer.price((0,) * len(cuts.atoms), cuts.places((0,))).costs.stages[0]
+    kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
+    flows = [flow.tensor for flow in cuts.atoms.flows]
+    flowing = 3 * cuts.evaluator.pricer.message_bytes(flows, cuts.family.config, 1)
+    return whole.static_bytes + cuts.num_microbatches * (kept + flowing) > min(limits)
 
 
 def clock_s(problem: Problem) -> float:
     """Return the seconds after which a search ends."""
-    return problem.time_limit_s * (PATIENCE if problem.deterministic_limit is not None else 1)
+    effort = problem.effort
+    return effort.time_limit_s * (PATIENCE if effort.deterministic_limit is not None else 1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.prepare import Atoms
+from planner.graph.atoms import Atoms
 
 Ints = NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""What every planner starts from: one evaluator a micro-batch size, bounds that need no search, the scope.
+"""What every planner starts from: atoms, evaluators, families and their cuts, and bounds that need no search.
 
 Leaves out how plans are found.
 """
@@ -6,13 +6,19 @@ Leaves out how plans are found.
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.prepare import Atoms, prepare
-from planner.problem import Problem
+from planner.ask.problem import Problem
+from planner.ask.targets import LINE_TARGETS
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluator
+from planner.graph.atoms import Atoms, Partition, numbered, prepare
+from planner.graph.layers import equal_layers, layer_pairs, layer_starts
+from planner.graph.orders import Order, orders
+from planner.graph.thinning import thin
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
-from planner.search.cut.data import CutData
-from planner.search.evaluate import Evaluator
-from planner.thinning import thin
+from planner.search.cuts import Cuts
+from planner.search.family import Families, Family
+from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
 
 
 @dataclass(frozen=True)
@@ -22,47 +28,114 @@ class Setting:
     problem: Problem
 
     @cached_property
+    def families(self) -> Families:
+        """The families of the space."""
+        return Families(self.problem)
+
+    @cached_property
     def atoms(self) -> Atoms:
-        """The pieces between which cuts are sought."""
-        graph, pins = self.problem.profile.graph, self.problem.pins
-        atoms = prepare(graph, pins.pairs(graph) if pins else ())
-        evaluator = Evaluator(self.problem, atoms, self.problem.microbatch_sizes[-1])
-        sizes = [evaluator.pricing.model.tensor_bytes(tensor) for tensor in graph.tensors]
-        return thin(atoms, evaluator.work_ns, sizes, apart=evaluator.apart)
+        """The pieces between which cuts are sought; whole layers where the target takes nothing finer."""
+        graph, problem = self.problem.profile.graph, self.problem
+        pairs = list(pinned_pairs(problem))
+        most = max(map(self.families.most_places, self.families.all), default=1)
+        if problem.target in LINE_TARGETS and len(layer_starts(graph)) >= (problem.space.stages or most):
+            pairs += layer_pairs(graph)
+        atoms = prepare(graph, pairs)
+        model = problem.measured(problem.microbatch_sizes_of(problem.space.data or 1)[-1])
+        rows = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
+        works = list(map(sum, rows))
+        sizes = [model.tensor_bytes(tensor) for tensor in graph.tensors]
+        apart = problem.pins.kept_apart(graph, atoms.atom_of) if problem.pins else ()
+        return thin(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes, apart=apart)
 
     @cached_property
-    def evaluators(self) -> dict[int, Evaluator]:
-        """An evaluator for each micro-batch size, the one with the lowest bound first."""
-        each = {size: Evaluator(self.problem, self.atoms, size) for size in self.problem.microbatch_sizes}
-        return dict(sorted(each.items(), key=lambda item: (closed_form_ns(self._data(item[1])), item[0])))
+    def pinned(self) -> PinnedPlaces:
+        """Stages that pins fix."""
+        return pinned_places(self.problem, self.atoms)
 
-    def _data(self, evaluator: Evaluator) -> CutData:
-        return cut_data(evaluator, 0, binding=False)
-
-    @cached_property
-    def closed_forms_ns(self) -> dict[int, int]:
-        """Lower bound at each micro-batch size over all cuts."""
-        return {size: closed_form_ns(self._data(evaluator)) for size, evaluator in self.evaluators.items()}
-
-    def cut_data(self, microbatch_size: int) -> CutData:
-        """Return the cut problem of a micro-batch size."""
-        evaluator = self.evaluators[microbatch_size]
-        binding = evaluator.memory_can_bind and all(self.problem.memory_limits_bytes)
-        return cut_data(evaluator, self.closed_forms_ns[microbatch_size], binding)
+    def evaluator(self, microbatch_size: int) -> Evaluator:
+        """Return the one evaluator of a micro-batch size."""
+        if microbatch_size not in self._evaluators:
+            self._evaluators[microbatch_size] = Evaluator(self.problem, self.atoms, microbatch_size)
+        return self._evaluators[microbatch_size]
 
     @cached_property
-    def scope(self) -> str:
-        """What the bound ranges over, in words."""
-        problem = self.problem
-        sizes = ", ".join(map(str, sorted(problem.microbatch_sizes)))
-        text = (
-            f"cuts between {len(self.atoms)} atoms of {len(problem.profile.graph.operators)} operators, one device a "
-            f"stage, at most {problem.num_stages} stages, micro-batch size {sizes.replace(', ', ' or ')}, schedules "
-            "that run F and whole B with one stage a rank"
-        )
-        if problem.pins:
-            text += f", [[together]] pins: {len(problem.pins.together)}, [[apart]] pins: {len(problem.pins.apart)}"
-        if any(evaluator.memory_can_bind for evaluator in self.evaluators.values()):
-            limit = max(problem.memory_limits_bytes)
-            text += f", at least the micro-batches in flight of {problem.schedules[0]}, {limit} bytes a rank"
-        return text
+    def _evaluators(self) -> dict[int, Evaluator]:
+        return {}
+
+    def cuts(self, family: Family) -> Cuts:
+        """Return the cuts of a family."""
+        if family not in self._cuts:
+            evaluator = self.evaluator(family.microbatch_size)
+            self._cuts[family] = Cuts(evaluator, self.families, family, self.pinned, self.family_of)
+        return self._cuts[family]
+
+    @cached_property
+    def family_of(self) -> dict[Candidate, Family]:
+        """The family of every candidate whose stages its cuts placed."""
+        return {}
+
+    @cached_property
+    def _cuts(self) -> dict[Family, Cuts]:
+        return {}
+
+    def orders(self, cuts: Cuts) -> list[Order]:
+        """Return the fixed orders of the atoms, made once for all families."""
+        if "orders" not in self._orders:
+            self._orders["orders"] = orders(self.atoms, cuts.works_ns, 0, self.problem.effort.seed)
+        return self._orders["orders"]
+
+    @cached_property
+    def _orders(self) -> dict[str, list[Order]]:
+        return {}
+
+    def equal_layers(self, num_stages: int) -> Partition | None:
+        """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so."""
+        if num_stages not in self._layers:
+            self._layers[num_stages] = self._equal_layers(num_stages)
+        return self._layers[num_stages]
+
+    def _equal_layers(self, num_stages: int) -> Partition | None:
+        rows = equal_layers(self.problem.profile.graph, num_stages)
+        if rows is None or not all(rows):
+            return None
+        stage_of = {position: stage for stage, row in enumerate(rows) for position in row}
+        held = [{stage_of[i] for i in members} for members in self.atoms.members]
+        if any(len(stages) > 1 for stages in held):
+            return None
+        partition = tuple(min(stages) for stages in held)
+        return partition if all(partition[a] <= partition[b] for a, b in self.atoms.edges) else None
+
+    @cached_property
+    def _layers(self) -> dict[int, Partition | None]:
+        return {}
+
+    @cached_property
+    def pinned_partition(self) -> Partition | None:
+        """The one partition that is left where pins name every operator; stages as in the file where data allows."""
+        if len(self.pinned.places) < len(self.atoms):
+            return None
+        number = {atom: i for i, atom in enumerate(self.pinned.places)}
+        return numbered(self.atoms, [number[atom] for atom in range(len(self.atoms))], as_named=True)
+
+    def closed_form_ns(self, family: Family) -> int:
+        """Return a bound on the step of every candidate of a family, without search."""
+        cheap = self.families.bound_ns(family)
+        if not self.is_cut_exactly(family):
+            return cheap
+        return max(cheap, closed_form_ns(cut_data(self.cuts(family), 0, binding=False)))
+
+    def is_cut_exactly(self, family: Family) -> bool:
+        """Whether the cut model bounds a family: operators whole, one stage a place, F and whole B.
+
+        What several operators gather together once, and stages that share a place, it does not know.
+        """
+        config = family.config
+        plain = config.tensor == config.context == config.expert == 1 and family.chunks == 1
+        fused = all(name in FUSED for name in self.cuts(family).schedules)
+        as_profiled = self.problem.training.precision in ("", self.problem.profiled_precision)
+        return plain and fused and as_profiled and not self.pinned.places
+
+
+FUSED = ("gpipe", "1f1b", "eager-1f1b", "graph-1f1b", "graph-eager-1f1b", "graph-kfkb")
+"""Schedules that run F and whole B with one stage a rank."""

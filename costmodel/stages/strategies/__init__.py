@@ -6,6 +6,6 @@ docs/strategies.md for all terms in one place, and for what is left out.
 
 from costmodel.stages.strategies.memory import Amount, MemoryTerms
 from costmodel.stages.strategies.model import StrategyModel
-from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.training import EXECUTOR, Training
 
-__all__ = ["Amount", "MemoryTerms", "StrategyModel", "Training"]
+__all__ = ["EXECUTOR", "Amount", "MemoryTerms", "StrategyModel", "Training"]

@@ -30,16 +30,22 @@ class Kept:
         What recompute makes again: alive while one block's (or one attention's) backward runs.
     tensor_bytes : tuple of int
         Each tensor's bytes on one rank.
+    storages : mapping
+        Bytes on one rank of each storage that any operator keeps.
     """
 
     kept: UnionSums
     late: UnionSums
     dropped: UnionSums
     tensor_bytes: tuple[int, ...]
+    storages: Mapping[object, int]
 
     def received(self, tensors: Sequence[int], graph: OperatorGraph, operators: Sequence[int]) -> int:
-        """Return the bytes of received tensors that the operators do not keep anyhow."""
-        keys = {_key(graph, i): self.tensor_bytes[i] for i in tensors}
+        """Return the bytes of received tensors that the operators do not keep anyhow: whole storages, each once."""
+        keys: dict[object, int] = {}
+        for i in tensors:
+            key = _key(graph, i)
+            keys[key] = max(self.tensor_bytes[i], self.storages.get(key, 0))
         return sum(size for key, size in keys.items() if not self.kept.holds(operators, key))
 
 
@@ -75,7 +81,10 @@ def kept_bytes(
         scores = set(dropped)
         kept = [item for item in everything if item not in scores]
     late = [item for item in kept if graph.operators[item[0]].parameters and graph.operators[item[0]].trainable]
-    return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes)
+    storages: dict[object, int] = {}
+    for _, key, size in everything:
+        storages[key] = max(size, storages.get(key, 0))
+    return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes, storages)
 
 
 def tensor_bytes_of(graph: OperatorGraph, degrees: Degrees, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -94,20 +103,35 @@ def _key(graph: OperatorGraph, tensor: int) -> object:
 def kept_items(model: CostModel, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]) -> list[Item]:
     """Return what operators keep when nothing is recomputed."""
     graph = model.profile.graph
-    of_tensor = {graph.tensors[i].storage: size for i, size in enumerate(tensor_bytes)}
     scale = training_scale(model, training)
+    shares = _shares(model, tensor_bytes, scale)
     found: list[Item] = []
     for position, operator in enumerate(graph.operators):
         parts = output_parts(graph, position, degrees)
         scores = 0 if training.flash else _score_bytes(operator, model.microbatch_size, scale[0])
         for saved in operator.saved:
-            if scores and saved.storage not in of_tensor:
+            if scores and saved.storage not in shares:
                 continue  # what flash attention keeps in place of scores
             size = saved.size_bytes if saved.fixed else saved.size_bytes * model.microbatch_size * scale[0] // scale[1]
-            divided = of_tensor.get(saved.storage, size if saved.fixed else ceil(size, parts))
-            found.append((position, saved.storage, divided))
+            part, whole = shares.get(saved.storage, (1, 1 if saved.fixed else parts))
+            found.append(
+                (position, saved.storage, max(ceil(size * part, whole), part if saved.storage in shares else 0))
+            )
         if scores:
             found.append((position, ("scores", position), ceil(scores, parts)))
+    return found
+
+
+def _shares(model: CostModel, tensor_bytes: Sequence[int], scale: tuple[int, int]) -> dict[int, tuple[int, int]]:
+    """Return for each storage that a tensor names that tensor's bytes on one rank and whole; of views the largest's.
+
+    A view is divided as its storage is: three views of a packed projection are one storage of all of it.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for tensor, part in zip(model.profile.graph.tensors, tensor_bytes, strict=True):
+        whole = model.tensor_bytes(tensor) * scale[0] // scale[1]
+        if tensor.storage >= 0 and whole > found.get(tensor.storage, (0, 0))[1]:
+            found[tensor.storage] = (part, whole)
     return found
 
 

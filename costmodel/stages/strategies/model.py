@@ -82,7 +82,8 @@ class StrategyModel:
         Returns
         -------
         StageCost
-            ``recompute_ns`` is spent inside B or I; ``static_bytes`` holds all but activations.
+            ``recompute_ns`` is spent inside B or I, or by R (`Training.whole_stages`); ``static_bytes`` holds all but
+            activations.
 
         Raises
         ------
@@ -127,6 +128,12 @@ class StrategyModel:
         """Return the times of one action that add up over operators: no ZeRO, no sums over copies, no offload."""
         return self._spread(operators, config, ranks).times()
 
+    def works_ns(self, config: StageConfig, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return what each operator alone takes of one action, F, I and W together."""
+        times = self._spread(range(1), config, ranks).vectors.times
+        rows = (times.forward, times.backward_input, times.backward_weight)
+        return tuple(sum(row.over(range(i, i + 1)) for row in rows) for i in range(len(self.profile.graph.operators)))
+
     @cached_property
     def _tensor_index(self) -> dict[str, int]:
         return {tensor.name: i for i, tensor in enumerate(self.profile.graph.tensors)}
@@ -137,8 +144,9 @@ class StrategyModel:
         members = operators if isinstance(operators, range) else tuple(sorted(operators))
         groups = self._groups.of(ranks, config)
         degrees = self._degrees(config)
-        vectors = self._vectors.of(degrees, config.recompute, groups)
-        if config.recompute == "full":
+        in_blocks = config.recompute != "full" or not self.training.whole_stages
+        vectors = self._vectors.of(degrees, config.recompute if in_blocks else "none", groups)
+        if config.recompute == "full" and in_blocks:
             # blocks whose inputs are larger than what they keep gain nothing: such a stage keeps what it made
             plain = self._vectors.of(degrees, "none", groups)
             if self._kept_bytes(plain, members, received) <= self._kept_bytes(vectors, members, received):
@@ -162,12 +170,15 @@ class StrategyModel:
         reduce_ns, optimizer_ns = self._steps.of_step(spread, times, memory)
         held, static = memory.activations.point, memory.static()
         # what W needs again of a block is made again by its I: nothing is freed between the two
-        late = held if spread.config.recompute == "full" else spread.vectors.kept.late.over(spread.operators)
+        whole_again = spread.config.recompute == "full" and self.training.whole_stages
+        in_blocks = spread.config.recompute == "full" and not self.training.whole_stages
+        late = held if in_blocks else spread.vectors.kept.late.over(spread.operators)
+        again = whole.forward if whole_again else whole.recompute
         return StageCost(
             forward_ns=whole.forward,
             backward_input_ns=whole.backward_input,
             backward_weight_ns=whole.backward_weight,
-            recompute_ns=whole.recompute if trains else 0,
+            recompute_ns=again if trains else 0,
             activation_bytes=held,
             weight_activation_bytes=min(late, held),
             static_bytes=sum(size for _, size in static),
@@ -180,19 +191,20 @@ class StrategyModel:
     def _memory(self, spread: Spread, received: tuple[str, ...], in_flight: int) -> MemoryTerms:
         key = (spread.key, received)
         if key not in self._terms:
-            self._check_divides(spread)
+            self.check_divides(spread.operators, spread.config)
             kept = self._kept_bytes(spread.vectors, spread.operators, received)
             self._terms[key] = self._memory_model.terms(spread, kept), kept
         one, kept = self._terms[key]
         return one if in_flight == 1 else self._memory_model.with_more(spread, one, kept, in_flight)
 
-    def _check_divides(self, spread: Spread) -> None:
-        degrees = self._degrees(spread.config)
+    def check_divides(self, operators: Sequence[int], config: StageConfig) -> None:
+        """Refuse (`UsageError`) a configuration that does not divide some of these operators."""
+        degrees = self._degrees(config)
         if degrees not in self._stubborn:
             known = enumerate(self.profile.graph.operators)
             self._stubborn[degrees] = tuple(i for i, operator in known if why_whole(operator, degrees))
         for position in self._stubborn[degrees]:
-            if position in spread.operators:
+            if position in operators:
                 raise UsageError(why_whole(self.profile.graph.operators[position], degrees))
 
     def _degrees(self, config: StageConfig) -> Degrees:

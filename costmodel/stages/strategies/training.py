@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from costmodel.errors import UsageError
 from costmodel.stages.measured import OPTIMIZER_STATES
 
+EXECUTOR = "executor"
+"""The trainer that runs plans as they stand; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 PRECISIONS = ("", "fp32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
@@ -35,6 +37,10 @@ class Training:
         Gradients are summed while the backward of the last micro-batch runs, and parameters gathered ahead of use.
     overlap_slowdown : float
         Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
+    whole_stages : bool
+        Full recompute runs a stage's whole forward again, as an action R of its own, and parameters that several
+        stages hold are summed once over all their ranks (the executor); else blocks run again one by one within the
+        backward, and tied parameters are summed after the replicas'.
 
     Raises
     ------
@@ -48,6 +54,13 @@ class Training:
     flash: bool = True
     overlap: bool = True
     overlap_slowdown: float = 0.0
+    whole_stages: bool = False
+
+    @classmethod
+    def of(cls, trainer: str, precision: str, optimizer: str) -> "Training":
+        """Return the convention of a trainer: the executor's, or that of the others."""
+        alone = trainer == EXECUTOR
+        return cls(precision, optimizer, overlap=not alone, whole_stages=alone)
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

@@ -1,4 +1,4 @@
-"""From atoms and their costs to the cut problem.
+"""From the cuts of a family and their costs to the cut problem.
 
 Everything is rounded down, times and bytes alike, and counted only where it is sure to take place: the
 cut problem is a relaxation of the simulated one. Leaves out the solver.
@@ -7,9 +7,9 @@ cut problem is a relaxation of the simulated one. Leaves out the solver.
 from collections.abc import Sequence
 
 from planner.search.cut.data import CutData
-from planner.search.cut.memory import held, unit_bytes
+from planner.search.cut.memory import held, limit_bytes, unit_bytes
 from planner.search.cut.transfers import least_host_ns, transfers
-from planner.search.evaluate import Evaluator
+from planner.search.cuts import Cuts
 
 LARGEST_NS = 1 << 18
 """Work of one micro-batch in units at most: coarse sums are much quicker to search, 100 atoms lose 0.02 %."""
@@ -17,8 +17,8 @@ IN_FLIGHT = {"graph-1f1b": "depth", "1f1b": "line", "gpipe": "all"}
 """How many micro-batches a stage keeps, by schedule; others may keep as few as one."""
 
 
-def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
-    """Return the cut problem of one micro-batch size.
+def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
+    """Return the cut problem of a family whose operators stay whole.
 
     Parameters
     ----------
@@ -27,22 +27,29 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
     binding : bool
         Whether the memory limit has to be modelled.
     """
-    problem, atoms, model = evaluator.problem, evaluator.atoms, evaluator.pricing.model
-    fastest = max(problem.speeds)
-    unit_ns = max(1, sum(evaluator.work_ns) // LARGEST_NS)
+    atoms, models = cuts.atoms, cuts.families.models(cuts.family.microbatch_size)
+    fastest = max(cuts.evaluator.problem.speeds)
+    unit_ns = max(1, sum(cuts.works_ns) // LARGEST_NS)
     scale = unit_ns * fastest
-    levels, crossings = transfers(evaluator)
-    closing, accumulate = _shares(evaluator)
-    forward = [sum(model.forward_ns[o] for o in row) for row in atoms.members]
-    operators = model.profile.graph.operators
+    levels, crossings = transfers(cuts)
+    closing, accumulate = _shares(cuts)
+    operators = atoms.graph.operators
+    measured = [model.measured for model in models]
+    forward_ns = [min(column) for column in zip(*(m.forward_ns for m in measured), strict=True)]
+    backward_ns = [
+        min(a + b for a, b in column)
+        for column in zip(
+            *(list(zip(m.backward_input_ns, m.backward_weight_ns, strict=True)) for m in measured), strict=True
+        )
+    ]
+    forward = [sum(forward_ns[o] for o in row) for row in atoms.members]
     backward = [
-        accumulate[i]
-        + sum(model.backward_input_ns[o] + model.backward_weight_ns[o] for o in row if operators[o].trainable)
+        accumulate[i] + sum(backward_ns[o] for o in row if operators[o].trainable)
         for i, row in enumerate(atoms.members)
     ]
     return CutData(
-        num_stages=problem.num_stages,
-        num_microbatches=evaluator.num_microbatches,
+        num_stages=cuts.num_stages,
+        num_microbatches=cuts.num_microbatches,
         unit_ns=unit_ns,
         forward=_down(forward, scale),
         backward=_down(backward, scale),
@@ -53,12 +60,12 @@ def cut_data(evaluator: Evaluator, least_ns: int, binding: bool) -> CutData:
         gradient_waists=atoms.gradient_waists,
         crossings=crossings,
         levels=tuple(level // unit_ns for level in levels),
-        held=held(evaluator) if binding else (),
-        limit=-(-max(problem.memory_limits_bytes) // unit_bytes(evaluator)) if binding else 0,
-        in_flight=IN_FLIGHT.get(problem.schedules[0], "one"),
+        held=held(cuts) if binding else (),
+        limit=-(-limit_bytes(cuts) // unit_bytes(cuts)) if binding else 0,
+        in_flight=IN_FLIGHT.get(cuts.schedules[0], "one"),
         least=least_ns // unit_ns,
-        host=_down((least_host_ns(evaluator),), scale)[0],
-        apart=evaluator.apart,
+        host=_down((least_host_ns(cuts),), scale)[0],
+        apart=cuts.evaluator.apart,
     )
 
 
@@ -66,13 +73,17 @@ def _down(values: Sequence[int], scale: float) -> tuple[int, ...]:
     return tuple(int(value / scale) if scale != 1 else value for value in values)
 
 
-def _shares(evaluator: Evaluator) -> tuple[list[int], list[int]]:
+def _shares(cuts: Cuts) -> tuple[list[int], list[int]]:
     """Optimizer step and gradient accumulation of each atom; a shared parameter counts with its first reader.
 
-    Readers without gradient do not count: their stage may have no backward at all.
+    Readers without gradient do not count: their stage may have no backward at all. Where the step is divided among
+    replicas, or not the profile's, it does not count.
     """
-    model, atoms = evaluator.pricing.model, evaluator.atoms
-    graph, whole = model.profile.graph, model.profile.whole
+    problem, atoms = cuts.evaluator.problem, cuts.atoms
+    graph, whole = problem.profile.graph, problem.profile.whole
+    model = cuts.families.models(cuts.family.microbatch_size)[0].measured
+    steps = problem.optimizer != "none" and not cuts.family.config.zero and not problem.training.precision
+    steps = steps and cuts.family.config.offload == "none" and len(set(problem.device_names)) == 1
     total = sum(p.size_bytes for p in graph.parameters if p.trainable)
     closing, accumulate = [0] * len(atoms), [0] * len(atoms)
     seen: set[str] = set()
@@ -81,8 +92,9 @@ def _shares(evaluator: Evaluator) -> tuple[list[int], list[int]]:
             parameter = graph.parameter_index[name]
             if name not in seen and parameter.trainable:
                 atom = atoms.atom_of[position]
-                accumulate[atom] += model.accumulation.at_least(name)
-                if model.optimizer != "none":
+                if cuts.num_microbatches > 1:
+                    accumulate[atom] += model.accumulation.at_least(name)
+                if steps:
                     closing[atom] += whole.optimizer_ns * parameter.size_bytes // total
             seen.add(name)
     return closing, accumulate

@@ -155,14 +155,14 @@ class Constraints:
     def _holds(self, number: int, stage: int) -> Linear:
         """Literal that is true when the stage holds something (it may be true without need, which costs memory)."""
         held = self.data.held[number]
-        if len(held.atoms) == 1 and held.producer < 0:
+        if len(held.atoms) == 1 and not held.readers:
             return self.at.inside[held.atoms[0]][stage]
         holds = self.model.new_bool_var(f"holds_{number}_{stage}")
         for atom in held.atoms:
-            clause = [self.at.inside[atom][stage].negated(), holds]
-            if held.producer >= 0:
-                clause.append(self.at.inside[held.producer][stage])
-            self.model.add_bool_or(clause)
+            self.model.add_implication(self.at.inside[atom][stage], holds)
+        for atom in set(held.readers) - {held.producer}:
+            here = self.at.inside[atom][stage].negated()
+            self.model.add_bool_or(here, self.at.inside[held.producer][stage], holds)
         return holds
 
     def _sum(self, amounts: tuple[int, ...], stage: int) -> Linear:

@@ -21,14 +21,15 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes that a stage holds if one of these atoms is in it; once, or for each micro-batch in flight.
+    """Bytes that a stage holds; once, or for each micro-batch in flight.
 
-    A tensor from another stage is held unless its `producer` is in the stage too; -1 for what is no such tensor.
+    It does if one of `atoms` is in it, or one of `readers` without their `producer`.
     """
 
     size: int
     atoms: tuple[int, ...]
     in_flight: bool
+    readers: tuple[int, ...] = ()
     producer: int = -1
 
 
@@ -99,7 +100,10 @@ class CutData:
         """Read it back."""
         body = json.loads(text)
         crossings = tuple(Crossing(**crossing) for crossing in body.pop("crossings"))
-        held = tuple(Held(h["size"], tuple(h["atoms"]), h["in_flight"], h["producer"]) for h in body.pop("held"))
+        held = tuple(
+            Held(h["size"], tuple(h["atoms"]), h["in_flight"], tuple(h["readers"]), h["producer"])
+            for h in body.pop("held")
+        )
         precedence = tuple((u, v) for u, v in body.pop("precedence"))
         apart = tuple(tuple(map(tuple, patterns)) for patterns in body.pop("apart"))
         rest: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}

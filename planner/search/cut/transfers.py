@@ -4,19 +4,19 @@ A message between two stages holds at least its largest tensor, so that tensor's
 bound, whatever travels with it. Leaves out the other tensors of a message.
 """
 
+from costmodel.machines.cluster import Cluster
 from costmodel.machines.links import LinkClass
 from planner.search.cut.data import Crossing
-from planner.search.evaluate import Evaluator
+from planner.search.cuts import Cuts
 
 MOST_LEVELS = 6
 """Transfer times that are told apart; each tensor counts with the largest level that it reaches."""
 
 
-def transfers(evaluator: Evaluator) -> tuple[list[int], tuple[Crossing, ...]]:
+def transfers(cuts: Cuts) -> tuple[list[int], tuple[Crossing, ...]]:
     """Return the levels in ns, and each pair of atoms joined by tensors with the largest level that these reach."""
-    atoms, model = evaluator.atoms, evaluator.pricing.model
-    tensors = model.profile.graph.tensors
-    least = {f.tensor: least_transfer_ns(evaluator, model.tensor_bytes(tensors[f.tensor])) for f in atoms.flows}
+    atoms, tensors = cuts.atoms, cuts.atoms.graph.tensors
+    least = {f.tensor: least_transfer_ns(cuts, _bytes(cuts, f.tensor)) for f in atoms.flows}
     levels = _levels(sorted(set(least.values())))
     pairs: dict[tuple[int, int], tuple[int, bool]] = {}
     for flow in atoms.flows:
@@ -40,20 +40,40 @@ def _levels(times: list[int]) -> list[int]:
     return times[::step] if times else [0]
 
 
-def least_transfer_ns(evaluator: Evaluator, size_bytes: int) -> int:
-    """Least time between two of the ranks of a message that holds at least so many bytes."""
-    cluster, ranks = evaluator.problem.machines, range(evaluator.problem.num_devices)
+def _bytes(cuts: Cuts, tensor: int) -> int:
+    """Return what one rank sends of a tensor."""
+    return cuts.evaluator.pricer.message_bytes((tensor,), cuts.family.config, 1)
+
+
+def least_transfer_ns(cuts: Cuts, size_bytes: int) -> int:
+    """Least time between two of the ranks of a message that holds at least so many bytes.
+
+    Ranks alike are told by their device and by the links that join them: one pair of each kind counts.
+    """
+    problem = cuts.evaluator.problem
+    cluster, num = problem.machines, problem.num_devices
     if cluster.links and "p2p" in cluster.links.classes:
         return _least_ns(cluster.links.classes["p2p"], size_bytes)
-    return min((cluster.p2p_ns(i, j, size_bytes) for i in ranks for j in ranks if i < j), default=0)
+    found: dict[object, int] = {}
+    for step in _steps(cluster, num):
+        for i in range(num - step):
+            kind = (cluster.link_between(i, i + step).name, problem.device_names[i], problem.device_names[i + step])
+            if kind not in found:
+                found[kind] = cluster.p2p_ns(i, i + step, size_bytes)
+    return min(found.values(), default=0)
 
 
-def least_host_ns(evaluator: Evaluator) -> int:
+def _steps(cluster: Cluster, num_devices: int) -> list[int]:
+    """Return distances between ranks that meet every link: neighbours, and one group further."""
+    return sorted({step for step in (1, *(group.group for group in cluster.groups)) if 0 < step < num_devices})
+
+
+def least_host_ns(cuts: Cuts) -> int:
     """Least time that a stage loses to one end of any message; 0 where it was not measured."""
-    links, model = evaluator.problem.machines.links, evaluator.pricing.model
+    links = cuts.evaluator.problem.machines.links
     if not links or "p2p_host" not in links.classes:
         return 0
-    sizes = [model.tensor_bytes(model.profile.graph.tensors[flow.tensor]) for flow in evaluator.atoms.flows]
+    sizes = [_bytes(cuts, flow.tensor) for flow in cuts.atoms.flows]
     return min((_least_ns(links.classes["p2p_host"], max(1, size)) for size in sizes), default=0)
 
 

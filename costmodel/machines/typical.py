@@ -1,7 +1,8 @@
-"""A typical cluster of one device of the catalogue, for jobs planned without a cluster file.
+"""A typical cluster of one device of the catalogue, for what is planned without a cluster file or measured links.
 
 Hosts (or racks) of the catalogue's scale-up domain, joined by the network of a typical host with such devices;
-latencies are those that NCCL itself assumes (docs/cluster.md). Leaves out racks, oversubscription and host memory.
+latencies are those that NCCL itself assumes (docs/cluster.md). Devices that fill no whole number of hosts stand in
+equal parts on hosts as full as that allows. Leaves out racks, oversubscription and host memory.
 """
 
 from costmodel.errors import UsageError
@@ -18,20 +19,21 @@ def typical_cluster(device_id: str, num_devices: int) -> Cluster:
     Raises
     ------
     UsageError
-        When the devices are no whole number of scale-up domains, or the catalogue does not say how hosts are joined.
+        When the catalogue does not say how hosts are joined.
     """
     known = catalogue.device(device_id)
     kind = DeviceType(known.id, known.memory_bytes, "cuda", known.id)
     domain = max(1, known.scaleup_domain)
     inner_ns, inner_gbs = (SCALE_UP_NS, known.scaleup_gbs) if domain > 1 else (PCIE_NS, known.pcie_gbs)
-    size = domain if domain > 1 else 8
-    if num_devices <= size:
+    full = domain if domain > 1 else 8
+    if num_devices <= full:
         return Cluster((kind,), (Host(kind.name, num_devices),), (LinkGroup("host", 0, inner_gbs, inner_ns),))
-    if num_devices % size or not known.host_network_gbs:
+    if not known.host_network_gbs:
         raise UsageError(
-            f"{num_devices} devices {device_id} are no whole number of groups of {size} whose network the catalogue "
-            "knows; give a --cluster file that says how they are joined"
+            f"{num_devices} devices {device_id} fill more than one host of {full}, and the catalogue does not know how "
+            "such hosts are joined; give a --cluster file that says so"
         )
-    share = known.host_network_gbs / size
+    size = max(part for part in range(1, full + 1) if num_devices % part == 0)
+    share = known.host_network_gbs / full
     groups = (LinkGroup("host", size, inner_gbs, inner_ns), LinkGroup("network", 0, share, NETWORK_NS))
     return Cluster((kind,), (Host(kind.name, size, num_devices // size),), groups)

@@ -2,7 +2,7 @@
 
 An atom is one operator, with those that must share its stage: in-place operators and their producers,
 what pins put together, and whatever such contraction makes cyclic. Nothing else is contracted, except that graphs
-of more than `MOST_ATOMS` pieces keep only their best cut positions (`planner.thinning`). Leaves out costs.
+of more than `MOST_ATOMS` pieces keep only their best cut positions (`planner.graph.thinning`). Leaves out costs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,12 @@ from costmodel.model.graph import OperatorGraph
 
 MOST_ATOMS = 160
 """Up to here every position between two atoms is a candidate cut."""
+
+
+Partition = tuple[int, ...]
+"""Stage of each atom; stages are numbered from 0 in a topological order of the stage graph."""
+Apart = tuple[tuple[tuple[int, ...], ...], ...]
+"""For each set of patterns that are to be apart, and each of its patterns, what it matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,29 @@ def group(graph: OperatorGraph, pairs: Iterable[tuple[int, int]]) -> Atoms:
         members[condensed.graph["mapping"][joined[operator]]].append(operator)
     order = nx.lexicographical_topological_sort(condensed, key=lambda node: members[node][0])
     return Atoms(graph, tuple(tuple(members[node]) for node in order))
+
+
+def numbered(atoms: Atoms, groups: Sequence[int], *, as_named: bool = False) -> Partition | None:
+    """Return the groups of a partition numbered from 0 in a topological order, or None when they form a cycle.
+
+    Among groups that are ready, the one with the lowest atom comes first; `as_named`, the one with the lowest number.
+    """
+    names = dict.fromkeys(sorted(set(groups)) if as_named else groups)
+    place = {group: 1 << i for i, group in enumerate(names)}  # groups in order of their lowest atom
+    reads = dict.fromkeys(names, 0)
+    for source, target in atoms.edges:
+        if groups[source] != groups[target]:
+            reads[groups[target]] |= place[groups[source]]
+    number: dict[int, int] = {}
+    done, left = 0, list(names)
+    while left:
+        chosen = next((group for group in left if not reads[group] & ~done), None)
+        if chosen is None:
+            return None
+        number[chosen] = len(number)
+        done |= place[chosen]
+        left.remove(chosen)
+    return tuple([number[group] for group in groups])
 
 
 def _glued(graph: OperatorGraph) -> list[tuple[int, int]]:

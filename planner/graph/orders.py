@@ -9,7 +9,7 @@ branches first, light ones first, and at random. Leaves out breadth-first orders
 from collections.abc import Callable, Sequence
 from random import Random
 
-from planner.prepare import Atoms
+from planner.graph.atoms import Atoms
 
 Order = tuple[int, ...]
 

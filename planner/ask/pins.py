@@ -1,12 +1,12 @@
 """Pins: what a person fixes before the search begins (``plan --pin FILE``).
 
 ``[[together]]`` joins operators into one stage; ``[[apart]]`` lets no two of its patterns into one stage; the search
-keeps to both. ``[[stage]]`` gives one stage whole: operators, ranks and configuration; then the others are checked.
-Leaves out what pinned stages cost (`planner.placed`).
+keeps to both. ``[[stage]]`` gives one stage whole: operators, ranks and configuration; what no stage names is searched.
+Leaves out what pinned stages cost (`planner.candidate.price`).
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,13 +15,10 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_toml
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
+from planner.graph.atoms import Apart
 
 REST = ("*",)
 """The patterns of a stage that takes every operator which no other stage names."""
-
-
-Apart = tuple[tuple[tuple[int, ...], ...], ...]
-"""For each ``[[apart]]`` and each of its patterns, what it matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class Pins:
     ----------
     together, apart : tuple of Group
     stages : tuple of StagePin
-        The whole plan, when there are any.
+        The whole plan, when they name every operator.
     """
 
     together: tuple[Group, ...] = ()
@@ -94,6 +91,8 @@ class Pins:
 
     def kept_apart(self, graph: OperatorGraph, piece_of: Sequence[int]) -> Apart:
         """Return the pieces (of operators that share a stage) that the patterns of each ``[[apart]]`` match.
+
+        Each ``[[stage]]`` is apart from all else.
 
         Raises
         ------
@@ -115,15 +114,18 @@ class Pins:
                         )
                     rows[number][piece_of[position]] = None
             found.append(tuple(tuple(sorted(row)) for row in rows))
+        for members in self.stage_rows(graph) if self.stages else ():
+            own = {piece_of[position] for position in members}
+            found.append((tuple(sorted(own)), tuple(sorted(set(piece_of) - own))))
         return tuple(found)
 
-    def stage_of(self, graph: OperatorGraph) -> tuple[int, ...]:
-        """Return the pinned stage of each operator, numbered as in the file.
+    def stage_rows(self, graph: OperatorGraph) -> tuple[tuple[int, ...], ...]:
+        """Return the positions of each pinned stage's operators, rising; stages numbered as in the file.
 
         Raises
         ------
         InvalidInput
-            When an operator stands in two stages or in none, or `together` or `apart` is broken.
+            When an operator stands in two stages, or `together` or `apart` is broken.
         """
         found: dict[int, int] = {}
         for stage, pin in enumerate(self.stages):
@@ -131,10 +133,12 @@ class Pins:
                 for position in sorted({p for row in pin.group.rows(graph) for p in row}):
                     self._put(found, graph, position, stage)
         self._put_rest(found, graph)
-        stages = tuple(found[position] for position in range(len(graph.operators)))
-        self._check_together(graph, stages)
-        self._check_apart(graph, stages)
-        return stages
+        self._check_together(graph, found)
+        self._check_apart(graph, found)
+        rows: list[list[int]] = [[] for _ in self.stages]
+        for position in sorted(found):
+            rows[found[position]].append(position)
+        return tuple(map(tuple, rows))
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form for a plan's provenance."""
@@ -160,29 +164,24 @@ class Pins:
                 f"{self.stages[takers[-1]].group.place}: nothing is left for this stage; ['*'] takes what no other "
                 "stage names, in one stage alone"
             )
-        if left and not takers:
-            names = ", ".join(repr(graph.operators[position].name) for position in left[:5])
-            raise InvalidInput(
-                f"{self.stages[-1].group.place}: {len(left)} operators stand in no stage, the first are {names}; name "
-                "them, or add a last [[stage]] with operators = ['*'], which takes the rest"
-            )
-        found |= dict.fromkeys(left, takers[0] if takers else 0)
+        if takers:
+            found |= dict.fromkeys(left, takers[0])
 
-    def _check_together(self, graph: OperatorGraph, stages: Sequence[int]) -> None:
+    def _check_together(self, graph: OperatorGraph, stages: Mapping[int, int]) -> None:
         for group in self.together:
-            held = {stages[position]: position for row in group.rows(graph) for position in row}
+            held = {stages.get(position, -1): position for row in group.rows(graph) for position in row}
             if len(held) > 1:
                 names = [graph.operators[position].name for position in held.values()]
                 raise InvalidInput(
                     f"{group.place}: {names[0]!r} and {names[1]!r} are to be together, and [[stage]] puts them in the "
-                    f"stages {sorted(held)}; change one of the two"
+                    f"stages {sorted(held)} (-1: none); change one of the two"
                 )
 
-    def _check_apart(self, graph: OperatorGraph, stages: Sequence[int]) -> None:
+    def _check_apart(self, graph: OperatorGraph, stages: Mapping[int, int]) -> None:
         for group in self.apart:
             held: dict[int, int] = {}
             for number, row in enumerate(group.rows(graph)):
-                for position in row:
+                for position in filter(stages.__contains__, row):
                     if held.setdefault(stages[position], number) != number:
                         raise InvalidInput(
                             f"{group.place}: {graph.operators[position].name!r} is to be apart from what "
@@ -222,17 +221,14 @@ def _stage(node: Node) -> StagePin:
 
 
 def _config(node: Node, num_ranks: int) -> StageConfig:
-    """Read a configuration; its data is the number of ranks where it is left out."""
-    given = node.entries()
-    config = StageConfig.from_node(
-        Node({"data": num_ranks, **{k: v.value for k, v in given.items()}}, node.pointer, node.file)
-    )
-    wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
-    wrong += ["zero"] if config.zero > 1 else []
-    wrong += ["recompute"] if config.recompute == "selective" else []
-    wrong += ["offload"] if config.offload != "none" else []
-    if wrong:
-        given[wrong[0]].fail("pinned stages run replicas (data), zero 0 or 1, and recompute none or full")
-    if config.data != num_ranks:
-        node.fail(f"the stage has {num_ranks} ranks, one for each replica: data = {num_ranks}")
+    """Read a configuration; where its data is left out, that is what tensor and context leave of the ranks."""
+    given = {key: value.value for key, value in node.entries().items()}
+    inside = 1
+    for name in ("tensor", "context"):
+        value = given.get(name, 1)
+        inside *= value if isinstance(value, int) and value > 0 else 1
+    config = StageConfig.from_node(Node({"data": max(1, num_ranks // inside), **given}, node.pointer, node.file))
+    size = config.data * config.tensor * config.context
+    if size != num_ranks:
+        node.fail(f"the stage has {num_ranks} ranks, and data x tensor x context are {size}; make the two equal")
     return config

@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Container, Sequence
 from itertools import pairwise
 
-from planner.pins import Apart
-from planner.prepare import MOST_ATOMS, Atoms, group
-from planner.search.orders import orders
+from costmodel.stages.strategies.blocks import block_names
+from planner.graph.atoms import MOST_ATOMS, Apart, Atoms, group
+from planner.graph.orders import orders
 
 
 def thin(
@@ -29,13 +29,14 @@ def thin(
     most : int
         Atoms wanted; more when joining them would make cycles, or join what pins keep apart.
     apart : tuple
-        Atoms that pins keep apart (`planner.pins`).
+        Atoms that pins keep apart (`planner.ask.pins`).
     """
     if len(atoms) <= most:
         return atoms
     order = orders(atoms, work_ns, 0, 0)[0]
     crossing = _crossing_bytes(atoms, order, bytes_of)
     kept = _best_cuts(atoms, order, work_ns, crossing, most)
+    kept |= _between_layers(atoms, order, most)
     kept |= _between_apart(order, kept, apart)
     pairs = [
         (atoms.members[a][0], atoms.members[b][0])
@@ -44,6 +45,14 @@ def thin(
     ]
     pairs += [(row[0], other) for row in atoms.members for other in row[1:]]
     return group(atoms.graph, pairs)
+
+
+def _between_layers(atoms: Atoms, order: Sequence[int], most: int) -> set[int]:
+    """Return the positions at which a layer begins or ends, unless there are too many: people cut there by hand."""
+    names = block_names(atoms.graph.operators)
+    held = [names[atoms.members[atom][0]] for atom in order]
+    found = {position for position in range(1, len(order)) if held[position] != held[position - 1]}
+    return found if len(found) <= most else set()
 
 
 def _between_apart(order: Sequence[int], kept: Container[int], apart: Apart) -> set[int]:

@@ -1,0 +1,1 @@
+"""The question: the problem, the space of open choices, pins, and what targets take."""

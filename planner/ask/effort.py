@@ -1,0 +1,28 @@
+"""How much work a search may do: a clock, a count of the solver's own work, and the seed."""
+
+from dataclasses import dataclass
+
+from costmodel.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Limits of a search.
+
+    Attributes
+    ----------
+    time_limit_s : float
+        Wall clock after which the search returns what it has; 0 keeps the first heuristic plan.
+    deterministic_limit : float, optional
+        Work limit of the solver, in its own deterministic seconds: what it finds then does not depend on the machine,
+        and the clock ends the search only as a backstop.
+    seed : int
+    """
+
+    time_limit_s: float = 10.0
+    deterministic_limit: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.time_limit_s < 0 or (self.deterministic_limit is not None and self.deterministic_limit < 0):
+            raise UsageError("a time limit is below 0; 0 keeps the heuristic plan alone")

@@ -1,0 +1,355 @@
+"""What a planner is asked: one problem in, one plan out.
+
+Says which choices are fixed and which are free (`planner.ask.space`, `planner.ask.pins`), and what every candidate is
+priced with: machines, profile of each device type, trainer's convention, precision. Leaves out how plans are found
+(`planner.search`) and what a stage costs (`costmodel.stages`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.machines.catalogue import check_precision
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.machines.cluster import Cluster, DeviceType, uniform_cluster
+from costmodel.machines.typical import typical_cluster
+from costmodel.model.profile import Profile
+from costmodel.roofline import scale_profile
+from costmodel.stages.measured import OPTIMIZER_STATES, CostModel
+from costmodel.stages.strategies import EXECUTOR, StrategyModel, Training
+from costmodel.stages.strategies.training import DTYPES, PRECISIONS
+from planner.ask.effort import Effort
+from planner.ask.pins import Pins
+from planner.ask.space import Space
+from planner.plan.parts import Assumptions
+from simulator.schedules import SCHEDULES
+
+AUTO = "auto"
+AUTO_SCHEDULES = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b")
+"""What ``auto`` tries, fewest micro-batches in flight first: F and whole B, one stage a rank.
+
+The last two take the stages of a graph in one line for the warm-up alone, which keeps more micro-batches
+in flight: the memory buys less waiting where stages are uneven.
+"""
+AUTO_LOOPED = ("interleaved-1f1b",)
+"""What ``auto`` tries where a place of the pipeline holds several stages."""
+ANY, MEGATRON = "any", "megatron"
+
+Report = Callable[[str], None]
+"""Takes a line of progress: phase, best step time, lower bound, gap."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A planning problem.
+
+    Attributes
+    ----------
+    profile : Profile
+    cluster : Cluster, optional
+        By default the device and links that the profile measured, or else a typical host of its catalogue device.
+    num_devices : int
+        Devices to plan for: the first ranks of the cluster.
+    global_batch : int
+        Samples of a step.
+    microbatch_size : int, optional
+        Fixes it; else every size of `microbatch_sizes` is tried.
+    schedule : str
+        A schedule of the catalogue, or ``auto``.
+    optimizer : str
+        A key of `costmodel.stages.measured.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
+    precision : str
+        One of `costmodel.stages.strategies.training.PRECISIONS`; empty for the profile's.
+    memory_limit_bytes : int, optional
+        Bytes that a rank may hold; the memory of its device by default.
+    max_stages : int, optional
+        Most stages; the number of devices by default.
+    space : Space
+        What flags fix for every stage.
+    pins : Pins, optional
+        What is fixed for single operators and stages.
+    target : str
+        One of `planner.ask.targets.TARGETS`; by default the executor for profiles of torch modules, else any.
+    trainer : str
+        Whose convention stages are priced by: the target's by default, see `trainer_name`.
+    planner : str
+        A key of `planner.search.planners.PLANNERS`.
+    effort : Effort
+    other_profiles : tuple of Profile
+        Of the same model on the other device types of a mixed cluster.
+
+    Raises
+    ------
+    UsageError
+        When a value or a combination cannot be meant.
+    InvalidInput
+        When nothing in the profile takes any time.
+    """
+
+    profile: Profile
+    cluster: Cluster | None
+    num_devices: int
+    global_batch: int
+    microbatch_size: int | None = None
+    schedule: str = AUTO
+    optimizer: str = "adam"
+    precision: str = ""
+    memory_limit_bytes: int | None = None
+    max_stages: int | None = None
+    space: Space = field(default_factory=Space)
+    pins: Pins | None = None
+    target: str = ""
+    trainer: str = ""
+    planner: str = "ours"
+    effort: Effort = field(default_factory=Effort)
+    other_profiles: tuple[Profile, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_devices < 1:
+            raise UsageError(f"{self.num_devices} devices asked for; at least one is needed")
+        if self.num_devices > self.machines.num_devices:
+            raise UsageError(
+                f"{self.num_devices} devices asked for; the cluster has {self.machines.num_devices}, take no more"
+            )
+        if self.global_batch < 1:
+            raise UsageError(f"a batch of {self.global_batch} samples; at least one is needed")
+        size, data = self.microbatch_size, self.space.data or 1
+        if size is not None and (size < 1 or self.global_batch % (size * data)):
+            raise UsageError(
+                f"micro-batch size {size} does not divide the batch of {self.global_batch}"
+                + (f" on {data} replicas" if data > 1 else "")
+                + f"; its divisors are {', '.join(map(str, divisors(self.global_batch // data)))}"
+            )
+        if self.max_stages is not None and self.max_stages < 1:
+            raise UsageError(f"at most {self.max_stages} stages; at least one is needed")
+        if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
+            raise UsageError(f"a memory limit of {self.memory_limit_bytes} bytes; give the bytes a rank may hold")
+        if self.optimizer not in OPTIMIZER_STATES:
+            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
+        if self.schedule != AUTO and self.schedule not in SCHEDULES:
+            raise UsageError(f"no schedule is called {self.schedule!r}; there are {', '.join((AUTO, *SCHEDULES))}")
+        if not any(sum(times.forward_ns) for times in self.profile.times):
+            raise InvalidInput(
+                "every operator of the profile takes 0 ns; there is nothing to plan: profile the model again"
+            )
+        self.space.check(self.num_devices, self.global_batch)
+        self._check_stages()
+        self._check_devices()
+
+    def _check_stages(self) -> None:
+        stages = (self.space.stages or 1) * (self.space.chunks or 1)
+        if self.max_stages is not None and self.max_stages < stages:
+            raise UsageError(f"--max-stages {self.max_stages} is below the {stages} stages; drop one")
+        works = [operator.work for operator in self.profile.graph.operators]
+        if (self.space.expert or 1) > 1 and not any(work and work.experts for work in works):
+            raise UsageError(f"--expert {self.space.expert}, and {self.profile.graph.name} has no experts; drop it")
+
+    def _check_devices(self) -> None:
+        """Refuse precisions that a device lacks, and profiles that no device or another model is of."""
+        devices = [self.machines.device_of(rank) for rank in range(self.num_devices)]
+        for name in sorted({device.catalogue for device in devices} - {""}):
+            if self.precision_name:
+                check_precision(catalogue_device(name), self.precision_name)
+        for profile in self.other_profiles:
+            if profile.graph.fingerprint != self.profile.graph.fingerprint:
+                raise UsageError(
+                    f"the profiles are of the models {self.profile.graph.name} and {profile.graph.name}, which differ; "
+                    "give profiles of one model, one a device type"
+                )
+        for profile in (self.profile, *self.other_profiles) if self.other_profiles else ():
+            if not any(_is_of(profile, device) for device in devices):
+                raise UsageError(
+                    f"a profile was made on {profile.device.name!r}, and the devices are "
+                    f"{', '.join(sorted({device.name for device in devices}))}; give one profile a device type of the "
+                    "cluster"
+                )
+
+    @cached_property
+    def machines(self) -> Cluster:
+        """The cluster, else devices like the one that was profiled: on measured links, or on those of typical hosts."""
+        if self.cluster:
+            return self.cluster
+        device = self.profile.device
+        if self.links_from == "typical":
+            return typical_cluster(device.catalogue, self.num_devices)
+        kind = DeviceType(device.name, device.memory_bytes, device.type, device.catalogue)
+        return uniform_cluster(kind, self.num_devices, self.profile.links)
+
+    @property
+    def links_from(self) -> str:
+        """Where the prices of messages come from: one of `planner.plan.parts.LINKS`."""
+        if self.cluster:
+            return "given"
+        if self.profile.links:
+            return "measured"
+        return "typical" if self.profile.device.catalogue else "free"
+
+    @property
+    def has_module(self) -> bool:
+        """Whether there is a torch module that the executor could run: not for described and imported models."""
+        return not self.profile.extra.get("plan_only")
+
+    @property
+    def trainer_name(self) -> str:
+        """Whose convention stages are priced by: asked for, the target's, or what such a model is usually run by."""
+        if self.trainer:
+            return self.trainer
+        if self.target and self.target != ANY:
+            return self.target
+        return EXECUTOR if self.has_module else MEGATRON
+
+    @cached_property
+    def profiled_precision(self) -> str:
+        """Precision of the profile's own dtype; empty where it has no name here."""
+        return DTYPES.get(self.profile.dtype.removeprefix("torch."), "")
+
+    @cached_property
+    def precision_name(self) -> str:
+        """Mixed precision asked for, or that of a described model; empty where states are kept as profiled.
+
+        So does the executor keep them, which trains a model in the dtype that it has.
+        """
+        said = str(self.profile.provenance.get("precision", ""))
+        found = self.precision or (said if said in PRECISIONS else "")
+        return "" if self.trainer_name == EXECUTOR and found == self.profiled_precision else found
+
+    @cached_property
+    def training(self) -> Training:
+        """What holds for every stage."""
+        return Training.of(self.trainer_name, self.precision_name, self.optimizer)
+
+    @cached_property
+    def schedules(self) -> tuple[str, ...]:
+        """Schedules to try where each place holds one stage, the simplest first."""
+        return AUTO_SCHEDULES if self.schedule == AUTO else (self.schedule,)
+
+    @property
+    def microbatch_sizes(self) -> tuple[int, ...]:
+        """Micro-batch sizes to try on one replica."""
+        return self.microbatch_sizes_of(1)
+
+    def microbatch_sizes_of(self, data: int) -> tuple[int, ...]:
+        """Micro-batch sizes to try with so many replicas: divisors of a replica's batch within the measured range.
+
+        Else the one nearest to it: outside that range times would be extrapolated, and a search likes nothing better
+        than an optimistic guess.
+        """
+        if self.microbatch_size is not None:
+            return (self.microbatch_size,) if self.global_batch % (self.microbatch_size * data) == 0 else ()
+        if self.global_batch % data:
+            return ()
+        known = divisors(self.global_batch // data)
+        low, high = self.profile.microbatch_sizes[0], self.profile.microbatch_sizes[-1]
+        inside = tuple(d for d in known if low <= d <= high)
+        return inside or (min(known, key=lambda d: (abs(d - low), d)),)
+
+    @cached_property
+    def memory_limits_bytes(self) -> tuple[int, ...]:
+        """Bytes that each rank may hold: the limit given, and never more than its device has (0: not known)."""
+        limits = []
+        for rank in range(self.num_devices):
+            device = self.machines.device_of(rank).memory_bytes
+            given = self.memory_limit_bytes or device
+            limits.append(min(given, device) if device else given)
+        return tuple(limits)
+
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """Speed of each rank."""
+        known = dict(self.machines.speeds)
+        return tuple(known.get(rank, 1.0) for rank in range(self.num_devices))
+
+    @cached_property
+    def device_names(self) -> tuple[str, ...]:
+        """Device type of each rank."""
+        return tuple(self.machines.device_of(rank).name for rank in range(self.num_devices))
+
+    def profile_on(self, device: DeviceType) -> Profile:
+        """Return the profile of a device type: the one that was made on it, else the first one scaled to it."""
+        own = [profile for profile in (self.profile, *self.other_profiles) if _is_of(profile, device)]
+        if own or not (device.catalogue and self.profile.device.catalogue):
+            return own[0] if own else self.profile
+        return self._scaled(device.catalogue)
+
+    def _scaled(self, catalogue: str) -> Profile:
+        if catalogue not in self._scaled_profiles:
+            self._scaled_profiles[catalogue] = scale_profile(self.profile, catalogue)
+        return self._scaled_profiles[catalogue]
+
+    @cached_property
+    def _scaled_profiles(self) -> dict[str, Profile]:
+        return {}
+
+    def estimated(self, microbatch_size: int) -> tuple[str, ...]:
+        """Return why times at this micro-batch size are estimates; nothing where all were measured."""
+        reasons = ["the profile's times are roofline estimates"] if self.profile.provenance.get("estimated") else []
+        for name in dict.fromkeys(self.device_names):
+            device = next(d for d in self.machines.devices if d.name == name)
+            scaled = self.profile_on(device).extra.get("estimated", ())
+            reasons += map(str, scaled if isinstance(scaled, list | tuple) else (scaled,))
+        sizes = self.profile.microbatch_sizes
+        if not sizes[0] <= microbatch_size <= sizes[-1]:
+            reasons.append(
+                f"times at micro-batch size {microbatch_size} are continued from the measured sizes {sizes[0]} to "
+                f"{sizes[-1]}"
+            )
+        if self.links_from == "typical":
+            reasons.append("the links are those of a typical host with this device")
+        if self.links_from == "free":
+            reasons.append("messages are free: no links were measured or given")
+        return tuple(dict.fromkeys(reasons))
+
+    def assumptions(self, microbatch_size: int) -> Assumptions:
+        """Return what the prices of a plan rest on."""
+        training, profiled = self.training, _profiled_width(self.profile)
+        width = training.width(profiled)
+        sizes = {
+            "parameters": width,
+            "gradients": width,
+            "optimizer": training.state_width(profiled),
+            "master_weights": training.master_width,
+        }
+        return Assumptions(
+            self.links_from,
+            self.trainer_name,
+            self.optimizer,
+            self.precision_name or self.profiled_precision,
+            tuple((name, float(size)) for name, size in sizes.items()),
+            "",
+            self.estimated(microbatch_size),
+        )
+
+    def measured(self, microbatch_size: int) -> CostModel:
+        """Return the first profile's operators at one micro-batch size."""
+        return self.stage_model(self.machines.device_of(0), microbatch_size).measured
+
+    def stage_model(self, device: DeviceType, microbatch_size: int) -> StrategyModel:
+        """Return the one price of stages on a device type at one micro-batch size."""
+        key = (device.name, microbatch_size)
+        if key not in self._models:
+            profile = self.profile_on(device)
+            self._models[key] = StrategyModel(profile, self.machines, microbatch_size, self.training)
+        return self._models[key]
+
+    @cached_property
+    def _models(self) -> dict[tuple[str, int], StrategyModel]:
+        return {}
+
+
+def _is_of(profile: Profile, device: DeviceType) -> bool:
+    """Whether a profile was made on this type of device."""
+    if device.catalogue and profile.device.catalogue:
+        return device.catalogue == profile.device.catalogue
+    return device.name == profile.device.name
+
+
+def _profiled_width(profile: Profile) -> int:
+    """Bytes of a value of the profile's parameters."""
+    return max((p.size_bytes // max(1, prod(p.shape)) for p in profile.graph.parameters), default=4)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, rising."""
+    return tuple(d for d in range(1, number + 1) if number % d == 0)

@@ -1,0 +1,1 @@
+"""One candidate: how it is priced, ordered, timed, held against memory, and made a plan."""

@@ -1,0 +1,74 @@
+"""A candidate: one answer to every open decision, before anything is known of what it takes.
+
+Leaves out prices (`planner.candidate.price`) and times (`planner.candidate.evaluate`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel.stages.config import StageConfig
+from planner.graph.atoms import Partition
+from planner.plan.lockstep import Block, in_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how a stage runs: its configuration, its ranks (tensor innermost, data outermost), its multiple."""
+
+    config: StageConfig
+    ranks: tuple[int, ...]
+    microbatch_multiple: int = 1
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its ranks by replica."""
+        return in_blocks(self.ranks, self.config.tensor * self.config.context)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What is to be priced, ordered and simulated.
+
+    Attributes
+    ----------
+    partition : Partition
+        Stage of each atom.
+    places : tuple of Place
+        One a stage.
+    microbatch_size : int
+        Samples of a micro-batch on one replica.
+    schedule : str
+        A key of `simulator.schedules.SCHEDULES`.
+    line : bool
+        Whether tensors pass from stage to next stage, else straight to their readers.
+    """
+
+    partition: Partition
+    places: tuple[Place, ...]
+    microbatch_size: int
+    schedule: str
+    line: bool = False
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages it has."""
+        return len(self.places)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices it uses."""
+        return len({rank for place in self.places for rank in place.ranks})
+
+
+def in_loop(config: StageConfig, num_stages: int, num_places: int) -> tuple[Place, ...]:
+    """Return places alike: stage i at place i mod `num_places`, whose ranks follow each other."""
+    size = config.data * config.tensor * config.context
+    rows = [tuple(range(i * size, (i + 1) * size)) for i in range(num_places)]
+    return tuple(Place(config, rows[stage % num_places]) for stage in range(num_stages))
+
+
+def alike(places: Sequence[Place]) -> bool:
+    """Whether all stages are configured alike and work on single micro-batches."""
+    return len({(place.config, place.microbatch_multiple) for place in places}) == 1 and (
+        places[0].microbatch_multiple == 1
+    )

@@ -1,0 +1,189 @@
+"""Candidates are ranked by what the simulator says of them, never by an estimate.
+
+A candidate is priced, its micro-batches ordered, the step closed and timed. Where all replicas do the same, the first
+stands for all of them. Leaves out which candidates are worth trying.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from costmodel.model.whole import SplitRatios
+from costmodel.stages.costs import PER_ACTION, Costs
+from planner.ask.problem import Problem
+from planner.candidate.candidate import Candidate, Place, alike
+from planner.candidate.fit import excess_bytes, limits_of, num_mixed
+from planner.candidate.order import ordered, with_recompute
+from planner.candidate.price import Priced, Pricer
+from planner.graph.atoms import Apart, Atoms
+from planner.plan.rung import strategy_of
+from simulator.engine import Structure, Times
+from simulator.lowering import close_step
+from simulator.schedule import stage_graph
+from simulator.schedules import build_schedule
+from simulator.schedules.warmup import graph_in_flight
+
+EAGER = "graph-eager-1f1b"
+"""The one schedule of the search whose orders depend on times, and not on the stage graph alone."""
+FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER)
+"""Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
+its own: their structures are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A priced candidate with its closed schedule and times.
+
+    Attributes
+    ----------
+    priced : Priced
+        With the costs that the simulated ranks have: all blocks, or the first of each `replicas`.
+    times : Times
+    replicas : int
+        How many replicas one simulated rank stands for.
+    """
+
+    priced: Priced
+    times: Times
+    replicas: int
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks that each simulated one stands for first."""
+        return self.priced.blocks[:: self.replicas]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A candidate with what the simulator says of it.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    step_time_ns : int
+    excess_bytes : int
+        By how much the worst rank is over its memory limit; 0 when all fit.
+    num_mixed : int
+        Atoms that share a stage with some that pins keep apart from them; 0 when all pins are kept.
+    is_line : bool
+        Whether each stage feeds the next and no other.
+    """
+
+    candidate: Candidate
+    step_time_ns: int
+    excess_bytes: int
+    num_mixed: int = 0
+    is_line: bool = True
+
+    @property
+    def strategy(self) -> str:
+        """The rungs of the ladder on which it stands."""
+        return strategy_of([place.config for place in self.candidate.places], self.is_line)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank is within its memory limit, and what pins keep apart is."""
+        return self.excess_bytes == 0 and self.num_mixed == 0
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Smaller is better: what keeps to pins, what fits, then what is fast, then what has fewer stages."""
+        found = self.candidate
+        return self.num_mixed, self.excess_bytes, self.step_time_ns, found.num_stages, found.partition
+
+
+class Evaluator:
+    """Simulates candidates of one set of atoms at one micro-batch size."""
+
+    def __init__(self, problem: Problem, atoms: Atoms, microbatch_size: int) -> None:
+        self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
+        self.pricer = Pricer(problem, atoms, microbatch_size)
+        self._structures: dict[object, Structure] = {}
+        self._known: dict[Candidate, Evaluated] = {}
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches of a step, on all replicas together."""
+        return self.pricer.num_microbatches
+
+    @cached_property
+    def apart(self) -> Apart:
+        """Atoms that pins keep apart."""
+        pins = self.problem.pins
+        return pins.kept_apart(self.atoms.graph, self.atoms.atom_of) if pins else ()
+
+    @cached_property
+    def ratios(self) -> SplitRatios:
+        """What F, and I with W, take longer where a backward is split."""
+        return self.problem.measured(self.microbatch_size).split_ratios
+
+    def evaluate(self, candidate: Candidate) -> Evaluated:
+        """Simulate a candidate, once.
+
+        Raises
+        ------
+        UsageError, NoPlanFits
+            When it cannot be priced or ordered (`Pricer.price`, `simulator.schedules.build_schedule`).
+        """
+        if candidate not in self._known:
+            run = self.simulate(candidate)
+            excess = excess_bytes(run.times.peak_memory_bytes, limits_of(self.problem, run.blocks))
+            mixed = num_mixed(self.apart, candidate.partition)
+            line = list(run.priced.flows) == list(pairwise(range(candidate.num_stages)))
+            self._known[candidate] = Evaluated(candidate, run.times.step_time_ns, excess, mixed, line)
+        return self._known[candidate]
+
+    def simulate(self, candidate: Candidate) -> Run:
+        """Price, order, close and time a candidate."""
+        priced = self.pricer.price(candidate.partition, candidate.places, candidate.line)
+        replicas = self._replicas(candidate.places, priced)
+        costs = _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
+        remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
+        structure, costs = self._structure(candidate.schedule, costs, priced.reduces, remade, replicas)
+        whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
+        return Run(whole, structure.times(costs, self._speeds(priced.blocks[::replicas])), replicas)
+
+    def _structure(
+        self, name: str, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool], replicas: int
+    ) -> tuple[Structure, Costs]:
+        """Return the closed order of a schedule, and the costs in the form in which stages then run."""
+        count = self.num_microbatches // replicas
+        backward = tuple(stage.backward for stage in costs.stages)
+        again = tuple(made and back for made, back in zip(remade, backward, strict=True)) if remade else ()
+        optimizer = self.problem.optimizer != "none"
+        if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
+            order, costs = ordered(name, costs, count, self.ratios)
+            order = with_recompute(order, again) if any(again) else order
+            return Structure(close_step(order, reduces, optimizer)), costs
+        edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
+        key: tuple[object, ...] = (name, edges, reduces, backward, again, costs.ranks, costs.multiples, replicas)
+        if name == EAGER:
+            key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
+        if key not in self._structures:
+            order = build_schedule(name, costs, count)
+            order = with_recompute(order, again) if any(again) else order
+            self._structures[key] = Structure(close_step(order, reduces, optimizer))
+        return self._structures[key], costs
+
+    def _replicas(self, places: Sequence[Place], priced: Priced) -> int:
+        """Return how many replicas do the same as the first; 1 where they do not, or ranks differ in speed."""
+        data = places[0].config.data
+        if data == 1 or self.problem.machines.speeds or not alike(places):
+            return 1
+        per_action = any(not isinstance(getattr(s, part), int) for s in priced.costs.stages for part in PER_ACTION)
+        return 1 if per_action or self.num_microbatches % data else data
+
+    def _speeds(self, blocks: Sequence[Sequence[int]]) -> tuple[float, ...]:
+        """Speed of each block: that of its slowest rank."""
+        speeds = self.problem.speeds
+        return tuple(min(speeds[rank] for rank in block) for block in blocks)
+
+
+def _several(ranks: Sequence[int]) -> bool:
+    return len(ranks) > 1
+
+
+def _first_replicas(costs: Costs, replicas: int) -> Costs:
+    """Return the costs of one replica: the first block of each place."""
+    return replace(costs, ranks=tuple((ranks[0] // replicas,) for ranks in costs.ranks))

@@ -1,0 +1,25 @@
+"""What flows between the stages of a partition: one rule for graphs of stages and for stages in one line.
+
+As a graph, a stage sends each tensor straight to every stage that reads it. As a line, a tensor passes through every
+stage on its way, which receives, holds and sends it on. All tensors of an edge travel as one message.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from planner.graph.atoms import Atoms, Partition
+
+Flows = Mapping[tuple[int, int], tuple[int, ...]]
+"""Positions of the tensors on each edge of the stage graph, edges rising."""
+
+
+def flows_between(atoms: Atoms, partition: Partition, line: bool = False) -> Flows:
+    """Return the tensors on each edge; stages of a line are numbered in its order."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for flow in atoms.flows:
+        source = partition[flow.producer]
+        targets = {partition[consumer] for consumer in flow.consumers}
+        ways = pairwise(range(source, max(targets) + 1)) if line else ((source, t) for t in targets if t != source)
+        for way in ways:
+            found.setdefault(way, []).append(flow.tensor)
+    return {way: tuple(found[way]) for way in sorted(found)}

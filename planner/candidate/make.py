@@ -1,0 +1,179 @@
+"""From an evaluated candidate to the plan: every plan but those that are read from files is made here.
+
+The step time is that of the very schedule that is written, so that objective and prediction agree to the nanosecond.
+Leaves out the search.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+
+from costmodel.model.profile import Profile
+from costmodel.model.whole import SplitRatios
+from costmodel.stages.strategies import MemoryTerms
+from planner.ask.problem import Problem
+from planner.ask.targets import runs_on
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluator, Run
+from planner.candidate.price import compact
+from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
+from planner.plan.lockstep import spread
+from simulator.actions import Action
+from simulator.lowering import lower
+
+
+def make(evaluator: Evaluator, candidate: Candidate, search: SearchResult, reason: str) -> Plan:
+    """Return the plan of a candidate.
+
+    Parameters
+    ----------
+    evaluator : Evaluator
+        Of the candidate's micro-batch size.
+    candidate : Candidate
+    search : SearchResult
+    reason : str
+        Why this candidate was chosen, for the reader of the plan.
+    """
+    problem, graph = evaluator.problem, evaluator.problem.profile.graph
+    run = evaluator.simulate(candidate)
+    size, costs = candidate.microbatch_size, run.priced.costs
+    names = [operator.name for operator in graph.operators]
+    stages = zip(run.priced.operators, candidate.places, costs.stages, strict=True)
+    plan = Plan(
+        model_name=graph.name,
+        fingerprint=graph.fingerprint,
+        num_operators=len(names),
+        cluster=problem.machines,
+        batch=Batch(problem.global_batch, size, evaluator.num_microbatches),
+        schedule=candidate.schedule,
+        stages=tuple(
+            PlanStage(tuple(names[i] for i in row), place.ranks, cost, place.config, place.microbatch_multiple)
+            for row, place, cost in stages
+        ),
+        edges=tuple(
+            PlanEdge(e.source, e.target, tuple(graph.tensors[t].name for t in row), e.size_bytes, e.p2p_ns, e.gradient)
+            for e, row in zip(costs.edges, run.priced.flows.values(), strict=True)
+        ),
+        orders=spread(run.priced.blocks, _orders(run)),
+        prediction=_prediction(evaluator, candidate, run),
+        search=search,
+        runs_on=(),
+        training=Training(
+            problem.profile.dtype.removeprefix("torch."),
+            str(problem.profile.provenance.get("autocast") or ""),
+            problem.optimizer,
+        ),
+        assumptions=problem.assumptions(size),
+        provenance=provenance(problem, size),
+        extra={"choice": reason},
+    )
+    return replace(plan, runs_on=runs_on(problem, plan))
+
+
+def _orders(run: Run) -> list[tuple[str, ...]]:
+    """Return the lowered order of each block; where one replica was simulated, all do the same with their own batches.
+
+    The k-th micro-batch of replica d is number k x replicas + d of the batch.
+    """
+    lowered = lower(run.times.structure.schedule, run.times.timeline())
+    return [_of_replica(order, run.replicas, d) for order in lowered.orders for d in range(run.replicas)]
+
+
+def _of_replica(order: Sequence[Action], replicas: int, number: int) -> tuple[str, ...]:
+    if replicas == 1:
+        return tuple(map(str, order))
+    return tuple(
+        str(replace(a, microbatch=a.microbatch * replicas + number)) if a.microbatch >= 0 else str(a) for a in order
+    )
+
+
+def _prediction(evaluator: Evaluator, candidate: Candidate, run: Run) -> Prediction:
+    peaks = run.times.peak_memory_bytes
+    upper = upper_bytes(evaluator, candidate, run)
+    per_rank = [
+        spread(run.priced.blocks, [size for size in sizes for _ in range(run.replicas)]) for sizes in (peaks, upper)
+    ]
+    return Prediction(run.times.step_time_ns, run.times.span_ns, run.times.bubble_ratio, *per_rank)
+
+
+def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[int]:
+    """Return the upper bound of each simulated rank: its peak, and by how much its stages' terms may exceed theirs.
+
+    The device's context and workspace, which no stage has for itself, count once a rank.
+    """
+    schedule = run.times.structure.schedule
+    peaks = list(run.times.peak_memory_bytes)
+    more, shared = [0] * len(peaks), [0] * len(peaks)
+    for stage in range(candidate.num_stages):
+        for rank in schedule.graph.ranks[stage]:
+            terms = _terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
+            workspace = terms.workspace.upper - terms.workspace.point
+            more[rank] += terms.upper_bytes - terms.point_bytes - workspace
+            shared[rank] = max(shared[rank], workspace)
+    return [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
+
+
+def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
+    """Return the memory of a stage term by term, on the type of device where the upper bound is largest."""
+    place, tensors = candidate.places[stage], evaluator.problem.profile.graph.tensors
+    flows = run.priced.flows.items()
+    received = sorted({t for (_, target), row in flows if target == stage for t in row})
+    operators = compact(run.priced.operators[stage])
+    count = evaluator.num_microbatches // place.config.data or 1
+    found = [
+        model.terms(operators, place.config, place.ranks, count, max(1, in_flight), [tensors[t] for t in received])
+        for model in evaluator.pricer.models(place)
+    ]
+    return max(found, key=lambda terms: terms.upper_bytes)
+
+
+def most_in_flight(order: Sequence[Action], stage: int) -> int:
+    """Return the most micro-batch groups of a stage that an order has alive at once."""
+    alive = most = 0
+    for action in order:
+        alive += (action.stage == stage) * _CHANGE[action.kind]
+        most = max(most, alive)
+    return most
+
+
+_CHANGE = Counter({"F": 1, "B": -1, "W": -1})
+"""Micro-batches in flight after an action; 0 for others."""
+
+
+def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
+    """Return what a plan was made from: no clock readings, host names or dates."""
+    ratios = problem.measured(microbatch_size).split_ratios
+    return {
+        "penstock": _version(),
+        "profile": profile_digest(problem.profile),
+        "seed": problem.effort.seed,
+        "options": {
+            "planner": problem.planner,
+            "schedule": problem.schedule,
+            "devices": problem.num_devices,
+            "microbatch_size": problem.microbatch_size,
+            "memory_limit_bytes": problem.memory_limit_bytes,
+            "max_stages": problem.max_stages,
+            "time_limit_s": problem.effort.time_limit_s,
+            "deterministic_limit": problem.effort.deterministic_limit,
+            "target": problem.target,
+            "fixed": problem.space.to_json(),
+            **({"pins": problem.pins.to_json()} if problem.pins else {}),
+        },
+        **({"split_ratios": asdict(ratios)} if ratios != SplitRatios() else {}),
+    }
+
+
+def profile_digest(profile: Profile) -> str:
+    """SHA-256 of what a plan depends on in a profile: model, sizes, times."""
+    content = (profile.graph.fingerprint, profile.dtype, profile.microbatch_sizes, profile.times, profile.whole)
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version("penstock")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"

@@ -1,0 +1,187 @@
+"""The price of a candidate: its stages, and what flows between them. Every plan is priced here.
+
+Ranks of the costs are blocks of devices (`planner.plan.lockstep`). An action of k micro-batches is priced as one
+micro-batch k times as large. On devices of several types a stage takes what its slowest type takes. Leaves out orders
+and time.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.machines.cluster import DeviceType
+from costmodel.stages.config import StageConfig
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.strategies import StrategyModel
+from planner.ask.problem import Problem
+from planner.candidate.candidate import Place
+from planner.candidate.flows import Flows, flows_between
+from planner.candidate.messages import HostTimes, Pair, pairs, slowest_ns
+from planner.candidate.sums import Sums
+from planner.graph.atoms import Atoms, Partition
+from planner.plan.lockstep import Block, blocks_of
+
+PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompute_ns", "activation_bytes",
+         "weight_activation_bytes", "static_bytes", "reduce_ns", "optimizer_ns")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A priced candidate.
+
+    Attributes
+    ----------
+    operators : tuple of tuple of int
+        Positions of each stage's operators.
+    flows : Flows
+        Positions of the tensors that each edge of `costs` carries.
+    costs : Costs
+        Its ranks are numbers of `blocks`.
+    reduces : tuple of bool
+        Whether each stage sums gradients with others, however little time that takes.
+    blocks : tuple of Block
+        Ranks that work in lockstep.
+    """
+
+    operators: tuple[tuple[int, ...], ...]
+    flows: Flows
+    costs: Costs
+    reduces: tuple[bool, ...]
+    blocks: tuple[Block, ...]
+
+
+class Pricer:
+    """Prices partitions of one set of atoms at one micro-batch size; remembers the stages it has priced."""
+
+    def __init__(self, problem: Problem, atoms: Atoms, microbatch_size: int) -> None:
+        self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
+        self.num_microbatches = problem.global_batch // microbatch_size
+        self._tensors = problem.profile.graph.tensors
+        self._sums = Sums(problem, atoms)
+        self._stages: dict[object, StageCost] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._edges: dict[object, tuple[int, int, bool]] = {}
+        self._pairs: dict[tuple[Place, Place], list[Pair]] = {}
+        self._devices: dict[tuple[int, ...], tuple[str, ...]] = {}
+
+    def price(self, partition: Partition, places: Sequence[Place], line: bool = False) -> Priced:
+        """Price a partition whose stages run at these places.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked.
+        NoPlanFits
+            When a host cannot hold what is offloaded.
+        """
+        flows = flows_between(self.atoms, partition, line)
+        edges = tuple(self._edge(ends, places, row) for ends, row in flows.items())
+        masks = [0] * len(places)
+        for atom, stage in enumerate(partition):
+            masks[stage] |= 1 << atom
+        received: list[list[int]] = [[] for _ in places]
+        returns = [False] * len(places)
+        for edge, row in zip(edges, flows.values(), strict=True):
+            received[edge.target] += row
+            if edge.gradient:
+                returns[edge.source] = returns[edge.target] = True
+        stages = [
+            self.stage(mask, tuple(sorted(set(row))), back, place)
+            for mask, row, back, place in zip(masks, received, returns, places, strict=True)
+        ]
+        sums = self._sums.of(partition, places, stages)
+        stages = [replace(stage, reduce_ns=ns) for stage, (_, ns) in zip(stages, sums, strict=True)]
+        stages = self._with_host_time(stages, places, flows)
+        blocks = blocks_of([place.blocks for place in places])
+        number = {block: i for i, block in enumerate(blocks)}
+        ranks = tuple(tuple(number[block] for block in place.blocks) for place in places)
+        multiples = tuple(place.microbatch_multiple for place in places)
+        costs = Costs(tuple(stages), edges, ranks, multiples)
+        return Priced(tuple(map(self.operators, masks)), flows, costs, tuple(flag for flag, _ in sums), blocks)
+
+    def operators(self, mask: int) -> tuple[int, ...]:
+        """Return the positions of the operators of some atoms."""
+        if mask not in self._members:
+            rows = (self.atoms.members[atom] for atom in range(len(self.atoms)) if mask >> atom & 1)
+            self._members[mask] = tuple(sorted(operator for row in rows for operator in row))
+        return self._members[mask]
+
+    def stage(self, mask: int, received: tuple[int, ...], returns: bool, place: Place) -> StageCost:
+        """Price one stage; it has a backward also when it only passes gradients on."""
+        where: object = place.ranks if len(place.ranks) > 1 or place.config.offload != "none" else self._types(place)
+        key = (mask, received, returns, place.config, where, place.microbatch_multiple)
+        if key not in self._stages:
+            operators, tensors = self.operators(mask), [self._tensors[t] for t in received]
+            found = [
+                model.stage(compact(operators), place.config, place.ranks, tensors, self._num_on(place))
+                for model in self.models(place)
+            ]
+            cost = found[0] if len(found) == 1 else _slowest(found)
+            self._stages[key] = replace(cost, backward=cost.backward or returns)
+        return self._stages[key]
+
+    def _num_on(self, place: Place) -> int:
+        """Return how many micro-batches one replica works on."""
+        return -(-self.num_microbatches // (place.config.data * place.microbatch_multiple))
+
+    def models(self, place: Place) -> list[StrategyModel]:
+        """Return the price of a stage on each type of device at a place."""
+        size = self.microbatch_size * place.microbatch_multiple
+        return [self.problem.stage_model(self._device(name), size) for name in self._types(place)]
+
+    def _types(self, place: Place) -> tuple[str, ...]:
+        if place.ranks not in self._devices:
+            names = (self.problem.device_names[rank] for rank in place.ranks)
+            self._devices[place.ranks] = tuple(dict.fromkeys(names))
+        return self._devices[place.ranks]
+
+    def _device(self, name: str) -> DeviceType:
+        return next(device for device in self.problem.machines.devices if device.name == name)
+
+    def message_bytes(self, tensors: Sequence[int], config: StageConfig, count: int) -> int:
+        """Return what one rank sends of some tensors for so many micro-batches."""
+        model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size * count)
+        return sum(model.tensor_bytes(self._tensors[t], config) for t in tensors)
+
+    def _edge(self, ends: tuple[int, int], places: Sequence[Place], tensors: tuple[int, ...]) -> EdgeCost:
+        source, target = (places[end] for end in ends)
+        key = (tensors, source, target)
+        if key not in self._edges:
+            size = self.message_bytes(tensors, source.config, source.microbatch_multiple)
+            if (source, target) not in self._pairs:
+                self._pairs[source, target] = pairs(source, target, self.num_microbatches)
+            joined = self._pairs[source, target]
+            gradient = any(self._tensors[t].gradient for t in tensors)
+            self._edges[key] = (slowest_ns(self.problem.machines, joined, size), size, gradient)
+        p2p_ns, size, gradient = self._edges[key]
+        return EdgeCost(*ends, p2p_ns, size, gradient)
+
+    def _with_host_time(self, stages: list[StageCost], places: Sequence[Place], flows: Flows) -> list[StageCost]:
+        links = self.problem.machines.links
+        if not links or "p2p_host" not in links.classes:
+            return stages
+        host = HostTimes(places, self.num_microbatches)
+        most = max(place.microbatch_multiple for place in places)
+        for (source, target), row in flows.items():
+            config = places[source].config
+            back = tuple(t for t in row if self._tensors[t].gradient)
+            there_ns, back_ns = (list(self._host_ns(tensors, config, most)) for tensors in (row, back))
+            host.add(source, target, there_ns, back_ns)
+        return host.onto(stages)
+
+    def _host_ns(self, tensors: tuple[int, ...], config: StageConfig, most: int) -> Iterator[int]:
+        for count in range(1, most + 1):
+            size = self.message_bytes(tensors, config, count)
+            yield self.problem.machines.host_ns(0, 1, size) if tensors else 0
+
+
+def _slowest(found: Sequence[StageCost]) -> StageCost:
+    """Return what the slowest of several device types takes of everything."""
+    largest = {part: max(getattr(cost, part) for cost in found) for part in PARTS}
+    return replace(max(found, key=lambda cost: cost.static_bytes), **largest)
+
+
+def compact(operators: tuple[int, ...]) -> Sequence[int]:
+    """Return a range where operators follow each other, which is priced faster."""
+    if operators[-1] - operators[0] + 1 == len(operators):
+        return range(operators[0], operators[-1] + 1)
+    return operators

@@ -1,0 +1,87 @@
+"""Sums of gradients over ranks: a stage's replicas, and stages that hold the same parameters.
+
+The executor makes one sum of each set of parameters over all ranks of all stages that hold them, after the last
+backward. Other trainers sum a stage's replicas (beside its last backward), then what is tied between places, as
+Megatron-LM does with embeddings. Leaves out when a sum may begin: that is the schedule's.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+
+from costmodel.machines.collectives import all_reduce_ns
+from costmodel.stages.costs import StageCost
+from costmodel.stages.strategies.division import Degrees, parameter_parts
+from planner.ask.problem import Problem
+from planner.candidate.candidate import Place
+from planner.graph.atoms import Atoms, Partition
+
+Owners = tuple[int, ...]
+"""Stages that hold the same parameters, rising."""
+
+
+class Sums:
+    """Prices the sums of a partition's stages."""
+
+    def __init__(self, problem: Problem, atoms: Atoms) -> None:
+        self.problem, self.atoms = problem, atoms
+
+    def of(self, partition: Partition, places: Sequence[Place], stages: Sequence[StageCost]) -> list[tuple[bool, int]]:
+        """Return whether each stage sums gradients at all, and how long it takes."""
+        tied = self._tied(partition, places)
+        found = [
+            (place.config.data * place.config.context > 1, stage.reduce_ns)
+            for place, stage in zip(places, stages, strict=True)
+        ]
+        together = self.problem.training.whole_stages
+        for owners, size in tied.items():
+            ranks = self._ranks(owners, places, together)
+            if len(ranks) > 1:
+                more = all_reduce_ns(self.problem.machines, ranks, size)
+                for stage in owners:
+                    before = self._alone(places[stage], size) if together else 0
+                    found[stage] = (True, found[stage][1] + more - before)
+        return [
+            (flag and stage.backward, ns if flag and stage.backward else 0)
+            for (flag, ns), stage in zip(found, stages, strict=True)
+        ]
+
+    def _alone(self, place: Place, size_bytes: int) -> int:
+        """Return by how much a replicas' sum shrinks without parameters that are summed elsewhere."""
+        if place.config.zero > 1 or len(place.blocks) == 1:
+            return 0
+        ranks = tuple(block[0] for block in place.blocks)
+        return all_reduce_ns(self.problem.machines, ranks, size_bytes)
+
+    def _ranks(self, owners: Owners, places: Sequence[Place], together: bool) -> tuple[int, ...]:
+        held = [[block[0] for block in places[stage].blocks] for stage in owners]
+        return tuple(sorted({rank for row in held for rank in (row if together else row[:1])}))
+
+    def _tied(self, partition: Partition, places: Sequence[Place]) -> Mapping[Owners, int]:
+        """Return what one rank holds of the trainable parameters of each set of stages, where there are several."""
+        graph, training = self.atoms.graph, self.problem.training
+        found: dict[Owners, int] = {}
+        for name, readers in self._shared.items():
+            owners = tuple(sorted({partition[self.atoms.atom_of[position]] for position in readers}))
+            if len(owners) > 1:
+                parameter = graph.parameter_index[name]
+                degrees = Degrees.of(places[owners[0]].config, training.sequence_parallel)
+                width = training.width(0)
+                size = width * prod(parameter.shape) if width else parameter.size_bytes
+                part = size // parameter_parts(parameter, graph.operators[readers[0]], degrees)
+                found[owners] = found.get(owners, 0) + part
+        return found
+
+    @cached_property
+    def _shared(self) -> dict[str, list[int]]:
+        """Operators that read each trainable parameter which several atoms read."""
+        graph = self.atoms.graph
+        readers: dict[str, list[int]] = {}
+        for position, operator in enumerate(graph.operators):
+            for name in operator.parameters:
+                readers.setdefault(name, []).append(position)
+        return {
+            name: row
+            for name, row in readers.items()
+            if graph.parameter_index[name].trainable and len({self.atoms.atom_of[i] for i in row}) > 1
+        }

@@ -1,0 +1,1 @@
+"""The graph to cut: atoms, thinning, orders, layers."""

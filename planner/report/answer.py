@@ -1,0 +1,125 @@
+"""What ``penstock plan`` answers: a sentence, the ladder, the bound with its scope, and the same as JSON.
+
+Leaves out why the plan takes as long as it does (`planner.report.explanation`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.ask.problem import Problem
+from planner.plan import Plan, plan_to_json
+from planner.plan.replay import depth
+from planner.plan.rung import rung
+from planner.report.rates import mfu, tokens_per_s
+from planner.report.text import Table, mebibytes, milliseconds, percent
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """A plan as an answer to its problem; `seconds` is what the whole command took so far."""
+
+    plan: Plan
+    problem: Problem
+    path: str
+    seconds: float
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of the batch over the step time."""
+        step_ns = self.plan.prediction.step_time_ns
+        return self.plan.batch.global_size * 1e9 / step_ns if step_ns else None
+
+    @cached_property
+    def devices_used(self) -> int:
+        """Devices that the plan uses."""
+        return len(self.plan.orders)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON object."""
+        plan, prediction, search = self.plan, self.plan.prediction, self.plan.search
+        return {
+            "status": search.status,
+            "step_time_ns": prediction.step_time_ns,
+            "samples_per_s": self.samples_per_s,
+            "tokens_per_s": tokens_per_s(plan, self.problem.profile),
+            "mfu": mfu(plan, self.problem.profile),
+            "best_step_time_ns": search.best_step_time_ns,
+            "lower_bound_ns": search.lower_bound_ns,
+            "gap": search.gap,
+            "best_gap": self._best_gap,
+            "scope": search.scope,
+            "model_gap": None,
+            "strategy": rung(plan),
+            "rungs": [each.to_json() for each in plan.rungs],
+            "assumptions": plan.assumptions.to_json(),
+            "devices_used": self.devices_used,
+            "choice": plan.extra.get("choice", ""),
+            "search_seconds": self.seconds,
+            "limited_by": search.limited_by,
+            "baselines": dict(search.baselines),
+            "stages": plan_to_json(plan)["stages"],
+            "schedule": plan.schedule,
+            "microbatches": plan.batch.num_microbatches,
+            "microbatch_size": plan.batch.microbatch_size,
+            "peak_memory_bytes": max(prediction.peak_memory_bytes),
+            "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
+            "estimated": list(plan.assumptions.estimated),
+            "runs_on": list(plan.runs_on),
+        }
+
+    @property
+    def _best_gap(self) -> float | None:
+        bound_ns, best_ns = self.plan.search.lower_bound_ns, self.plan.search.best_step_time_ns
+        return best_ns / bound_ns - 1 if bound_ns else None
+
+    def text(self) -> list[str | Table]:
+        """Return what people read."""
+        plan, prediction, search, batch = self.plan, self.plan.prediction, self.plan.search, self.plan.batch
+        stages = f"{len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, " if len(plan.stages) > 1 else ""
+        rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
+        return [
+            f"{self.path}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} devices, {stages}"
+            f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
+            f"chosen       {plan.extra.get('choice')}",
+            f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
+            f"a second     {self._rates()}",
+            f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
+            f"scope        {search.scope}",
+            f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
+            f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
+            f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
+            f"assumes      {self._assumed()}",
+            *([f"baselines    {', '.join(rivals)}"] if rivals else []),
+            *self._ladder(),
+            f"found in {self.seconds:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
+        ]
+
+    def _rates(self) -> str:
+        tokens, used = tokens_per_s(self.plan, self.problem.profile), mfu(self.plan, self.problem.profile)
+        text = f"{self.samples_per_s or 0:.1f} samples"
+        text += f", {tokens:.0f} tokens" if tokens else ""
+        return text + (f", {percent(used)} of the devices' peak" if used else "")
+
+    def _assumed(self) -> str:
+        """Say what the prediction rests on."""
+        known = self.plan.assumptions
+        sizes = " + ".join(f"{size:g} {name.replace('_', ' ')}" for name, size in known.bytes_per_parameter if size)
+        text = f"{known.links} links, {known.trainer}'s habits, {known.optimizer} in {known.precision or 'the profile'}"
+        text += f" ({sizes} bytes a parameter)"
+        return f"{text}; estimated: {'; '.join(known.estimated)}" if known.estimated else text
+
+    def _ladder(self) -> list[str | Table]:
+        if not self.plan.rungs:
+            return []
+        rows = [
+            (
+                each.strategy,
+                milliseconds(each.step_time_ns),
+                f"{each.samples_per_s:.1f}",
+                mebibytes(each.peak_memory_bytes),
+                ", ".join(each.runs_on) or "-",
+                each.why,
+            )
+            for each in self.plan.rungs
+        ]
+        return [Table(("strategy", "step", "samples/s", "peak memory", "runs on", "why"), rows, "the ladder")]

@@ -1,0 +1,28 @@
+"""Tables, and times, sizes and shares written for people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under column heads; `title` stands above."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+
+def milliseconds(time_ns: int | None) -> str:
+    """Write a time for people; a dash where there is none."""
+    return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
+
+
+def mebibytes(size_bytes: int) -> str:
+    """Write a size for people."""
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def percent(ratio: float | None) -> str:
+    """Write a ratio for people; a dash where there is none."""
+    return "-" if ratio is None else f"{100 * ratio:.2f} %"

@@ -1,0 +1,109 @@
+"""The cuts of one family: what the partition search sees of a problem.
+
+Places stand in a loop, or, for stages that pins fix, where these say; what no pin fixes stands on the ranks left, in
+order. Leaves out which cuts are worth trying.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from planner.ask.problem import AUTO, AUTO_LOOPED
+from planner.ask.targets import LINE_TARGETS
+from planner.candidate.candidate import Candidate, Place, in_loop
+from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.graph.atoms import Atoms, Partition
+from planner.search.family import Families, Family
+from planner.search.pinned import PinnedPlaces
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """One family's cuts between one set of atoms.
+
+    Attributes
+    ----------
+    evaluator : Evaluator
+        Of the family's micro-batch size.
+    families : Families
+    family : Family
+    pinned : PinnedPlaces
+        Atoms that pins make stages of their own.
+    family_of : dict of Candidate to Family
+        Filled with every candidate that is evaluated here; all families of a search share it.
+    """
+
+    evaluator: Evaluator
+    families: Families
+    family: Family
+    pinned: PinnedPlaces
+    family_of: dict[Candidate, Family]
+
+    @property
+    def atoms(self) -> Atoms:
+        """The pieces between which cuts are sought."""
+        return self.evaluator.atoms
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches that one replica works on."""
+        return self.evaluator.num_microbatches // self.family.config.data
+
+    @cached_property
+    def num_places(self) -> int:
+        """Most places of a pipeline."""
+        if self.pinned.places:
+            free = self.pinned.num_free_ranks // self.family.devices_a_place
+            return len(self.pinned.places) + free
+        return self.families.most_places(self.family)
+
+    @property
+    def num_stages(self) -> int:
+        """Most stages."""
+        return self.num_places * self.family.chunks
+
+    @property
+    def fixed_stages(self) -> int | None:
+        """The number of stages, where it is fixed."""
+        fixed = self.evaluator.problem.space.stages
+        return fixed * self.family.chunks if fixed else None
+
+    @cached_property
+    def schedules(self) -> tuple[str, ...]:
+        """Schedules to try, the simplest first."""
+        problem = self.evaluator.problem
+        return AUTO_LOOPED if self.family.chunks > 1 and problem.schedule == AUTO else problem.schedules
+
+    @property
+    def always_line(self) -> bool:
+        """Whether stages must form a line."""
+        problem = self.evaluator.problem
+        return problem.planner == "chain" or problem.target in LINE_TARGETS
+
+    @cached_property
+    def works_ns(self) -> tuple[int, ...]:
+        """What each atom takes of one micro-batch on one rank, F, I and W together."""
+        each = self.families.works_ns(self.family)
+        return tuple(sum(each[operator] for operator in members) for members in self.atoms.members)
+
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """Speed of each place: that of its slowest rank, in units of the slowest type of device."""
+        speeds, size = self.evaluator.problem.speeds, self.family.devices_a_place
+        return tuple(min(speeds[i * size : (i + 1) * size]) for i in range(max(1, len(speeds) // size)))
+
+    def places(self, partition: Partition) -> tuple[Place, ...]:
+        """Return where the stages of a partition run."""
+        num_stages = max(partition) + 1
+        if self.pinned.places:
+            return self.pinned.around(partition, self.family.config)
+        return in_loop(self.family.config, num_stages, max(1, num_stages // self.family.chunks))
+
+    def candidate(self, partition: Partition, schedule: str, *, line: bool) -> Candidate:
+        """Return the candidate that a cut makes."""
+        return Candidate(partition, self.places(partition), self.family.microbatch_size, schedule, line)
+
+    def evaluate(self, partition: Partition, schedule: str = "", *, line: bool = False) -> Evaluated:
+        """Simulate a cut; under the first schedule by default."""
+        found = self.candidate(partition, schedule or self.schedules[0], line=line or self.always_line)
+        self.family_of[found] = self.family
+        return self.evaluator.evaluate(found)

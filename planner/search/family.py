@@ -1,0 +1,181 @@
+"""Families: candidates alike in everything but cut, number of places and schedule; and all of them that a space holds.
+
+A family fixes how each stage is configured, the micro-batch size on one replica, and how many stages a place holds.
+Leaves out stages that are configured differently (`planner.search.varied`, pins).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from costmodel.errors import PenstockError
+from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
+from costmodel.stages.strategies import StrategyModel
+from planner.ask.problem import Problem, divisors
+from planner.ask.targets import takes_config
+
+CHUNKS = (1, 2, 4)
+"""Stages a place that are tried where their number is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What all candidates of a family have in common."""
+
+    config: StageConfig
+    microbatch_size: int
+    chunks: int = 1
+
+    @property
+    def devices_a_place(self) -> int:
+        """Devices on which one place of the pipeline stands."""
+        return self.config.data * self.config.tensor * self.config.context
+
+
+class Families:
+    """The families of a problem's space, with a bound for each that takes no search."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._work: dict[object, int | None] = {}
+
+    @cached_property
+    def all(self) -> tuple[Family, ...]:
+        """Every family that the model, the devices, the target and the fixed choices admit."""
+        return tuple(family for family in self._all() if self.least_work_ns(family) is not None)
+
+    def _all(self) -> Iterator[Family]:
+        for config in dict.fromkeys(self._configs()):
+            for size in self.problem.microbatch_sizes_of(config.data):
+                for chunks in self._chunks(config):
+                    yield Family(config, size, chunks)
+
+    def _chunks(self, config: StageConfig) -> tuple[int, ...]:
+        problem, fixed = self.problem, self.problem.space.chunks
+        if fixed:
+            return (fixed,)
+        several = problem.schedule == "auto" and problem.num_devices // _size(config) > 1
+        return CHUNKS if several and problem.pins is None else (1,)
+
+    def _configs(self) -> Iterator[StageConfig]:
+        for config in self._degrees():
+            for zero in self._zeros(config):
+                for recompute in self._values("recompute", RECOMPUTE):
+                    for offload in self._values("offload", OFFLOAD):
+                        found = replace(config, zero=zero, recompute=recompute, offload=offload)
+                        if self._is_run(found) and _is_sensible(found):
+                            yield found
+
+    def _degrees(self) -> Iterator[StageConfig]:
+        num = self.problem.num_devices
+        for tensor in self._degree("tensor", num):
+            for context in self._degree("context", num // tensor):
+                for data in self._datas(num // (tensor * context)):
+                    for expert in self._experts(data * context):
+                        for sequence in self._sequences(tensor):
+                            yield StageConfig(data, tensor, sequence, context, expert)
+
+    def _degree(self, name: str, most: int) -> tuple[int, ...]:
+        """Return degrees that divide the devices, where operators say what they compute and so can be divided."""
+        fixed = getattr(self.problem.space, name)
+        if fixed:
+            return (fixed,) if fixed <= most else ()
+        if not self._divisible:
+            return (1,)
+        return tuple(d for d in divisors(self.problem.num_devices) if d <= most)
+
+    def _datas(self, most: int) -> tuple[int, ...]:
+        fixed = self.problem.space.data
+        if fixed:
+            return (fixed,) if fixed <= most else ()
+        return tuple(d for d in divisors(self.problem.global_batch) if d <= most)
+
+    def _experts(self, copies: int) -> tuple[int, ...]:
+        fixed = self.problem.space.expert
+        if fixed:
+            return (fixed,) if copies % fixed == 0 else ()
+        return divisors(copies) if self._has_experts else (1,)
+
+    def _sequences(self, tensor: int) -> tuple[int, ...]:
+        fixed = self.problem.space.sequence_parallel
+        if tensor == 1 or fixed is False:
+            return () if fixed else (1,)
+        return (tensor,) if fixed else (1, tensor)
+
+    def _zeros(self, config: StageConfig) -> tuple[int, ...]:
+        several = config.data * config.context > 1
+        return tuple(z for z in range(4) if self.problem.space.allows("zero", z) and (several or z == 0))
+
+    def _values(self, name: str, values: tuple[str, ...]) -> tuple[str, ...]:
+        if name == "offload" and not any(host.memory_bytes for host in self.problem.machines.hosts):
+            values = (getattr(self.problem.space, name) or "none",)
+        return tuple(value for value in values if self.problem.space.allows(name, value))
+
+    def _is_run(self, config: StageConfig) -> bool:
+        """Whether the target that was asked for runs such stages; a default target still shows what others run."""
+        target = self.problem.target
+        return any(takes_config(target, self.problem, config, pipelined) for pipelined in (True, False))
+
+    @cached_property
+    def _divisible(self) -> bool:
+        """Whether operators say what they compute, so that they can be divided."""
+        return all(operator.work for operator in self.problem.profile.graph.operators)
+
+    @cached_property
+    def _has_experts(self) -> bool:
+        return any(operator.work and operator.work.experts for operator in self.problem.profile.graph.operators)
+
+    def works_ns(self, family: Family) -> tuple[int, ...]:
+        """Return what each operator takes of one micro-batch on one rank; on the slowest type of device."""
+        rows = (model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size))
+        return tuple(map(max, zip(*rows, strict=True)))
+
+    def least_work_ns(self, family: Family) -> int | None:
+        """Return what all operators take together on the fastest type of device, or None where they do not divide."""
+        key = (self._spread(family), family.microbatch_size)
+        if key not in self._work:
+            try:
+                self._work[key] = min(self._least_work_ns(m, family) for m in self.models(family.microbatch_size))
+            except PenstockError:
+                self._work[key] = None
+        return self._work[key]
+
+    def _least_work_ns(self, model: StrategyModel, family: Family) -> int:
+        """Count what several operators gather together once: a stage that holds them all does."""
+        config, ranks = self._spread(family)
+        operators = range(len(model.profile.graph.operators))
+        model.check_divides(operators, config)
+        return sum(model.times(operators, config, ranks)[:3])
+
+    def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
+        """Return what of a configuration decides the times that add up, on the ranks of the first place."""
+        config = replace(family.config, zero=0, offload="none", recompute="none")
+        return config, tuple(range(family.devices_a_place))
+
+    def models(self, microbatch_size: int) -> list[StrategyModel]:
+        """Return the price of stages on each type of device among those planned for."""
+        machines = self.problem.machines
+        known = {device.name: device for device in machines.devices}
+        names = dict.fromkeys(self.problem.device_names)
+        return [self.problem.stage_model(known[name], microbatch_size) for name in names]
+
+    def most_places(self, family: Family) -> int:
+        """Return the most places that a pipeline of this family may have."""
+        problem = self.problem
+        most = problem.num_devices // family.devices_a_place
+        return min(most, max(1, (problem.max_stages or most) // family.chunks))
+
+    def bound_ns(self, family: Family) -> int:
+        """Return a bound on the step of every candidate: all its work, evenly over as many places as there can be."""
+        work, problem = self.least_work_ns(family) or 0, self.problem
+        num = problem.global_batch // (family.microbatch_size * family.config.data)
+        return int(num * work / (self.most_places(family) * max(problem.speeds)))
+
+
+def _size(config: StageConfig) -> int:
+    return config.data * config.tensor * config.context
+
+
+def _is_sensible(config: StageConfig) -> bool:
+    """Whether choices go together: parameters on the host are gathered by ZeRO-3."""
+    return config.offload != "parameters" or config.zero == 3

@@ -1,0 +1,199 @@
+"""The table of planners, and the one way to call them: a problem in, a plan out.
+
+Every planner returns the same kind of plan, priced, simulated and bounded the same way; only how candidates are
+generated differs. Leaves out the command line.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.config import StageConfig
+from planner.ask.problem import Problem, Report
+from planner.ask.targets import default_target, refusal
+from planner.candidate.evaluate import Evaluated
+from planner.candidate.fit import limits_of, no_room, not_apart
+from planner.candidate.make import make
+from planner.plan import Plan, SearchResult
+from planner.search import baselines
+from planner.search.incumbent import Incumbent
+from planner.search.ladder import idle_devices, ladder
+from planner.search.ours import Outcome, Search
+from planner.search.setting import Setting
+
+
+def plan(problem: Problem, progress: Report | None = None) -> Plan:
+    """Return the plan that the problem's planner finds.
+
+    Parameters
+    ----------
+    problem : Problem
+    progress : callable, optional
+        Called with a line of text whenever something better is known.
+
+    Raises
+    ------
+    UsageError
+        For a planner that there is not, or choices that no candidate keeps.
+    NoPlanFits
+        When nothing that was found is within the memory limit (says which rank is over it, and by how much), or the
+        target does not take what was found.
+    """
+    if problem.planner not in PLANNERS:
+        raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
+    widened = "" if problem.target else default_target(problem)[1]
+    if widened and progress:
+        progress(widened)
+    outcome = PLANNERS[problem.planner](problem, progress)
+    return _chosen(outcome)
+
+
+def ours(problem: Problem, report: Report | None) -> Outcome:
+    """Plan a graph of stages."""
+    return Search(problem, report).run()
+
+
+def single(problem: Problem, report: Report | None) -> Outcome:
+    """Put everything on one device."""
+    return Search(replace(problem, space=replace(problem.space, stages=1, data=1, tensor=1, context=1)), report).run()
+
+
+def uniform(problem: Problem, report: Report | None) -> Outcome:
+    """Give every stage the same number of operators."""
+    return _equal(problem, report, baselines.num_operators)
+
+
+def parameters(problem: Problem, report: Report | None) -> Outcome:
+    """Give every stage the same bytes of parameters."""
+    return _equal(problem, report, baselines.parameter_bytes)
+
+
+PLANNERS: dict[str, Callable[[Problem, Report | None], Outcome]] = {
+    "ours": ours,
+    "chain": ours,  # the same search, tensors relayed from stage to stage (`Cuts.always_line`)
+    "single": single,
+    "uniform": uniform,
+    "parameters": parameters,
+}
+"""Every planner by its name."""
+
+
+def _equal(problem: Problem, report: Report | None, weigh: baselines.Weigh) -> Outcome:
+    """Cut in equal parts; of what flags leave open, devices are stages and nothing else."""
+    space = problem.space
+    usual = {"data": 1, "tensor": 1, "context": 1, "expert": 1, "chunks": 1, "zero": 0, "recompute": "none",
+             "offload": "none", "sequence_parallel": False}  # fmt: skip
+    fixed = {name: value for name, value in usual.items() if getattr(space, name) is None}
+    if space.stages is not None and space.data is None:
+        left = problem.num_devices // (space.stages * (space.tensor or 1) * (space.context or 1))
+        fixed["data"] = max(1, left)
+    narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
+    setting = Setting(narrowed)
+    incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], report)
+    baselines.equal_parts(setting, incumbent, weigh)
+    bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
+    return Outcome(setting, incumbent, bound_ns, {}, "", False)
+
+
+def _chosen(outcome: Outcome) -> Plan:
+    """Return the plan of the first choice that the target takes, with its ladder."""
+    setting, incumbent = outcome.setting, outcome.incumbent
+    problem = setting.problem
+    if not incumbent.found:
+        raise UsageError(
+            incumbent.refused
+            or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
+            f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}); fix less"
+        )
+    refused = ""
+    for chosen in incumbent.choices(outcome.baselines.get("chain")):
+        if not chosen.fits:
+            break
+        found = make(
+            setting.evaluator(chosen.candidate.microbatch_size),
+            chosen.candidate,
+            _result(outcome, chosen),
+            _reason(outcome, chosen),
+        )
+        why = refusal(problem, found)
+        if not why:
+            return replace(found, rungs=ladder(setting, incumbent, chosen, found))
+        refused = refused or why
+    if refused:
+        raise NoPlanFits(refused)
+    raise _no_plan(outcome, incumbent.best)
+
+
+def _result(outcome: Outcome, chosen: Evaluated) -> SearchResult:
+    """Bound the choice; a bound above it is a bug of ours, which must not cost the plan."""
+    incumbent, step_ns = outcome.incumbent, chosen.step_time_ns
+    best_ns = min(incumbent.best.step_time_ns, step_ns)
+    bound_ns = outcome.lower_bound_ns
+    wrong = bound_ns is not None and bound_ns > best_ns
+    ours_status = "optimal" if bound_ns == step_ns else "bounded"
+    status = ours_status if outcome.setting.problem.planner == "ours" else "baseline"
+    return SearchResult(
+        "heuristic" if wrong else status,
+        step_ns,
+        None if wrong else bound_ns,
+        scope(outcome.setting),
+        outcome.baselines,
+        best_ns,
+        BROKEN_BOUND if wrong else outcome.limited_by,
+    )
+
+
+BROKEN_BOUND = "a lower bound above the plan, which is a bug of Penstock's"
+"""What limited a search whose bound cannot be right: the plan is written without one."""
+
+
+def scope(setting: Setting) -> str:
+    """Say what the bound ranges over."""
+    problem, families = setting.problem, setting.families.all
+    sizes = sorted({family.microbatch_size for family in families})
+    fixed = problem.space.to_json()
+    free = [name for name in ("data", "tensor", "context", "expert", "zero", "recompute", "offload", "chunks")
+            if len({_value(family.config, name, family.chunks) for family in families}) > 1]  # fmt: skip
+    most = max((setting.cuts(family).num_stages for family in families), default=1)
+    text = (
+        f"cuts between {len(setting.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "
+        f"stages on {problem.num_devices} devices, all configured alike or replicas by stage, "
+        f"micro-batch size {' or '.join(map(str, sizes))}, "
+        + (f"any {', '.join(free)}" if free else "no strategy within stages")
+        + ("; fixed: " + ", ".join(f"{name} {value}" for name, value in fixed.items()) if fixed else "")
+        + f"; schedule {problem.schedule}"
+    )
+    if problem.pins:
+        pins = problem.pins
+        text += f", pins: {len(pins.together)} together, {len(pins.apart)} apart, {len(pins.stages)} stages"
+    limits = [limit for limit in problem.memory_limits_bytes if limit]
+    return f"{text}, {max(limits)} bytes a rank" if limits else text
+
+
+def _value(config: StageConfig, name: str, chunks: int) -> object:
+    return chunks if name == "chunks" else getattr(config, name)
+
+
+def _reason(outcome: Outcome, chosen: Evaluated) -> str:
+    best = outcome.incumbent.best
+    text = "the fastest plan found"
+    if chosen.step_time_ns > best.step_time_ns:
+        slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
+        text = (
+            f"{slower:.2f} % slower than the fastest plan found ({best.strategy}, {best.candidate.num_stages} stages, "
+            f"{best.candidate.schedule}), and simpler: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
+            f"{chosen.candidate.schedule}"
+        )
+    idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)
+    return f"{text}; {idle}" if idle else text
+
+
+def _no_plan(outcome: Outcome, least: Evaluated) -> NoPlanFits:
+    """Return the refusal of the candidate that is least over, with what binds and by how much."""
+    setting, found = outcome.setting, least.candidate
+    proof = f"; proved for all {scope(setting)}" if outcome.impossible else ""
+    if least.num_mixed:
+        return not_apart(found.num_stages, least.num_mixed, proof)
+    run = setting.evaluator(found.microbatch_size).simulate(found)
+    limits = limits_of(setting.problem, run.blocks)
+    return no_room(found, run, limits, proof)

@@ -1,0 +1,87 @@
+"""Replicas that differ by stage: the devices that a pipeline leaves over go to its slowest stages.
+
+Takes the best cuts of single devices and adds replicas, each time to the stage that takes longest for its share of the
+micro-batches, until no device is left. Stages stay otherwise configured as they are. Leaves out tensor and context
+degrees, and every other way to divide devices.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from costmodel.errors import NoPlanFits, UsageError
+from planner.candidate.candidate import Place
+from planner.candidate.evaluate import Evaluated
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+from planner.search.setting import Setting
+
+NUM_CUTS = 8
+"""Cuts that are varied, the best of each number of stages first."""
+MOST_ACTIONS = 20_000
+"""Actions of a step up to which every replica is simulated."""
+SCHEDULES = ("graph-1f1b", "graph-eager-1f1b")
+"""Schedules of the catalogue for stages with replicas of their own number, in the order of `auto`."""
+
+
+def may_vary(setting: Setting) -> bool:
+    """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently."""
+    problem = setting.problem
+    fixed = problem.space.data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
+    run = problem.schedule in ("auto", *SCHEDULES) and problem.target in ("", "any", "executor")
+    return run and not fixed and not problem.machines.speeds and problem.planner == "ours"
+
+
+def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[Evaluated]:
+    """Yield what replicas of the slowest stages make of the best cuts into stages of single devices."""
+    problem = setting.problem
+    if not may_vary(setting):
+        return
+    for each in _starts(incumbent):
+        count = problem.global_batch // each.candidate.microbatch_size
+        if limits.over or 4 * count * each.candidate.num_stages > MOST_ACTIONS:
+            continue
+        places = _places(setting, each)
+        if places is None:
+            continue
+        for schedule in SCHEDULES if problem.schedule == "auto" else (problem.schedule,):
+            try:
+                yield setting.evaluator(each.candidate.microbatch_size).evaluate(
+                    replace(each.candidate, places=places, schedule=schedule, line=False)
+                )
+            except (UsageError, NoPlanFits):
+                continue
+
+
+def _starts(incumbent: Incumbent) -> list[Evaluated]:
+    """Return the best cuts whose stages stand on single devices, one for each number of stages and size."""
+    best: dict[tuple[int, int], Evaluated] = {}
+    for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
+        found = each.candidate
+        alone = all(len(place.ranks) == 1 for place in found.places) and found.num_devices == found.num_stages
+        if alone and found.num_stages > 1:
+            best.setdefault((found.num_stages, found.microbatch_size), each)
+    return list(best.values())[:NUM_CUTS]
+
+
+def _places(setting: Setting, each: Evaluated) -> tuple[Place, ...] | None:
+    """Return the stages with the devices that are left; None where none are, or the batch does not divide."""
+    found, num_devices = each.candidate, setting.problem.num_devices
+    works = [0] * found.num_stages
+    atoms = setting.atoms
+    model = setting.problem.measured(found.microbatch_size)
+    for atom, stage in enumerate(found.partition):
+        works[stage] += sum(
+            model.forward_ns[i] + model.backward_input_ns[i] + model.backward_weight_ns[i] for i in atoms.members[atom]
+        )
+    count = setting.problem.global_batch // found.microbatch_size
+    replicas = [1] * found.num_stages
+    for _ in range(num_devices - found.num_stages):
+        slowest = max(range(found.num_stages), key=lambda stage: works[stage] * -(-count // replicas[stage]))
+        replicas[slowest] += 1
+    if max(replicas) == 1 or max(replicas) > count:
+        return None
+    start, places = 0, []
+    for place, number in zip(found.places, replicas, strict=True):
+        places.append(Place(replace(place.config, data=number), tuple(range(start, start + number))))
+        start += number
+    return tuple(places)
