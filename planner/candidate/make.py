@@ -24,7 +24,9 @@ from simulator.actions import Action
 from simulator.lowering import lower
 
 
-def make(evaluator: Evaluator, candidate: Candidate, search: SearchResult, reason: str) -> Plan:
+def make(
+    evaluator: Evaluator, candidate: Candidate, search: SearchResult, reason: str, *, lowered: bool = True
+) -> Plan:
     """Return the plan of a candidate.
 
     Parameters
@@ -35,6 +37,8 @@ def make(evaluator: Evaluator, candidate: Candidate, search: SearchResult, reaso
     search : SearchResult
     reason : str
         Why this candidate was chosen, for the reader of the plan.
+    lowered : bool
+        Whether messages stand in the orders; a plan that is only looked at does without.
     """
     problem, graph = evaluator.problem, evaluator.problem.profile.graph
     run = evaluator.simulate(candidate)
@@ -56,7 +60,7 @@ def make(evaluator: Evaluator, candidate: Candidate, search: SearchResult, reaso
             PlanEdge(e.source, e.target, tuple(graph.tensors[t].name for t in row), e.size_bytes, e.p2p_ns, e.gradient)
             for e, row in zip(costs.edges, run.priced.flows.values(), strict=True)
         ),
-        orders=spread(run.priced.blocks, _orders(run)),
+        orders=spread(run.priced.blocks, _orders(run, lowered=lowered)),
         prediction=_prediction(evaluator, candidate, run),
         search=search,
         runs_on=(),
@@ -72,13 +76,14 @@ def make(evaluator: Evaluator, candidate: Candidate, search: SearchResult, reaso
     return replace(plan, runs_on=runs_on(problem, plan))
 
 
-def _orders(run: Run) -> list[tuple[str, ...]]:
-    """Return the lowered order of each block; where one replica was simulated, all do the same with their own batches.
+def _orders(run: Run, *, lowered: bool) -> list[tuple[str, ...]]:
+    """Return the order of each block; where one replica was simulated, all do the same with their own batches.
 
     The k-th micro-batch of replica d is number k x replicas + d of the batch.
     """
-    lowered = lower(run.times.structure.schedule, run.times.timeline())
-    return [_of_replica(order, run.replicas, d) for order in lowered.orders for d in range(run.replicas)]
+    schedule = run.times.structure.schedule
+    found = lower(schedule, run.times.timeline()) if lowered else schedule
+    return [_of_replica(order, run.replicas, d) for order in found.orders for d in range(run.replicas)]
 
 
 def _of_replica(order: Sequence[Action], replicas: int, number: int) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ A family fixes how each stage is configured, the micro-batch size on one replica
 Leaves out stages that are configured differently (`planner.search.varied`, pins).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,12 +37,15 @@ class Families:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.refused = ""
+        """Why operators could last not be divided as a family has it."""
         self._work: dict[object, int | None] = {}
+        self._states: dict[StageConfig, int] = {}
 
     @cached_property
     def all(self) -> tuple[Family, ...]:
-        """Every family that the model, the devices, the target and the fixed choices admit."""
-        return tuple(family for family in self._all() if self.least_work_ns(family) is not None)
+        """Every family that the devices, the target and the fixed choices admit, those of least `estimate_ns` first."""
+        return tuple(sorted(self._all(), key=self._estimate_ns))
 
     def _all(self) -> Iterator[Family]:
         for config in dict.fromkeys(self._configs()):
@@ -130,22 +133,28 @@ class Families:
         rows = (model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size))
         return tuple(map(max, zip(*rows, strict=True)))
 
-    def least_work_ns(self, family: Family) -> int | None:
-        """Return what all operators take together on the fastest type of device, or None where they do not divide."""
-        key = (self._spread(family), family.microbatch_size)
+    def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
+        """Return what operators (all of them by default) take together on the fastest type of device.
+
+        None where they cannot be divided as the family has it.
+        """
+        members = range(len(self.problem.profile.graph.operators)) if operators is None else operators
+        key = (*self._spread(family), family.microbatch_size, operators)
         if key not in self._work:
             try:
-                self._work[key] = min(self._least_work_ns(m, family) for m in self.models(family.microbatch_size))
-            except PenstockError:
-                self._work[key] = None
+                models = self.models(family.microbatch_size)
+                self._work[key] = min(model.least_work_ns(members, *self._spread(family)) for model in models)
+            except PenstockError as error:
+                self._work[key], self.refused = None, str(error)
         return self._work[key]
 
-    def _least_work_ns(self, model: StrategyModel, family: Family) -> int:
-        """Count what several operators gather together once: a stage that holds them all does."""
-        config, ranks = self._spread(family)
-        operators = range(len(model.profile.graph.operators))
-        model.check_divides(operators, config)
-        return sum(model.times(operators, config, ranks)[:3])
+    def states_bytes(self, family: Family) -> int:
+        """Return what parameters, gradients and states of the whole model take on one rank of a place."""
+        config = replace(family.config, recompute="none")
+        if config not in self._states:
+            model, ranks = self.models(family.microbatch_size)[0], tuple(range(family.devices_a_place))
+            self._states[config] = model.states_bytes(config, ranks)
+        return self._states[config]
 
     def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
         """Return what of a configuration decides the times that add up, on the ranks of the first place."""
@@ -165,11 +174,31 @@ class Families:
         most = problem.num_devices // family.devices_a_place
         return min(most, max(1, (problem.max_stages or most) // family.chunks))
 
-    def bound_ns(self, family: Family) -> int:
-        """Return a bound on the step of every candidate: all its work, evenly over as many places as there can be."""
-        work, problem = self.least_work_ns(family) or 0, self.problem
-        num = problem.global_batch // (family.microbatch_size * family.config.data)
-        return int(num * work / (self.most_places(family) * max(problem.speeds)))
+    def even_ns(self, family: Family, num_places: int | None = None) -> int | None:
+        """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.
+
+        None where operators do not divide as the family has it.
+        """
+        work = self.least_work_ns(family)
+        if work is None:
+            return None
+        places = num_places or self.most_places(family)
+        return int(self.rounds(family) * work / (places * max(self.problem.speeds)))
+
+    def _estimate_ns(self, family: Family) -> tuple[float, int]:
+        """Return what even stages in a line would take that divide all work evenly, filling and draining them too.
+
+        A guess at where to look first; fewer places first.
+        """
+        places = self.most_places(family)
+        num = self.rounds(family) * family.chunks
+        work = self.least_work_ns(Family(StageConfig(), family.microbatch_size)) or 0
+        divided = work / (family.config.tensor * family.config.context)
+        return (num + places - 1) * divided / (places * family.chunks), places
+
+    def rounds(self, family: Family) -> int:
+        """Return how many micro-batches one replica works on."""
+        return self.problem.global_batch // (family.microbatch_size * family.config.data)
 
 
 def _size(config: StageConfig) -> int:

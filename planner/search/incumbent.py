@@ -3,7 +3,7 @@
 Leaves out how candidates are found.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import takes_config
 from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
 
 NEAR = 1.01
@@ -28,6 +29,8 @@ class Incumbent:
     problem : Problem
     aim : str
         The target that the answer is for.
+    is_layered : function
+        Whether a partition gives each stage equally many of the model's layers, as people cut by hand.
     report : Report, optional
     lower_bound_ns : int
     refused : str
@@ -36,24 +39,29 @@ class Incumbent:
 
     problem: Problem
     aim: str
+    is_layered: Callable[[Partition], bool]
     report: Report | None = None
     lower_bound_ns: int = 0
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
     refused: str = ""
+    _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
     _said: object = None
 
     def offer(self, candidates: Iterable[Evaluated]) -> None:
         """Take each candidate that is the best of its kind."""
         for each in candidates:
-            known = each.candidate
+            known, runs = each.candidate, self.runs(each)
             recompute = {place.config.recompute for place in known.places} != {"none"}
             kind = (
-                each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute,
-                self.runs(each),
+                each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
+                self.is_layered(known.partition), known.num_devices == self.problem.num_devices,
             )  # fmt: skip
             if kind not in self.found or each.rank < self.found[kind].rank:
                 self.found[kind] = each
                 self.__dict__.pop("best", None)
+                rung = (_in_line(each.strategy), runs)
+                if each.fits:
+                    self._best_ns[rung] = min(each.step_time_ns, self._best_ns.get(rung, each.step_time_ns))
 
     def runs(self, each: Evaluated) -> bool:
         """Whether the target runs stages configured so."""
@@ -72,30 +80,33 @@ class Incumbent:
         own = [each for each in self.found.values() if self.runs(each)]
         return min(own or self.found.values(), key=lambda each: each.rank)
 
+    @property
+    def best_fits(self) -> bool:
+        """Whether anything that the target runs was found to fit."""
+        return bool(self.found) and self.best.fits
+
     def best_ns(self, strategy: str, *, runs: bool) -> int | None:
         """Return the best time on a rung, stages in a line or a graph alike, of what the target runs or does not."""
-        name = strategy.removeprefix("graph-").replace("+graph-", "+")
-        times = [
-            each.step_time_ns
-            for each in self.found.values()
-            if each.fits
-            and self.runs(each) == runs
-            and each.strategy.removeprefix("graph-").replace("+graph-", "+") == name
-        ]
-        return min(times, default=None)
+        return self._best_ns.get((_in_line(strategy), runs))
 
     def rungs(self) -> list[Evaluated]:
-        """Return the best of each rung that fits, the fastest first; what the target runs beside what it does not."""
-        best: dict[tuple[str, bool], Evaluated] = {}
+        """Return the plan of each rung, the fastest rung first; what the target runs beside what it does not."""
+        rows: dict[tuple[str, bool], list[Evaluated]] = {}
         for each in sorted(self.found.values(), key=lambda each: each.rank):
             if each.fits:
-                best.setdefault((each.strategy, self.runs(each)), each)
-        return sorted(best.values(), key=lambda each: each.rank)
+                rows.setdefault((each.strategy, self.runs(each)), []).append(each)
+        return [self._simplest(row) for row in rows.values()]
+
+    def _simplest(self, row: Sequence[Evaluated]) -> Evaluated:
+        """Return the simplest within 1 % of the first."""
+        near = [each for each in row if each.step_time_ns <= row[0].step_time_ns * NEAR]
+        return min(near, key=self.simplicity)
 
     def choices(self, never_above_ns: int | None = None) -> list[Evaluated]:
         """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
 
-        Fewer mechanisms first, then simpler ones, fewer stages, fewer micro-batches in flight, then time.
+        Fewer mechanisms first, then simpler ones, equally many layers a stage, fewer stages, fewer micro-batches in
+        flight, then time.
         """
         best = self.best
         if not best.fits:
@@ -106,7 +117,16 @@ class Incumbent:
         own = [each for each in self.found.values() if each.fits and self.runs(each)]
         near = [each for each in own if each.step_time_ns <= worst]
         rest = [each for each in own if each.step_time_ns > worst]
-        return sorted(near, key=simplicity) + sorted(rest, key=lambda each: each.rank)
+        return sorted(near, key=self.simplicity) + sorted(rest, key=lambda each: each.rank)
+
+    def simplicity(self, each: Evaluated) -> tuple[object, ...]:
+        """Return how simple a candidate is; smaller is simpler."""
+        rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
+        known = each.candidate
+        remade = any(place.config.recompute != "none" for place in known.places)
+        torn = known.num_stages > 1 and not self.is_layered(known.partition)
+        schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
+        return len(rungs) + remade, max(rungs), torn, known.num_stages, schedule, known.line, each.rank
 
     def say(self, phase: str) -> None:
         """Report the best time, the bound and the gap, if any of them is news."""
@@ -122,10 +142,5 @@ class Incumbent:
         self.report(line)
 
 
-def simplicity(each: Evaluated) -> tuple[object, ...]:
-    """Return how simple a candidate is; smaller is simpler."""
-    rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
-    known = each.candidate
-    remade = any(place.config.recompute != "none" for place in known.places)
-    schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
-    return len(rungs) + remade, max(rungs), known.num_stages, schedule, known.line, each.rank
+def _in_line(strategy: str) -> str:
+    return strategy.replace("graph-pipeline", "pipeline")

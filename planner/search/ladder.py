@@ -4,7 +4,6 @@ Leaves out how the plans were found.
 """
 
 from planner.ask.problem import Problem
-from planner.ask.targets import runs_on
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
@@ -50,7 +49,7 @@ def _rung(setting: Setting, incumbent: Incumbent, each: Evaluated, chosen: Evalu
 
 def _made(setting: Setting, each: Evaluated) -> Plan:
     result = SearchResult("heuristic", each.step_time_ns, None, "one rung of a ladder", {}, each.step_time_ns)
-    return make(setting.evaluator(each.candidate.microbatch_size), each.candidate, result, "")
+    return make(setting.evaluator(each.candidate.microbatch_size), each.candidate, result, "", lowered=False)
 
 
 def why(problem: Problem, incumbent: Incumbent, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
@@ -106,6 +105,3 @@ def idle_devices(problem: Problem, incumbent: Incumbent, chosen: Evaluated) -> s
         if slower > 0
         else (f"{text}; the best plan that uses all ({best.strategy}) is {-slower:.2%} faster")
     )
-
-
-__all__ = ["idle_devices", "ladder", "runs_on", "why"]

@@ -28,6 +28,8 @@ DETERMINISTIC_PER_S = 0.3
 """Deterministic seconds of the solver for each second of the time limit, when none are given."""
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
+LOOK_PART = 0.7
+"""Most of the time that the first look at all families may take."""
 EARLY_PART = 0.45
 """Most of the time that may pass before the solver starts."""
 SOLVER_PART = 0.75
@@ -74,9 +76,11 @@ class Search:
         self.aim = problem.target or default_target(problem)[0]
         self.limits = Limits(clock_s(problem))
         self.early = Limits(clock_s(problem) * EARLY_PART)
-        self.incumbent = Incumbent(problem, self.aim, report)
+        self.incumbent = Incumbent(problem, self.aim, self.setting.is_layered, report)
         self.bounds_ns: dict[Family, int] = {}
         self.impossible: set[Family] = set()
+        self.seen_all = True
+        """Whether every family was looked at; else nothing bounds those that were not."""
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
@@ -90,14 +94,20 @@ class Search:
         return self._outcome()
 
     def _run(self) -> None:
-        families = sorted(self.setting.families.all, key=self.setting.families.bound_ns)
-        self.bounds_ns = {family: self.setting.families.bound_ns(family) for family in families}
-        screen = Screen(self.setting, self.incumbent, self.early)
-        for family in families:
+        looking = Limits(clock_s(self.problem) * LOOK_PART)
+        screen = Screen(self.setting, self.incumbent, looking)
+        for family in self.setting.families.all:
+            if looking.over and self.incumbent.found:
+                self.seen_all = False
+                break
             screen.look(family)
+            bound_ns = self.setting.bound_ns(family)
+            if bound_ns is not None:
+                self.bounds_ns[family] = bound_ns
         if not self.incumbent.found:
             return
         self.incumbent.say("first look")
+        self._under_every_schedule()
         self._raise_bound()
         careful = [self.setting.cuts(family) for family in self._promising()]
         for cuts in careful:
@@ -106,10 +116,19 @@ class Search:
         self._vary()
         self._solve([cuts.family for cuts in careful])
         self._shake(NUM_SHAKES_AFTER, self.problem.effort.seed + 1, self.limits)
-        if self.limits.hit or self.early.hit:
+        if self.limits.hit or self.early.hit or not self.seen_all:
             self.limited_by = "time limit"
         elif self._proved:
             self.limited_by = "proved"
+
+    def _under_every_schedule(self) -> None:
+        """Simulate the best cuts under the schedules that the first look left out."""
+        best = self.incumbent.best
+        for each in sorted(self.incumbent.found.values(), key=lambda each: each.rank)[:NUM_CAREFUL]:
+            family = self._family_of(each)
+            if family and each.step_time_ns <= best.step_time_ns * NEAR and each.candidate.num_stages > 1:
+                cuts = self.setting.cuts(family)
+                self.incumbent.offer(cuts.evaluate(each.candidate.partition, name) for name in cuts.schedules)
 
     def _promising(self) -> list[Family]:
         """Return families that may hold a better plan and are small enough to cut with care, the best first.
@@ -248,7 +267,9 @@ class Search:
     def least_bound_ns(self) -> int:
         """The least bound of all families, and of replicas that differ by stage, which no family holds."""
         families = self.setting.families
-        alone = [families.bound_ns(family) for family in self.bounds_ns if family.devices_a_place == 1]
+        if not self.seen_all:
+            return 0
+        alone = [families.even_ns(family) or 0 for family in self.bounds_ns if family.devices_a_place == 1]
         return min([*self.bounds_ns.values(), *(alone if may_vary(self.setting) else ())], default=0)
 
     def _outcome(self) -> Outcome:
@@ -260,9 +281,8 @@ class Search:
             rivals["chain"] = min(lines)
         if single:
             rivals["single"] = min(single)
-        bound_ns = self.least_bound_ns
-        impossible = bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
-        return Outcome(self.setting, incumbent, bound_ns, rivals, self.limited_by, impossible)
+        impossible = self.seen_all and bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
+        return Outcome(self.setting, incumbent, self.least_bound_ns or None, rivals, self.limited_by, impossible)
 
 
 def memory_can_bind(cuts: Cuts) -> bool:

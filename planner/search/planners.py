@@ -89,7 +89,7 @@ def _equal(problem: Problem, report: Report | None, weigh: baselines.Weigh) -> O
         fixed["data"] = max(1, left)
     narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
     setting = Setting(narrowed)
-    incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], report)
+    incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.is_layered, report)
     baselines.equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
     return Outcome(setting, incumbent, bound_ns, {}, "", False)
@@ -102,6 +102,7 @@ def _chosen(outcome: Outcome) -> Plan:
     if not incumbent.found:
         raise UsageError(
             incumbent.refused
+            or setting.families.refused
             or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
             f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}); fix less"
         )
@@ -130,10 +131,11 @@ def _result(outcome: Outcome, chosen: Evaluated) -> SearchResult:
     best_ns = min(incumbent.best.step_time_ns, step_ns)
     bound_ns = outcome.lower_bound_ns
     wrong = bound_ns is not None and bound_ns > best_ns
-    ours_status = "optimal" if bound_ns == step_ns else "bounded"
-    status = ours_status if outcome.setting.problem.planner == "ours" else "baseline"
+    status = "baseline" if outcome.setting.problem.planner != "ours" else "bounded"
+    if status == "bounded" and bound_ns == step_ns:
+        status = "optimal"
     return SearchResult(
-        "heuristic" if wrong else status,
+        "heuristic" if wrong or (bound_ns is None and status == "bounded") else status,
         step_ns,
         None if wrong else bound_ns,
         scope(outcome.setting),

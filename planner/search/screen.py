@@ -1,13 +1,17 @@
 """The first look at a family: balanced cuts into every number of places that could matter, simulated.
 
-Equally many layers a stage where the model has such, and the best segments of two orders by work alone. A number of
-places is left out when its work alone takes longer than what is known of its rung. Leaves out any local change.
+Equally many layers a stage where the model has such, and the best segments of two orders by work alone. A cut is left
+out when a bound that needs no simulation says that it is no better than what is known of its rung, or that it cannot
+fit. Leaves out any local change.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.costs import Amount, StageCost
 from planner.candidate.evaluate import Evaluated
+from planner.candidate.price import Priced
 from planner.graph.atoms import Partition, numbered
 from planner.plan.rung import strategy_of
 from planner.search.balanced import balanced
@@ -18,6 +22,8 @@ from planner.search.limits import Limits
 from planner.search.setting import Setting
 
 NUM_ORDERS = 2
+LOOPED = 0.97
+"""Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
 
 class Screen:
@@ -25,17 +31,47 @@ class Screen:
 
     def __init__(self, setting: Setting, incumbent: Incumbent, limits: Limits) -> None:
         self.setting, self.incumbent, self.limits = setting, incumbent, limits
+        self._fitting: set[tuple[Family, int] | None] = set()
+        self._most_bytes = max(setting.problem.memory_limits_bytes)
+        if not all(setting.problem.memory_limits_bytes):
+            self._most_bytes = 0
 
     def look(self, family: Family) -> None:
         """Offer the incumbent what balanced cuts of a family bring."""
+        bound_ns = self.setting.bound_ns(family)
+        if bound_ns is None or not any(self._could_matter(family, bound_ns, places) for places in (1, 2)):
+            return
         cuts = self.setting.cuts(family)
         for places in self._places(cuts):
             if self.limits.over and self.incumbent.found:
                 return
-            if not self._could_matter(cuts, places):
-                return  # fewer places take longer still
+            least_ns = self.setting.families.even_ns(family, places) or 0
+            if not self._could_matter(family, least_ns, places) or not self._could_fit(family, places):
+                return  # fewer places take longer still, and hold more
+            spared = self._without_savings(family, places)
+            if spared in self._fitting or not self._could_matter(family, self._expected_ns(family, places), places):
+                continue
             for partition in dict.fromkeys(self._partitions(cuts, places)):
-                self.incumbent.offer(self._simulated(cuts, partition))
+                found = list(self._simulated(cuts, partition))
+                self.incumbent.offer(found)
+                if any(each.fits for each in found):
+                    self._fitting.add((family, places))
+
+    @staticmethod
+    def _without_savings(family: Family, places: int) -> tuple[Family, int] | None:
+        """Return what a family is without recompute and offload, which only cost time where there is room.
+
+        None for one that has neither.
+        """
+        config = replace(family.config, recompute="none", offload="none")
+        return (replace(family, config=config), places) if config != family.config else None
+
+    def _expected_ns(self, family: Family, places: int) -> int:
+        """Return a bound on all cuts into so many places; a guess, nearly always below, for stages that share one."""
+        if family.chunks == 1:
+            return self.setting.closed_form_ns(family, places)
+        even_ns, count = self.setting.families.even_ns(family, places) or 0, self.setting.families.rounds(family)
+        return round(LOOPED * even_ns * (count + (places - 1) / family.chunks) / count)
 
     def _places(self, cuts: Cuts) -> Sequence[int]:
         fixed = self.setting.problem.space.stages
@@ -44,15 +80,21 @@ class Screen:
             return (fixed,) if fixed <= most else ()
         return range(most, 1 if cuts.family.chunks > 1 else 0, -1)
 
-    def _could_matter(self, cuts: Cuts, places: int) -> bool:
-        """Whether the work of a micro-batch over so many places leaves room below what is known of the rung."""
-        families, family = self.setting.families, cuts.family
-        work = (families.least_work_ns(family) or 0) * cuts.num_microbatches
-        least_ns = work / (places * max(self.setting.problem.speeds))
+    def _could_matter(self, family: Family, least_ns: int, places: int) -> bool:
+        """Whether a bound leaves room below what is known: of its rung, or for mixtures of several, of any."""
         strategy = strategy_of([family.config] * places, is_line=True)
         runs = self.incumbent.runs_config(family.config, pipelined=places > 1)
         known = self.incumbent.best_ns(strategy, runs=runs)
+        if "+" in strategy and self.incumbent.best_fits:
+            best_ns = self.incumbent.best.step_time_ns
+            known = min(best_ns, known) if known is not None else best_ns
         return known is None or least_ns < known
+
+    def _could_fit(self, family: Family, places: int) -> bool:
+        """Whether states fit, spread evenly over the places; one misfit is looked at, so that it can be told."""
+        if not self._most_bytes or not self.incumbent.found:
+            return True
+        return self.setting.families.states_bytes(family) <= self._most_bytes * places
 
     def _partitions(self, cuts: Cuts, places: int) -> Iterator[Partition]:
         if cuts.pinned.places:
@@ -65,10 +107,10 @@ class Screen:
         layers = self.setting.equal_layers(num_stages)
         if layers:
             yield layers
+        speeds = sorted(set(cuts.speeds))
         for order in self.setting.orders(cuts)[:NUM_ORDERS]:
-            rows = [[round(cuts.works_ns[atom] / speed) for atom in order] for speed in sorted(set(cuts.speeds))]
-            by_speed = dict(zip(sorted(set(cuts.speeds)), rows, strict=True))
-            stages = balanced([by_speed[cuts.speeds[stage % places]] for stage in range(num_stages)])
+            rows = {speed: [round(cuts.works_ns[atom] / speed) for atom in order] for speed in speeds}
+            stages = balanced([rows[cuts.speeds[stage % places]] for stage in range(num_stages)])
             if stages:
                 found = dict(zip(order, stages, strict=True))
                 yield tuple(found[atom] for atom in range(len(order)))
@@ -94,13 +136,40 @@ class Screen:
             yield found
 
     def _simulated(self, cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
-        """Yield a cut under every schedule that runs on its places."""
-        for name in cuts.schedules:
+        """Yield a cut under the first and the last schedule that run on its places, if it could matter."""
+        names = dict.fromkeys((cuts.schedules[0], cuts.schedules[-1])) if max(partition) else cuts.schedules[:1]
+        for name in names:
             try:
-                found = cuts.evaluate(partition, name)
-            except (UsageError, NoPlanFits) as error:
+                candidate = cuts.candidate(partition, name, line=cuts.always_line)
+                priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
+                if self._could_matter(cuts.family, least_step_ns(priced, cuts), len(set(candidate.places))):
+                    yield cuts.evaluate(partition, name)
+            except (UsageError, NoPlanFits) as error:  # a schedule or a host may refuse one cut and take others
                 self.incumbent.refused = str(error)
-                continue
-            yield found
-            if found.candidate.num_stages == 1:
-                return  # one stage has one order
+
+
+def least_step_ns(priced: Priced, cuts: Cuts) -> int:
+    """Return a bound on the step of a priced cut in any order: a rank's work, after the forwards that lead there."""
+    costs = priced.costs
+    before = [0] * len(costs.stages)
+    works: dict[int, int] = {}
+    head: dict[int, int] = {}
+    for edge in costs.edges:  # rising: all that leads to a source stands before
+        reached = before[edge.source] + least(costs.stages[edge.source].forward_ns) + edge.p2p_ns
+        before[edge.target] = max(before[edge.target], reached)
+    for stage, ranks in enumerate(costs.ranks):
+        work = cuts.num_microbatches * action_ns(costs.stages[stage])
+        works[ranks[0]] = works.get(ranks[0], 0) + work
+        head[ranks[0]] = min(head.get(ranks[0], before[stage]), before[stage])
+    fastest = max(cuts.speeds)
+    return int(max(head[rank] + works[rank] for rank in works) / fastest)
+
+
+def action_ns(stage: StageCost) -> int:
+    """Return what one micro-batch takes at least."""
+    return sum(least(a) for a in (stage.forward_ns, stage.backward_input_ns, stage.backward_weight_ns))
+
+
+def least(amount: Amount) -> int:
+    """Return the least value of an amount."""
+    return amount if isinstance(amount, int) else min(amount)

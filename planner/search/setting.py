@@ -3,7 +3,7 @@
 Leaves out how plans are found.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.ask.problem import Problem
@@ -16,6 +16,7 @@ from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
+from planner.search.cut.data import CutData
 from planner.search.cuts import Cuts
 from planner.search.family import Families, Family
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
@@ -95,6 +96,10 @@ class Setting:
             self._layers[num_stages] = self._equal_layers(num_stages)
         return self._layers[num_stages]
 
+    def is_layered(self, partition: Partition) -> bool:
+        """Whether a partition is the one into equally many layers a stage."""
+        return partition == self.equal_layers(max(partition) + 1)
+
     def _equal_layers(self, num_stages: int) -> Partition | None:
         rows = equal_layers(self.problem.profile.graph, num_stages)
         if rows is None or not all(rows):
@@ -118,12 +123,44 @@ class Setting:
         number = {atom: i for i, atom in enumerate(self.pinned.places)}
         return numbered(self.atoms, [number[atom] for atom in range(len(self.atoms))], as_named=True)
 
-    def closed_form_ns(self, family: Family) -> int:
-        """Return a bound on the step of every candidate of a family, without search."""
-        cheap = self.families.bound_ns(family)
-        if not self.is_cut_exactly(family):
+    def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
+        """Return a bound on the step of every candidate of a family, into so many places or any number of them.
+
+        All work divided evenly; and the filling of the line that waists make, atoms to which all else leads or from
+        which it comes: stage i of it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most
+        T (1 - (1 - 1/m)^p). None where operators do not divide as the family has it.
+        """
+        even_ns = self.families.even_ns(family, num_places)
+        if even_ns is None or not self._fills(family):
+            return even_ns
+        places, count = num_places or self.families.most_places(family), self.families.rounds(family)
+        work = self.families.least_work_ns(family, self._line) or 0
+        filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
+        return max(even_ns, int(filled / max(self.problem.speeds)))
+
+    @cached_property
+    def _line(self) -> tuple[int, ...]:
+        """Operators of the atoms that stand in one line, along which gradients go back all the way."""
+        return tuple(sorted(i for atom in self.atoms.gradient_waists for i in self.atoms.members[atom]))
+
+    def _fills(self, family: Family) -> bool:
+        """Whether a line has to be filled: one stage a place, F and whole B."""
+        return family.chunks == 1 and all(name in FUSED for name in self.cuts(family).schedules) and bool(self._line)
+
+    def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
+        """Return a tighter bound where the cut model knows the family (`planner.search.closed_form`)."""
+        cheap = self.bound_ns(family, num_places) or 0
+        if not self.is_cut_exactly(family) or num_places == 1:
             return cheap
-        return max(cheap, closed_form_ns(cut_data(self.cuts(family), 0, binding=False)))
+        if family not in self._data:
+            self._data[family] = cut_data(self.cuts(family), 0, binding=False)
+        data = self._data[family]
+        return max(cheap, closed_form_ns(replace(data, num_stages=num_places or data.num_stages)))
+
+    @cached_property
+    def _data(self) -> dict[Family, CutData]:
+        """The cut problem of each family, memory left out."""
+        return {}
 
     def is_cut_exactly(self, family: Family) -> bool:
         """Whether the cut model bounds a family: operators whole, one stage a place, F and whole B.

@@ -126,26 +126,39 @@ class VectorCache:
         """
         inside = (degrees, groups.tensor, groups.context, groups.expert)
         if (inside, recompute) not in self._vectors:
-            self._vectors[inside, recompute] = self._make(degrees, recompute, groups, inside)
+            self._vectors[inside, recompute] = self._make(degrees, recompute, groups)
         return self._vectors[inside, recompute]
 
-    def _make(self, degrees: Degrees, recompute: str, groups: StageGroups, inside: object) -> Vectors:
-        build, graph = self._build, self._build.model.profile.graph
-        if inside not in self._times:
-            self._times[inside] = _times(build, degrees, groups)
-        times, forward = self._times[inside]
-        if degrees not in self._items:
-            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
+    def times(self, degrees: Degrees, groups: StageGroups) -> OperatorTimes:
+        """Return the times of operators alone."""
+        return self._known_times(degrees, groups)[0]
+
+    def weights(self, degrees: Degrees) -> Weights:
+        """Return what operators' parameters take on one rank."""
         shards = (degrees.tensor, degrees.expert)
         if shards not in self._weights:
-            self._weights[shards] = weights_of(graph, build.training, degrees, build.accumulation)
+            graph = self._build.model.profile.graph
+            self._weights[shards] = weights_of(graph, self._build.training, degrees, self._build.accumulation)
+        return self._weights[shards]
+
+    def _known_times(self, degrees: Degrees, groups: StageGroups) -> tuple[OperatorTimes, list[Item]]:
+        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        if inside not in self._times:
+            self._times[inside] = _times(self._build, degrees, groups)
+        return self._times[inside]
+
+    def _make(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
+        build, graph = self._build, self._build.model.profile.graph
+        times, forward = self._known_times(degrees, groups)
+        if degrees not in self._items:
+            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
         again = [item for item in forward if self._runs_again(recompute, item[0])]
         single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
             kept_bytes(graph, self._items[degrees], recompute, build.tensor_bytes(degrees), build.block_names),
-            self._weights[shards],
+            self.weights(degrees),
             self._blocks,
             self._blocks if recompute == "full" else single,
         )

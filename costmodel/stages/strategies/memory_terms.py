@@ -4,12 +4,14 @@ Sources stand with each term in `costmodel.stages.strategies.memory`, `states` a
 between stages: the simulator counts their buffers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.errors import UsageError
+from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
-from costmodel.stages.strategies.gradients import BUCKET_BYTES
+from costmodel.stages.strategies.gradients import BUCKET_BYTES, Copies
 from costmodel.stages.strategies.memory import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
@@ -36,7 +38,7 @@ class MemoryModel:
         kept_bytes : int
             Of one micro-batch, with what was received for it.
         """
-        states, training = self._states(spread), self.build.training
+        states, training = self.states(spread.config, spread.copies), self.build.training
         moved = moved_bytes(spread, kept_bytes)
         fp8_copy = states.parameters // 2 * (training.precision == "fp8")
         terms = MemoryTerms(
@@ -67,8 +69,14 @@ class MemoryModel:
         )
         return replace(terms, fragmentation=with_fragmentation(terms))
 
-    def _states(self, spread: Spread) -> States:
-        config = spread.config
+    def states(self, config: StageConfig, copies: Sequence[Copies]) -> States:
+        """Return what weights, gradients and states take on one rank.
+
+        Raises
+        ------
+        UsageError
+            For parameters on the host that no ZeRO-3 gathers for use.
+        """
         if config.offload == "parameters" and config.zero < 3:
             raise UsageError(
                 f"parameters are offloaded with zero {config.zero}; only ZeRO-3 gathers them for use: --zero 3, or "
@@ -76,12 +84,12 @@ class MemoryModel:
             )
         dense, experts = (
             states_of(
-                Amounts(copies.weights, copies.trainable, len(copies.ranks)),
+                Amounts(each.weights, each.trainable, len(each.ranks)),
                 self.build.training,
                 config.zero,
                 config.offload,
             )
-            for copies in spread.copies
+            for each in copies
         )
         return both(dense, experts)
 

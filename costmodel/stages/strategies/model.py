@@ -21,9 +21,10 @@ from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
-from costmodel.stages.strategies.spread import Spread, Times
+from costmodel.stages.strategies.spread import Spread, Times, copies_of
 from costmodel.stages.strategies.steps import StepTimes
 from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.vectors import Vectors
 
 
@@ -130,9 +131,29 @@ class StrategyModel:
 
     def works_ns(self, config: StageConfig, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return what each operator alone takes of one action, F, I and W together."""
-        times = self._spread(range(1), config, ranks).vectors.times
-        rows = (times.forward, times.backward_input, times.backward_weight)
+        rows = self._work_rows(config, ranks)
         return tuple(sum(row.over(range(i, i + 1)) for row in rows) for i in range(len(self.profile.graph.operators)))
+
+    def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:
+        """Return what operators take of one action as one stage, which gathers what is shared once.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked.
+        """
+        self.check_divides(operators, config)
+        return sum(row.over(operators) for row in self._work_rows(config, ranks))
+
+    def states_bytes(self, config: StageConfig, ranks: Sequence[int]) -> int:
+        """Return what parameters, gradients and states of the whole model take on one rank."""
+        weights, operators = self._vectors.weights(self._degrees(config)), range(len(self.profile.graph.operators))
+        states = self._memory_model.states(config, copies_of(weights, self._groups.of(ranks, config), operators))
+        return states.parameters + states.gradients + states.optimizer + states.master_weights
+
+    def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[UnionSums, ...]:
+        times = self._vectors.times(self._degrees(config), self._groups.of(ranks, config))
+        return times.forward, times.backward_input, times.backward_weight
 
     @cached_property
     def _tensor_index(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import num_blocks
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.groups import StageGroups
+from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.vectors import Vectors
 
 
@@ -39,11 +40,7 @@ class Spread:
     @cached_property
     def copies(self) -> tuple[Copies, Copies]:
         """Dense weights and experts' with the ranks that hold copies."""
-        weights, groups, operators = self.vectors.weights, self.groups, self.operators
-        return (
-            Copies(groups.replicas, weights.dense.over(operators), weights.trainable.over(operators)),
-            Copies(groups.expert_replicas, weights.experts.over(operators), weights.trainable_experts.over(operators)),
-        )
+        return copies_of(self.vectors.weights, self.groups, self.operators)
 
     @property
     def trainable_bytes(self) -> int:
@@ -76,3 +73,11 @@ class Spread:
             vectors.times.backward_weight.over(operators),
             vectors.recomputed.over(operators),
         )
+
+
+def copies_of(weights: Weights, groups: StageGroups, operators: Sequence[int]) -> tuple[Copies, Copies]:
+    """Return operators' dense weights and experts' with the ranks that hold copies."""
+    return (
+        Copies(groups.replicas, weights.dense.over(operators), weights.trainable.over(operators)),
+        Copies(groups.expert_replicas, weights.experts.over(operators), weights.trainable_experts.over(operators)),
+    )

@@ -11,6 +11,7 @@ backward. Leaves out what overlapped compute loses here, and uneven loads of exp
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
@@ -150,9 +151,20 @@ class Traffic:
         keys = ceil(work.context, parts) * ceil(work.kv_heads, self.degrees.tensor) * (work.inner + work.outer)
         size = keys * self.width * self.microbatch_size
         steps = parts - 1
-        there = steps * self._exposed(_around(self.cluster, group, size), times[0] // parts)
-        back = steps * self._exposed(_around(self.cluster, group, 2 * size), times[1] // parts)
+        there = steps * self._exposed(self._around_ns(group, size), times[0] // parts)
+        back = steps * self._exposed(self._around_ns(group, 2 * size), times[1] // parts)
         return there, back, 2 * size
+
+    def _around_ns(self, group: Ranks, size_bytes: int) -> int:
+        """Return the time of one step around a ring: its slowest hop."""
+        if (group, size_bytes) not in self._hops:
+            hops = zip(group, (*group[1:], group[0]), strict=True)
+            self._hops[group, size_bytes] = max(self.cluster.p2p_ns(a, b, size_bytes) for a, b in hops)
+        return self._hops[group, size_bytes]
+
+    @cached_property
+    def _hops(self) -> dict[tuple[Ranks, int], int]:
+        return {}
 
     def _dispatched(self, position: int, work: Work, read: Sequence[int]) -> Iterator[tuple[object, int, int, int]]:
         rows = ceil(work.tokens, self.degrees.context) * max(1, work.active) * self.microbatch_size
@@ -166,8 +178,3 @@ class Traffic:
             size = rows * work.outer * self.width
             time = all_to_all_ns(self.cluster, self.groups.expert, size)
             yield ("combine", position), time, time, size
-
-
-def _around(cluster: Cluster, group: Ranks, size_bytes: int) -> int:
-    """Return the time of one step around a ring: its slowest hop."""
-    return max(cluster.p2p_ns(a, b, size_bytes) for a, b in zip(group, (*group[1:], group[0]), strict=True))
