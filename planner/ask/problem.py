@@ -17,9 +17,9 @@ from costmodel.machines.cluster import Cluster, DeviceType, uniform_cluster
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
-from costmodel.stages.measured import OPTIMIZER_STATES, CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, Training
-from costmodel.stages.strategies.training import DTYPES, PRECISIONS
+from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
 from planner.ask.space import Space
@@ -59,7 +59,7 @@ class Problem:
     schedule : str
         A schedule of the catalogue, or ``auto``.
     optimizer : str
-        A key of `costmodel.stages.measured.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
+        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
     precision : str
         One of `costmodel.stages.strategies.training.PRECISIONS`; empty for the profile's.
     memory_limit_bytes : int, optional
@@ -142,6 +142,9 @@ class Problem:
         stages = (self.space.stages or 1) * (self.space.chunks or 1)
         if self.max_stages is not None and self.max_stages < stages:
             raise UsageError(f"--max-stages {self.max_stages} is below the {stages} stages; drop one")
+        num_pinned = len(self.pins.stages) if self.pins else 0
+        if self.max_stages is not None and self.max_stages < num_pinned:
+            raise UsageError(f"--max-stages {self.max_stages}, and the pins give {num_pinned} stages; drop one")
         works = [operator.work for operator in self.profile.graph.operators]
         if (self.space.expert or 1) > 1 and not any(work and work.experts for work in works):
             raise UsageError(f"--expert {self.space.expert}, and {self.profile.graph.name} has no experts; drop it")
@@ -321,7 +324,7 @@ class Problem:
             self.estimated(microbatch_size),
         )
 
-    def measured(self, microbatch_size: int) -> CostModel:
+    def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""
         return self.stage_model(self.machines.device_of(0), microbatch_size).measured
 

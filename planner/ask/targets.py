@@ -234,7 +234,8 @@ def default_target(problem: Problem) -> tuple[str, str]:
         recompute=space.recompute or "none",
         offload=space.offload or "none",
     )
-    why = config_refusal(EXECUTOR, config, pipelined=True)
+    pinned = [pin.config for pin in problem.pins.stages if pin.config] if problem.pins else []
+    why = next(filter(None, (config_refusal(EXECUTOR, each, pipelined=True) for each in (config, *pinned))), "")
     if not why and problem.precision not in ("", problem.profiled_precision):
         why = problem.precision
     return (ANY, f"the executor does not run {why}: --target {ANY}") if why else (EXECUTOR, "")
