@@ -35,11 +35,8 @@ def pinned_plan(path, optimizer):
     """Plan a captured model by pins; what it costs is made up, since only the orders matter here."""
     graph = operator_graph(jobs.captured("small_mmt"), (2,))
     made_up = chain(len(graph.operators), sizes=(2,))
-    return plan(
-        pipelines(
-            replace(made_up, graph=graph), 3, 16, 2, schedule="graph-1f1b", optimizer=optimizer, pins=read_pins(path)
-        )
-    )
+    made_up = replace(made_up, graph=graph)
+    return plan(pipelines(made_up, 3, 16, 2, schedule="graph-1f1b", optimizer=optimizer, pins=read_pins(path)))
 
 
 def errors(path):
