@@ -8,6 +8,9 @@ from costmodel.errors import UsageError
 from costmodel.stages.costs import Costs
 from simulator.schedule import Schedule, check_multiples, stage_graph
 from simulator.schedules import (
+    chimera,
+    dualpipe,
+    dualpipe_v,
     eager_1f1b,
     gpipe,
     group_interleaved,
@@ -40,6 +43,9 @@ SCHEDULES: dict[str, ScheduleKind] = {
         zb_auto,
         interleaved_zb,
         group_interleaved,
+        dualpipe,
+        dualpipe_v,
+        chimera,
         seq1f1b,
         graph_1f1b,
         graph_eager_1f1b,
