@@ -22,9 +22,12 @@ from simulator.schedules import (
     looped_bfs,
     one_f_one_b,
     seq1f1b,
+    v_half,
+    v_min,
     zb_auto,
     zb_h1,
     zb_h2,
+    zb_v,
 )
 from simulator.schedules.kind import ClosedForm, Request, ScheduleKind, Uniform
 
@@ -43,6 +46,9 @@ SCHEDULES: dict[str, ScheduleKind] = {
         zb_auto,
         interleaved_zb,
         group_interleaved,
+        zb_v,
+        v_half,
+        v_min,
         dualpipe,
         dualpipe_v,
         chimera,
