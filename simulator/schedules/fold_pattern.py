@@ -9,42 +9,40 @@ far as the peak allows.
 """
 
 import heapq
-from dataclasses import dataclass
 from itertools import product
 
 from simulator.schedules.fold import Fold, Row
 
 SLOTS = 6
-HOPS = ((1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 1), (1, 2, 1, 2), (2, 1, 2, 1), (2, 2, 1, 2), (1, 3, 1, 2), (2, 2, 2, 2), (2, 3, 2, 2))
-TURNS = ((1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 1, 2), (3, 2, 1))
+Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""The slots of F, I and W of each stage for the first micro-batch."""
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Slots between a stage and the next.
-
-    Attributes
-    ----------
-    hops : tuple of int
-        From rank to rank: forwards down, forwards up, input gradients of the way up, and of the way down.
-    turns : tuple of int
-        On the last rank between its two forwards, on the first before the gradient, on the last between gradients.
-    """
-
-    hops: tuple[int, int, int, int]
-    turns: tuple[int, int, int]
+HOPS = ((1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 2), (2, 1, 2, 1), (1, 3, 1, 2), (2, 2, 2, 2), (2, 3, 2, 2))
+"""Slots from rank to rank: forwards down, forwards up, input gradients of the way up, and of the way down."""
+TURNS = ((1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1))
+"""Slots on the last rank between its forwards, on the first before its gradient, on the last between its gradients."""
 
 
 def blocks(fold: Fold) -> list[Block]:
     """Return different blocks whose repetition fits into memory."""
-    found: dict[tuple[tuple[int, ...], ...], Block] = {}
-    for hops, turns in product(HOPS, TURNS):
-        found.setdefault(_starts(fold.num_ranks, Block(hops, turns)), Block(hops, turns))
-    return [block for block in found.values() if _fits(fold, repeated(fold, block))]
+    found = dict.fromkeys(_starts(fold.num_ranks, hops, turns) for hops, turns in product(HOPS, TURNS))
+    return [block for block in found if _fits(fold, block)]
 
 
-def _fits(fold: Fold, rows: tuple[Row, ...]) -> bool:
-    return all(peak(fold, row) <= fold.room[rank] for rank, row in enumerate(rows))
+def _fits(fold: Fold, block: Block) -> bool:
+    """Whether every rank has room for what the repeated block holds, however often it is repeated."""
+    top, (forward, back, weight) = fold.num_stages - 1, block
+    for rank in range(fold.num_ranks):
+        for slot in range(SLOTS):
+            held = 0
+            for stage in (rank, top - rank):
+                begun, waiting, done = (max(weight) + slot - row[stage] for row in (forward, back, weight))
+                whole = begun // SLOTS - (waiting - 1) // SLOTS
+                held += fold.activation[stage] * whole
+                held += fold.kept[stage] * ((waiting - 1) // SLOTS - (done - 1) // SLOTS)
+            if held > fold.room[rank]:
+                return False
+    return True
 
 
 def peak(fold: Fold, row: Row) -> int:
@@ -57,8 +55,8 @@ def peak(fold: Fold, row: Row) -> int:
     return most
 
 
-def _starts(p: int, block: Block) -> tuple[tuple[int, ...], ...]:
-    """Return the slots of F, I and W of each stage for the first micro-batch."""
+def _starts(p: int, hops: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Block:
+    """Put each action into the first slot that is free, `hops` and `turns` after the one it follows."""
     top = 2 * p - 1
     used: list[set[int]] = [set() for _ in range(p)]
 
@@ -69,15 +67,15 @@ def _starts(p: int, block: Block) -> tuple[tuple[int, ...], ...]:
         taken.add(slot % SLOTS)
         return slot
 
-    down, up, back_up, back_down = block.hops
+    down, up, back_up, back_down = hops
     forward, back, weight = [0] * (top + 1), [0] * (top + 1), [0] * (top + 1)
     put(0, 0)
     for stage in range(1, top + 1):
-        gap = down if stage < p else block.turns[0] if stage == p else up
+        gap = down if stage < p else turns[0] if stage == p else up
         forward[stage] = put(stage, forward[stage - 1] + gap)
-    back[top] = put(top, forward[top] + block.turns[1])
+    back[top] = put(top, forward[top] + turns[1])
     for stage in range(top - 1, -1, -1):
-        gap = back_up if stage >= p else block.turns[2] if stage == p - 1 else back_down
+        gap = back_up if stage >= p else turns[2] if stage == p - 1 else back_down
         back[stage] = put(stage, back[stage + 1] + gap)
     for stage in range(top, -1, -1):
         weight[stage] = put(stage, back[stage] + 1)
@@ -86,12 +84,12 @@ def _starts(p: int, block: Block) -> tuple[tuple[int, ...], ...]:
 
 def repeated(fold: Fold, block: Block) -> tuple[Row, ...]:
     """Return the orders of a block for every micro-batch."""
-    starts, rows = _starts(fold.num_ranks, block), []
+    rows = []
     for rank in range(fold.num_ranks):
         cells = [
             (row[stage] + SLOTS * index, kind, stage)
             for stage in (rank, fold.num_stages - 1 - rank)
-            for kind, row in zip("FIW", starts, strict=True)
+            for kind, row in zip("FIW", block, strict=True)
             for index in range(fold.num_actions)
         ]
         rows.append([(kind, stage) for _, kind, stage in sorted(cells)])

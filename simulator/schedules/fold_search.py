@@ -18,7 +18,8 @@ ALLOWED = (100, 75, 90, 50, 25)
 """Per cent of the longest wait so far that every rank may wait in the next try."""
 HABITS = sorted(product((True, False), repeat=3), key=lambda habits: (not habits[1], not habits[2], not habits[0]))
 SQUEEZES = [Squeeze(early, late) for late in (3, 0, 6, None) for early in (True, False)]
-NUM_FINALISTS = 3
+SMALL, MOST_FINALISTS = 2_000, 3
+"""Actions up to which several blocks go on to the next round, and how many."""
 
 Trial = tuple[Block, bool, Squeeze]
 """A block, whether forwards of the warm-up move ahead, and a squeeze."""
@@ -71,18 +72,18 @@ def _turns(fold: Fold, objective: str, tries: int) -> list[Found]:
 
 
 def _blocks(fold: Fold, objective: str) -> list[Found]:
-    """Try all blocks on the first 2 p micro-batches, more squeezes on the best of them, and the best at full length."""
-    short = fold.cut(min(fold.num_actions, 2 * fold.num_ranks))
-    plain = [(block, moved, SQUEEZES[0]) for block in blocks(short) for moved in (False, True)]
-    best = {trial[:2] for trial in _finalists(short, plain, objective)}
-    fine = [(*start, squeeze) for start in sorted(best, key=repr) for squeeze in SQUEEZES]
-    trials = (_timed(fold, trial) for trial in _finalists(short, fine, objective))
+    """Try all blocks on the first micro-batches, more ways to squeeze the best of them, and the best at full length."""
+    short = fold.cut(min(fold.num_actions, max(16, fold.num_ranks)))
+    count = MOST_FINALISTS if 6 * short.num_ranks * short.num_actions <= SMALL else 1
+    starts = _finalists(short, [(block, True, SQUEEZES[0]) for block in blocks(short)], objective, count)
+    fine = [(block, moved, squeeze) for block, *_ in starts for moved in (True, False) for squeeze in SQUEEZES]
+    trials = (_timed(fold, trial) for trial in _finalists(short, fine, objective, count))
     return [found for found in trials if found]
 
 
-def _finalists(fold: Fold, trials: list[Trial], objective: str) -> list[Trial]:
+def _finalists(fold: Fold, trials: list[Trial], objective: str, count: int) -> list[Trial]:
     ranked = [(_key(found, objective), index) for index, trial in enumerate(trials) if (found := _timed(fold, trial))]
-    return [trials[index] for _, index in sorted(ranked)[:NUM_FINALISTS]]
+    return [trials[index] for _, index in sorted(ranked)[:count]]
 
 
 def _timed(fold: Fold, trial: Trial) -> Found | None:
