@@ -72,7 +72,9 @@ def uniform_costs(
     where = tuple((place_of(stage, ranks),) for stage in range(chunks * ranks))
     if placement == "two-way":
         if chunks > 1 or ranks % 2:
-            raise UsageError(f"two pipelines in opposite directions need one chunk and an even number of ranks, not {chunks} and {ranks}")
+            raise UsageError(
+                f"two pipelines in opposite directions need one chunk and an even number of ranks, not {chunks} and {ranks}"
+            )
         where = tuple((stage, ranks - 1 - stage) for stage in range(ranks))
     forward, backward_input, backward_weight = (split_evenly(total, chunks) for total in times[:3])
     stages = tuple(

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backward-weight-ns", type=nanoseconds, metavar="T", default=1000, help="W (default 1000)")
     parser.add_argument("--p2p-ns", type=nanoseconds, metavar="T", default=0, help="delay between ranks (default 0)")
     parser.add_argument("--chunks", type=positive, metavar="V", help="stages a rank where a schedule leaves it open")
-    parser.add_argument("--slices", type=positive, metavar="S", default=2, help="sequence slices of seq1f1b (default 2)")
+    parser.add_argument(
+        "--slices", type=positive, metavar="S", default=2, help="sequence slices of seq1f1b (default 2)"
+    )
     parser.add_argument("--memory-limit", type=exact_amount, metavar="X", help="activation shares that a rank may hold")
     parser.add_argument("--w-memory-fraction", type=fraction, metavar="f", default=0.5,
                         help="part kept from I until W (default 0.5)")  # fmt: skip
@@ -70,7 +72,13 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _row(one: "Standing") -> dict[str, object]:
     timeline = one.timeline
-    row: dict[str, object] = {"schedule": one.name, "chunks": one.chunks, "parameter_copies": one.copies, "fits": one.fits, "why": one.why or None}
+    row: dict[str, object] = {
+        "schedule": one.name,
+        "chunks": one.chunks,
+        "parameter_copies": one.copies,
+        "fits": one.fits,
+        "why": one.why or None,
+    }
     if timeline is None:
         return row
     return {
@@ -116,7 +124,9 @@ def _figure(case: "Case", found: "Sequence[Standing]") -> "Figure":
                       for one in standings(other, [name]) if one.fits and one.timeline] for name in names}  # fmt: skip
     steps = {name: [(other.p2p_ns / 1e6, one.timeline.step_time_ns / 1e6) for other in slower
                     for one in standings(other, [name]) if one.fits and one.timeline] for name in names}  # fmt: skip
-    points = {one.name: [(one.peak_activations, one.timeline.bubble_ratio)] for one in found if one.fits and one.timeline}
+    points = {
+        one.name: [(one.peak_activations, one.timeline.bubble_ratio)] for one in found if one.fits and one.timeline
+    }
     schedule_curves(axes[0], bubbles, "micro-batches", "bubble")
     schedule_curves(axes[1], points, "peak memory (activation shares)", "bubble")
     schedule_curves(axes[2], steps, "delay of an edge (ms)", "step (ms)")

@@ -50,7 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--w-memory-fraction", type=fraction, metavar="f", help="part kept from I until W (default 0.5)"
     )
-    parser.add_argument("--group-size", type=positive, metavar="G", help="of interleaved-1f1b and group-interleaved (default: the ranks)")
+    parser.add_argument(
+        "--group-size",
+        type=positive,
+        metavar="G",
+        help="of interleaved-1f1b and group-interleaved (default: the ranks)",
+    )
     parser.add_argument(
         "--memory-limit", type=exact_amount, metavar="X", help="activation shares, or bytes with --costs"
     )

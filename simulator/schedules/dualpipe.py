@@ -1,8 +1,9 @@
-"""`dualpipe`: two pipelines in opposite directions, each forward run together with a backward of the other.
+"""`dualpipe`: two pipelines in opposite directions, each forward beside a backward of the other.
 
 Every rank has a stage of both, so two copies of the parameters; micro-batches take the directions in turn. The
 order has eight steps, which `dualpipe-v` shares: it folds the same line, so that the second pipeline is the way
-back of the first. Models no time; with a duration of its own a pair of forward and backward is one action.
+back of the first. Models no time, and leaves out that a forward and the backward beside it may overlap: they run one
+after the other here.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,6 @@ from dataclasses import dataclass, field
 
 from costmodel.errors import UsageError
 from simulator.actions import Action, Kind
-from simulator.schedules.closed_forms import weights_are_short
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
 from simulator.schedules.placement import two_way
 
@@ -25,9 +25,7 @@ def orders(request: Request) -> Orders:
     """
     ranks = two_way("dualpipe", request.graph, request.num_microbatches)
     check_enough("dualpipe", len(ranks), request.num_microbatches)
-    return tuple(
-        eight_steps(place.stages, place.microbatches, place.distance, place.half) for place in ranks
-    )
+    return tuple(eight_steps(place.stages, place.microbatches, place.distance, place.half) for place in ranks)
 
 
 def check_enough(name: str, num_ranks: int, num_microbatches: int) -> None:
@@ -114,11 +112,23 @@ def _drain(row: _Row, behind: int, here: int) -> None:
         row.weight()
 
 
+def long_enough(u: Uniform) -> bool:
+    """W <= I <= F, edges that take no time, and 2 p micro-batches or more."""
+    return u.p2p == 0 and u.backward_weight <= u.backward_input <= u.forward and u.microbatches >= 2 * u.ranks
+
+
 KIND = ScheduleKind(
     name="dualpipe",
     placement="two-way",
     split=True,
-    description="Two opposite pipelines whose forwards and backwards run together: two copies of the parameters",
+    description="Two opposite pipelines whose forwards and backwards alternate: two copies of the parameters",
     source="DeepSeek-AI, DeepSeek-V3 technical report, 2024 (arXiv:2412.19437), section 3.2",
     orders=orders,
+    bubble=ClosedForm(
+        "(p / 2 - 1) (F + I - W)",
+        "a pair takes F + B, c = 0, m >= 2 p and W <= I <= F",
+        lambda u, _: (u.ranks // 2 - 1) * (u.forward + u.backward_input - u.backward_weight),
+        long_enough,
+    ),
+    peak=ClosedForm("p + 1", "m >= 2 p", lambda u, _: u.ranks + 1, lambda u: u.microbatches >= 2 * u.ranks),
 )

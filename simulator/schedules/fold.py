@@ -92,7 +92,11 @@ def fold(name: str, request: Request, shares: float | None) -> Fold:
     for r in range(p):
         pair = activation[r] + activation[2 * p - 1 - r]
         if shares is None and request.memory_limit_bytes is not None:
-            buffers = 2 * sum(e.size_bytes for e in costs.edges if (e.source in (r, 2 * p - 1 - r)) != (e.target in (r, 2 * p - 1 - r)))
+            buffers = 2 * sum(
+                e.size_bytes
+                for e in costs.edges
+                if (e.source in (r, 2 * p - 1 - r)) != (e.target in (r, 2 * p - 1 - r))
+            )
             room.append(request.memory_limit_bytes - buffers - sum(stages[s].static_bytes for s in (r, 2 * p - 1 - r)))
         else:
             room.append(int((p if shares is None else shares) * pair))

@@ -44,7 +44,9 @@ def best_fold(name: str, fold: Fold, objective: str) -> Found:
     if not found or not _as_much_as_1f1b(fold):
         found += _blocks(fold, objective)
     if not found:
-        raise NoPlanFits(f"{name}: no order of the fold fits into {min(fold.room)} bytes of activations; raise the limit")
+        raise NoPlanFits(
+            f"{name}: no order of the fold fits into {min(fold.room)} bytes of activations; raise the limit"
+        )
     return min(found, key=lambda one: _key(one, objective))
 
 

@@ -42,7 +42,9 @@ class _Squeezing:
         self.now, self.first, self.held, self.place = ([0] * p for _ in range(4))
         self.loose_until = [row.index(("I", rank)) if squeeze.early else -1 for rank, row in enumerate(rows)]
         last = [max(i for i, action in enumerate(row) if action[0] == "F") for row in rows]
-        self.loose_from = [len(row) if squeeze.late is None else end - squeeze.late for row, end in zip(rows, last, strict=True)]
+        self.loose_from = [
+            len(row) if squeeze.late is None else end - squeeze.late for row, end in zip(rows, last, strict=True)
+        ]
 
     def run(self) -> Found | None:
         waiting = list(range(self.fold.num_ranks))

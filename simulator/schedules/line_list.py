@@ -54,7 +54,9 @@ class _List:
         for place in reversed(places):
             depth[place] += max((depth[x] for x, _ in line.targets[place]), default=0)
         self.most = [max(1, int(pace.scale * one)) for one in depth]
-        self.receivers: list[list[int]] = [[x for x in places if place in dict(line.gradient_targets[x])] for place in places]
+        self.receivers: list[list[int]] = [
+            [x for x in places if place in dict(line.gradient_targets[x])] for place in places
+        ]
         self.ends: dict[str, list[list[int]]] = {kind: [[] for _ in places] for kind in "FIW"}
         self.orders: list[list[tuple[str, int]]] = [[] for _ in places]
         self.now, self.held, self.peak = ([0] * line.num_places for _ in range(3))
@@ -75,7 +77,10 @@ class _List:
                     heapq.heappush(wakes, (max(self.now[place], self.now[other]), other))
             elif wake < NEVER:
                 heapq.heappush(wakes, (wake, place))
-        if any(len(row) < (3 if back else 1) * line.num_actions for row, back in zip(self.orders, line.backward, strict=True)):
+        if any(
+            len(row) < (3 if back else 1) * line.num_actions
+            for row, back in zip(self.orders, line.backward, strict=True)
+        ):
             return None
         spans = [now - first for now, first in zip(self.now, self.first, strict=True)]
         return Result(tuple(map(tuple, self.orders)), max(spans), max(self.now), max(self.peak))

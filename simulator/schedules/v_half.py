@@ -2,7 +2,7 @@
 
 from simulator.schedules.fold import as_orders, fold
 from simulator.schedules.fold_search import best_fold
-from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
+from simulator.schedules.kind import Orders, Request, ScheduleKind
 
 
 def orders(request: Request) -> Orders:

@@ -2,18 +2,18 @@
 
 from simulator.schedules.fold import as_orders, fold
 from simulator.schedules.fold_search import best_fold
-from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
+from simulator.schedules.kind import Orders, Request, ScheduleKind
 
 
 def orders(request: Request) -> Orders:
-    """Return the best orders found within floor((p + 4) / 3) activation shares."""
+    """Return the best orders found within floor((p + 4) / 3) activation shares, 3 / 2 on two ranks."""
     laid = fold("v-min", request, shares(request.graph.num_stages // 2))
     return as_orders(request, best_fold("v-min", laid, request.objective).rows)
 
 
 def shares(p: int) -> float:
     """Return the activation shares that a rank may hold."""
-    return max(3, 2 * ((p + 4) // 3)) / 2 if p > 2 else 1.5
+    return (p + 4) // 3 if p > 2 else 1.5 if p == 2 else 1
 
 
 KIND = ScheduleKind(

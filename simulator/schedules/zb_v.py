@@ -1,11 +1,8 @@
 """`zb-v`: a fold whose ranks wait for nothing in the steady state, at the memory of 1F1B."""
 
-from fractions import Fraction
-
-from simulator.schedules.closed_forms import weights_are_short
 from simulator.schedules.fold import as_orders, fold
 from simulator.schedules.fold_search import best_fold
-from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
+from simulator.schedules.kind import Orders, Request, ScheduleKind
 
 
 def orders(request: Request) -> Orders:
