@@ -2,9 +2,10 @@
 
 Times are of all of one rank's work for one micro-batch; with V chunks a rank each takes a V-th of them,
 as integers by largest remainder in chunk order. With two copies of the parameters (placement ``two-way``) a
-micro-batch runs on one of a rank's two stages, which takes the whole time. Memory is counted in activation shares: what all chunks
-of one rank keep for one micro-batch is 1 share, held here as the least number of bytes at which a chunk's
-part, and what of it stays from I until W, are whole. Leaves out static memory, reduction and optimizer.
+micro-batch runs on one of a rank's two stages, which takes the whole time. Memory is counted in activation
+shares: what all chunks of one rank keep for one micro-batch is 1 share, held here as the least number of bytes at
+which a chunk's (and a slice's) part, and what of it stays from I until W, are whole.
+Leaves out static memory, reduction and optimizer.
 """
 
 from fractions import Fraction
@@ -69,11 +70,12 @@ def uniform_costs(
         raise UsageError(f"the times {times} ns hold a negative one; times are 0 or more")
     fraction = _fraction(w_memory_fraction)
     place_of = in_a_wave if placement == "wave" else in_a_loop
-    where = tuple((place_of(stage, ranks),) for stage in range(chunks * ranks))
+    where: tuple[tuple[int, ...], ...] = tuple((place_of(stage, ranks),) for stage in range(chunks * ranks))
     if placement == "two-way":
         if chunks > 1 or ranks % 2:
             raise UsageError(
-                f"two pipelines in opposite directions need one chunk and an even number of ranks, not {chunks} and {ranks}"
+                f"two pipelines in opposite directions need one stage a rank and an even number of ranks, not {chunks} "
+                f"and {ranks}; take another number, or dualpipe-v"
             )
         where = tuple((stage, ranks - 1 - stage) for stage in range(ranks))
     forward, backward_input, backward_weight = (split_evenly(total, chunks) for total in times[:3])

@@ -11,7 +11,10 @@ from simulator.engine import Structure
 from simulator.engine.times import Times
 from simulator.schedules import SCHEDULES, ScheduleKind, Uniform, build_schedule
 from simulator.uniform import share_bytes, uniform_costs
+from simulator.validation import validate_schedule
+from tests.engines_agree import disagreement
 from tests.published_data import folder, rows
+from tests.random_cases import Case
 
 TIMES = ((12, 12, 12), (12, 24, 12), (24, 12, 12), (36, 24, 12), (24, 36, 24), (12, 24, 36))
 DELAYS = (0, 0, 1, 5, 18, 19)
@@ -84,13 +87,14 @@ def _uniform_cases(rng: Random) -> Iterator[tuple[ScheduleKind, Uniform]]:
             m -= m % p
         times, delay = rng.choice(TIMES), rng.choice(DELAYS)
         slices = rng.choice((2, 4)) if kind.sliced else 1
-        uniform = Uniform(p, v, max(m, 1), *map(Fraction, times), Fraction(delay), slices=slices)
+        f, i, w = map(Fraction, times)
+        uniform = Uniform(p, v, max(m, 1), f, i, w, Fraction(delay), slices=slices)
         if any(form and form.holds(uniform) for form in (kind.bubble, kind.peak)):
             yield kind, uniform
 
 
 def _admitted(kind: ScheduleKind, p: int, m: int) -> tuple[int, int]:
-    """Return ranks and micro-batches that a schedule runs: even ones with two copies, 2 p or more for DualPipe's steps."""
+    """Return ranks and micro-batches that a schedule runs: even ones with two copies, 2 p or more for DualPipe."""
     if kind.placement == "two-way":
         p, m = p + p % 2, m + m % 2
     return p, max(m, 2 * p) if kind.name.startswith("dualpipe") else m
@@ -98,10 +102,10 @@ def _admitted(kind: ScheduleKind, p: int, m: int) -> tuple[int, int]:
 
 def _closed_form_failures(kind: ScheduleKind, uniform: Uniform) -> Iterator[str]:
     p, v, m, n = uniform.ranks, uniform.chunks, uniform.microbatches, uniform.slices
-    four = (uniform.forward, uniform.backward_input, uniform.backward_weight, uniform.p2p)
-    costs = uniform_costs(p, v, *map(int, four), placement=kind.placement, slices=n)
+    four = tuple(map(int, (uniform.forward, uniform.backward_input, uniform.backward_weight, uniform.p2p)))
+    costs = uniform_costs(p, v, four[0], four[1], four[2], four[3], placement=kind.placement, slices=n)
     times = times_of(kind.name, costs, m, num_slices=n)
-    case = f"{kind.name} p={p} v={v} m={m} n={n} {tuple(map(int, four))}"
+    case = f"{kind.name} p={p} v={v} m={m} n={n} {four}"
     if kind.bubble and kind.bubble.holds(uniform):
         taken = (times.span_ns if kind.bubble_of == "span" else times.step_time_ns) - m * uniform.work
         if taken != kind.bubble.value(uniform, 0):
@@ -137,8 +141,8 @@ def behind_failures(num_rows: int) -> list[str]:
 def _worse_than(row: dict[str, str], ours: Ours, within: Fraction) -> str | None:
     scale = Fraction(row["scale"]) * 1000
     p, m = int(row["p"]), int(row["m"])
-    four = (round(Fraction(row[key]) * scale) for key in ("tF", "tB", "tW", "c"))
-    costs = uniform_costs(p, ours.chunks, *four, placement=SCHEDULES[ours.name].placement, slices=ours.slices)
+    f, i, w, c = (round(Fraction(row[key]) * scale) for key in ("tF", "tB", "tW", "c"))
+    costs = uniform_costs(p, ours.chunks, f, i, w, c, placement=SCHEDULES[ours.name].placement, slices=ours.slices)
     share = share_bytes(ours.chunks, slices=ours.slices)
     # A synthesis gets the memory that the peer took, which may be less than the limit that it was given.
     most = None if ours.limit is None else int(min(ours.limit * p, Fraction(row["peak_half"])) * share)
@@ -152,6 +156,25 @@ def _worse_than(row: dict[str, str], ours: Ours, within: Fraction) -> str | None
     return None
 
 
+def engine_failures(num_cases: int) -> list[str]:
+    """Every schedule passes the validator, and two engines agree on it (p <= 8, m <= 16)."""
+    rng, found = Random(0), []
+    names = list(SCHEDULES)
+    for case in range(num_cases):
+        name = names[case % len(names)]
+        kind, p, m = SCHEDULES[name], rng.randint(1, 8), rng.randint(1, 16)
+        v = rng.randint(1, 3) if kind.placement == "loop" else kind.chunks
+        p, m = _admitted(kind, p, m)
+        slices, times, delay = rng.choice((1, 3)) if kind.sliced else 1, rng.choice(TIMES), rng.choice(DELAYS)
+        costs = uniform_costs(p, v, *times, delay, placement=kind.placement, slices=slices)
+        schedule = build_schedule(name, costs, m, num_slices=slices)
+        difference = disagreement(Case(schedule, costs, rng.choice(("latency", "blocking")), "independent", (), True))
+        problems = validate_schedule(schedule)
+        if problems or difference:
+            found.append(f"{name} p={p} v={v} m={m} n={slices} {times} c={delay}: {problems[:1]} {difference}")
+    return found
+
+
 def memory_limit_failures(num_rows: int) -> list[str]:
     """`zb-v` within a memory limit: the bubble of the span is not above the published one."""
     table = rows(folder("published", "schedules_mem2bubble.csv"))
@@ -159,7 +182,8 @@ def memory_limit_failures(num_rows: int) -> list[str]:
     found = []
     for row in table[:num_rows]:
         p, m, limit = int(row["p"]), int(row["m"]), Fraction(row["k_mem_limit"])
-        costs = uniform_costs(p, 2, *(1000 * int(row[key]) for key in ("tF", "tB", "tW", "c")), "0.4324", "wave")
+        f, i, w, c = (1000 * int(row[key]) for key in ("tF", "tB", "tW", "c"))
+        costs = uniform_costs(p, 2, f, i, w, c, "0.4324", "wave")
         times = times_of("zb-v", costs, m, memory_limit_bytes=int(limit * p * share_bytes(2, "0.4324")))
         if times.bubble_ratio_span > float(row["published_npy"]) + 1e-7:
             found.append(f"p={p} m={m} at {row['k_mem_limit']}: {times.bubble_ratio_span:.6f}, {row['published_npy']}")

@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> Answer:
 
     case = Case(
         args.ranks, args.microbatches, args.forward_ns, args.backward_input_ns, args.backward_weight_ns, args.p2p_ns,
-        None if args.memory_limit is None else float(args.memory_limit), args.w_memory_fraction, args.chunks, args.slices,
+        None if args.memory_limit is None else float(args.memory_limit), args.w_memory_fraction, args.chunks,
+        args.slices,
     )  # fmt: skip
     if not case.forward_ns + case.backward_input_ns + case.backward_weight_ns:
         raise UsageError("all times are 0; give --forward-ns, --backward-input-ns or --backward-weight-ns above 0")

@@ -172,8 +172,8 @@ def _shape(args: argparse.Namespace, given: "Schedule | None") -> tuple[int, int
         ranks, stages = given.graph.num_ranks, given.graph.num_stages
         if args.ranks not in (None, ranks) or stages % ranks:
             raise UsageError(
-                f"{args.schedule} has {stages} stages on {ranks} ranks; --ranks has to agree and stages to divide (or give "
-                "--costs FILE)"
+                f"{args.schedule} has {stages} stages on {ranks} ranks; --ranks has to agree, and the stages to divide "
+                "evenly (or give --costs FILE)"
             )
         return ranks, stages // ranks, "loop"
     if not args.ranks:

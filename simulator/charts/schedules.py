@@ -4,6 +4,7 @@ Takes figures that others computed (`simulator.comparison`). Leaves out what hap
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -26,7 +27,7 @@ def schedule_curves(ax: Axes, curves: Mapping[str, Sequence[tuple[float, float]]
     drawn = {name: points for name, points in curves.items() if points}
     handles = []
     for index, (name, points) in enumerate(drawn.items()):
-        style = {
+        style: dict[str, Any] = {
             "color": shade(index % 7, 7),
             "linestyle": LINES[index % len(LINES)],
             "marker": MARKERS[index % len(MARKERS)],

@@ -4,6 +4,7 @@ How many are tried follows from the size of the fold, never from a clock, so equ
 Nothing is proved.
 """
 
+from dataclasses import replace
 from itertools import product
 
 from costmodel.errors import NoPlanFits
@@ -67,7 +68,7 @@ def _turns(fold: Fold, objective: str, tries: int) -> list[Found]:
     found = [one[0] for one, _ in first]
     left = tries - len(first)
     for (best, habits), percent in product(first[:2], ALLOWED):
-        if left > 0 and (one := in_turns(fold, Habits(*habits, allowed_ns=percent * best[1] // 100))):
+        if left > 0 and (one := in_turns(fold, replace(Habits(*habits), allowed_ns=percent * best[1] // 100))):
             found.append(one[0])
         left -= 1
     return found
