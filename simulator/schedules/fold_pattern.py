@@ -19,7 +19,7 @@ Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 HOPS = ((1, 1, 1, 1), (1, 1, 2, 1), (1, 2, 1, 2), (2, 1, 2, 1), (1, 3, 1, 2), (2, 2, 2, 2), (2, 3, 2, 2))
 """Slots from rank to rank: forwards down, forwards up, input gradients of the way up, and of the way down."""
-TURNS = ((1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1))
+TURNS = ((1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 1, 2))
 """Slots on the last rank between its forwards, on the first before its gradient, on the last between its gradients."""
 
 

@@ -77,9 +77,17 @@ def _turns(fold: Fold, objective: str, tries: int) -> list[Found]:
 def _blocks(fold: Fold, objective: str) -> list[Found]:
     """Try all blocks on the first micro-batches, more ways to squeeze the best of them, and the best at full length."""
     short = fold.cut(min(fold.num_actions, max(16, fold.num_ranks)))
-    count = MOST_FINALISTS if 6 * short.num_ranks * short.num_actions <= SMALL else 1
-    starts = _finalists(short, [(block, True, SQUEEZES[0]) for block in blocks(short)], objective, count)
-    fine = [(block, moved, squeeze) for block, *_ in starts for moved in (True, False) for squeeze in SQUEEZES]
+    small = 6 * short.num_ranks * short.num_actions <= SMALL
+    count, squeezes = (MOST_FINALISTS, SQUEEZES) if small else (1, SQUEEZES[::2])
+    ways = (True, False) if small else (True,)
+    plain = [(block, moved, SQUEEZES[0]) for block in blocks(short) for moved in ways]
+    starts = _finalists(short, plain, objective, count)
+    fine = [
+        (block, moved, squeeze)
+        for block in dict.fromkeys(start[0] for start in starts)
+        for moved in (True, False)
+        for squeeze in squeezes
+    ]
     trials = (_timed(fold, trial) for trial in _finalists(short, fine, objective, count))
     return [found for found in trials if found]
 
