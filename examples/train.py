@@ -72,10 +72,10 @@ def train_plan(plan: str, num_steps: int) -> float:
         optimizer = torch.optim.AdamW(pipe.parameters(), RATE)
 
         def step(tokens: torch.Tensor) -> float:
-            pipe.step((tokens,), tokens)
+            loss = pipe.step((tokens,), tokens)
             pipe.clip_grad_norm_(MAX_NORM)
             optimizer.step()
-            return pipe.total_loss().total
+            return loss
 
         return loop(step, num_steps)
 

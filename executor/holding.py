@@ -19,6 +19,7 @@ from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
+from executor.groups import Company
 from planner.plan import Plan
 
 Tensors = dict[int, torch.Tensor]
@@ -94,6 +95,25 @@ def held_tensors(plan: Plan, captured: Capture, rank: int) -> tuple[Tensors, Ten
     anywhere = {key for found in read for key in found}
     unread = {key: t for key, t in named_tensors(captured.model.module).items() if key not in anywhere}
     return own, unread if rank == 0 else {}
+
+
+def copies_start_alike(plan: Plan, captured: Capture, company: Company, device: torch.device) -> None:
+    """Give each parameter and buffer that several ranks hold the values of the lowest of them; collective.
+
+    A user's seed may differ from rank to rank.
+    """
+    holders: dict[int, set[int]] = {}
+    for stage in plan.stages:
+        for key in tensors_read(captured, stage.operators):
+            holders.setdefault(key, set()).update(stage.ranks)
+    for key, tensor in named_tensors(captured.model.module).items():
+        ranks = tuple(sorted(holders.get(key, ())))
+        if len(ranks) > 1 and company.rank in ranks:
+            value = tensor.detach().contiguous()
+            with company.waiting(ranks):
+                company.group_on(device, ranks).broadcast(value, 0).wait()
+            if not tensor.is_contiguous() and tensor.untyped_storage().nbytes() >= value.nbytes:  # else it is expanded
+                tensor.data.copy_(value)
 
 
 def named_tensors(module: nn.Module) -> Tensors:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
+from executor.groups import Company
 from executor.stage import Stage
 
 
@@ -20,6 +20,11 @@ class StepLoss:
     total: float
     weight: float
     weighted: bool
+
+    @property
+    def value(self) -> float:
+        """The loss."""
+        return self.total / self.weight
 
 
 def own_loss(stages: Iterable[Stage]) -> StepLoss:
@@ -35,9 +40,8 @@ def own_loss(stages: Iterable[Stage]) -> StepLoss:
     return StepLoss(total, weight if weighted else 1.0, weighted)
 
 
-def summed_loss(own: StepLoss) -> StepLoss:
+def summed_loss(own: StepLoss, company: Company) -> StepLoss:
     """Return the sum of all ranks' losses; collective."""
     values = torch.tensor([own.total, own.weight if own.weighted else 0.0, own.weighted], dtype=torch.float64)
-    dist.all_reduce(values)
-    total, weight, weighted = values.tolist()
+    total, weight, weighted = company.sum(values).tolist()
     return StepLoss(total, weight if weighted else 1.0, weighted > 0)
