@@ -21,6 +21,7 @@ from executor.feed import as_arguments
 from executor.groups import Company, Membership
 from executor.holding import aimed_at, capture_where_built
 from executor.matching import check_device, check_gate, check_hosts, check_target, check_world
+from executor.materializing import Values
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
 from executor.precision import planned_dtype, with_precision
@@ -28,6 +29,9 @@ from executor.standing import Standing
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
+
+FILE_PATIENCE = 20
+"""Timeouts for which ranks may write or read a checkpoint together."""
 
 
 class Pipeline:
@@ -60,6 +64,9 @@ class Pipeline:
         A rank that others wait for longer is lost; default max(30 s, 20 x the predicted step).
     emulate : bool
         Hold each action for its planned time.
+    values : callable or path, optional
+        For a model built on meta (one that no host holds): (name, tensor on meta) -> its values, or a safetensors file.
+        Each rank asks for its own parameters and buffers alone.
 
     Raises
     ------
@@ -84,6 +91,7 @@ class Pipeline:
         device: torch.device | None = None,
         timeout_s: float | None = None,
         emulate: bool = False,
+        values: Values | None = None,
     ) -> None:
         self.plan = plan
         self._group = group.get_group() if hasattr(group, "get_group") else group
@@ -102,6 +110,7 @@ class Pipeline:
         else:
             torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
         self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
+        self._values = values
         self._timeout_s = timeout_s or default_timeout_s(plan)
         self._worker: Worker | None = None
         self._ended = ""
@@ -261,6 +270,35 @@ class Pipeline:
         """Give this rank's optimizer its part of a state by names."""
         load_optimizer_state(self.worker, optimizer or self.optimizer, state)
 
+    def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Write a checkpoint of torch.distributed.checkpoint by the unsplit model's names; collective.
+
+        Parameters
+        ----------
+        folder : path
+            That all ranks see.
+        optimizer : torch.optim.Optimizer, optional
+            One over `parameters`, whose moments go along; default: the one that the plan's OPT steps, if it has OPT.
+        """
+        from executor.checkpoint import save
+
+        with self.together("saving", FILE_PATIENCE):
+            self.company.tell_all(b"")
+            with self.company.waiting():
+                save(self.worker, folder, self._own(optimizer), self._group)
+
+    def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
+        """Take this rank's part of a checkpoint, saved under whatever plan; returns the steps done; collective."""
+        from executor.checkpoint import load
+
+        with self.together("loading", FILE_PATIENCE):
+            self.company.tell_all(b"")
+            with self.company.waiting():
+                return load(self.worker, folder, self._own(optimizer), self._group)
+
+    def _own(self, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
+        return optimizer or (self.optimizer if has_opt(self.plan) else None)
+
     def observe(self) -> Observer:
         """Measure the steps from now on."""
         return self.worker.observe()
@@ -318,14 +356,13 @@ class Pipeline:
         if isinstance(model, Capture):
             captured = replace(model, model=with_precision(self.plan, model.model))
         else:
-            captured = capture_where_built(with_precision(self.plan, model), size)
+            captured = capture_where_built(with_precision(self.plan, model), size, self._values is not None)
         check_gate(self.plan, captured)
         if isinstance(model, TrainingModel):
             captured = aimed_at(captured, self.device)
-        self._standing = Standing(captured)
         keeps_model = isinstance(model, Capture)
-        worker = Worker(self.plan, captured, self.rank, self.device, self._seed, keeps_model)
-        self._standing.note_shapes(worker.parameters)
+        worker = Worker(self.plan, captured, self.rank, self.device, self._seed, keeps_model, self._values)
+        self._standing = Standing(captured, worker.parameters)
         self.company = Company(self.rank, self.num_ranks, self._timeout_s, self._group)
         self.watch = self.company.watch
         self._membership = Membership(self.company, worker.disconnect)

@@ -18,15 +18,13 @@ class Standing:
     Parameters
     ----------
     captured : Capture
-        Whose module's parameters are all looked at, those of other ranks' stages too: all ranks refuse alike.
+        Whether its module's parameters train is looked at, those of other ranks' stages too: all ranks refuse alike.
+    parameters : mapping
+        This rank's, whose shapes are looked at.
     """
 
-    def __init__(self, captured: Capture) -> None:
+    def __init__(self, captured: Capture, parameters: Mapping[str, nn.Parameter]) -> None:
         self._named = [(name, p, p.requires_grad) for name, p in captured.model.module.named_parameters()]
-        self._shaped: list[tuple[str, nn.Parameter, tuple[int, ...]]] = []
-
-    def note_shapes(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Look at the shapes of these from now on."""
         self._shaped = [(name, p, tuple(p.shape)) for name, p in parameters.items()]
 
     def check(self) -> None:

@@ -200,7 +200,7 @@ class Watch:
         except OSError:
             data = b""
         if not data and peer not in self._gone:
-            self._end(8, self._message(peer, "its process has ended"), peer)
+            self._lose(peer, "its process has ended")
         *lines, self._unread[peer] = (self._unread[peer] + data).split(b"\n")
         self._heard[peer] = time.monotonic()
         for line in lines:
@@ -213,10 +213,10 @@ class Watch:
             return
         self._gone.add(peer)
         if sign.culprit >= 0 and sign.culprit != self.rank:
-            self._end(8, self._message(sign.culprit, f"rank {peer} has lost it ({sign.why})"), sign.culprit)
+            self._lose(sign.culprit, f"rank {peer} has lost it ({sign.why})", sign.why)
         if sign.code:
             why = f": {sign.why}" if sign.why else ""
-            self._end(8, self._message(peer, f"it ended with exit code {sign.code}{why}"), peer)
+            self._lose(peer, f"it ended with exit code {sign.code}{why}")
 
     def _say(self, sign: Sign) -> None:
         line = sign.line()
@@ -232,12 +232,12 @@ class Watch:
         now = time.monotonic()
         for peer, heard in self._heard.items():
             if now - heard > self.timeout_s and peer not in self._gone:
-                self._end(8, self._message(peer, f"it has been silent for {now - heard:.0f} s"), peer)
+                self._lose(peer, f"it has been silent for {now - heard:.0f} s")
         since, (meeting, within, waits_for) = self._since, self._now
         for peer in waits_for:
             said = self._said[peer]
             if said.within and said.meeting == meeting and said.within != within:
-                self._end(8, self._message(peer, f"it is in {said.within}, this rank in {within}"), peer)
+                self._lose(peer, f"it is in {said.within}, this rank in {within}")
         if waits_for and now - since > self._limit_s:
             self._stalled(self._last_in_line(waits_for), now - since)
         self._judge_device(now)
@@ -255,8 +255,7 @@ class Watch:
     def _stalled(self, peer: int, waited_s: float) -> None:
         said = self._said[peer]
         where = f"it is in {said.within}" if said.within else "it is in its program's own code"
-        reason = f"nothing came for {waited_s:.0f} s (timeout {self._limit_s:g} s), {where}"
-        self._end(8, self._message(peer, reason), peer)
+        self._lose(peer, f"nothing came for {waited_s:.0f} s (timeout {self._limit_s:g} s), {where}")
 
     def _last_in_line(self, waits_for: tuple[int, ...]) -> int:
         """Return the rank that all others in line wait for, this one first."""
@@ -284,12 +283,16 @@ class Watch:
             step = f"the last complete step is {self.last_complete_step}"
         return f"; this rank was {where}; {step}"
 
-    def _end(self, code: int, message: str, culprit: int = -1) -> None:
+    def _lose(self, peer: int, reason: str, first_reason: str = "") -> None:
+        """End this rank because of another one."""
+        self._end(8, self._message(peer, reason), peer, first_reason or reason)
+
+    def _end(self, code: int, message: str, culprit: int = -1, why: str = "") -> None:
         """End the process; the main thread may be in a call that nothing interrupts."""
         if self.answers_json:
             os.write(1, json.dumps({"error": message, "exit": code}).encode() + b"\n")
         farewell(code, message)
-        self._say(Sign(leaves=True, code=code, culprit=culprit, why=message))
+        self._say(Sign(leaves=True, code=code, culprit=culprit, why=why))
         os._exit(code)
 
 

@@ -23,8 +23,9 @@ from executor.clipping import clip
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.groups import Company
-from executor.holding import copies_start_alike, held_tensors, keep_only
+from executor.holding import copies_start_alike, held_tensors, holders_of_tensors, keep_only
 from executor.losses import StepLoss, own_loss, summed_loss
+from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
 from executor.program import Instruction, Program
@@ -53,6 +54,8 @@ class Worker:
         Of random numbers that are drawn in steps.
     keeps_model : bool
         Whether parameters that this rank does not need stay as they are; else they are emptied.
+    values : callable or path, optional
+        Where the values of a model on meta come from.
 
     Attributes
     ----------
@@ -67,17 +70,26 @@ class Worker:
     """
 
     def __init__(
-        self, plan: Plan, capture: Capture, rank: int, device: torch.device, seed: int = 0, keeps_model: bool = True
+        self,
+        plan: Plan,
+        capture: Capture,
+        rank: int,
+        device: torch.device,
+        seed: int = 0,
+        keeps_model: bool = True,
+        values: Values | None = None,
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
-        self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
         self.held, self.unread = held_tensors(plan, capture, rank)
-        if not keeps_model:
+        if values is not None:
+            self._materialize(values)
+        elif not keeps_model:
             keep_only(capture, self.held, self.unread, device)
+        self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         self.observer: Observer | None = None
@@ -230,6 +242,13 @@ class Worker:
             running={},
             weight_halves={},
         )
+
+    def _materialize(self, values: Values) -> None:
+        """Give this rank's part of a model on meta its values, and what no stage reads, on the host of rank 0."""
+        holders, unread = holders_of_tensors(self.plan, self.capture), set(self.unread)
+        read = {key for key in self.held if holders[key][0] == self.rank} | unread
+        self.held = materialized(self.capture, self.held, read, values, self.device)
+        self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
 
     def _stage(self, index: int) -> Stage:
         planned = self.plan.stages[index]

@@ -294,9 +294,12 @@ def test_opposite_orders_of_a_divided_optimizer_are_a_deadlock_and_one_order_is_
         assert not unread
         found = list(deadlock_problems(Layout.of(plan), orders, {}))
         assert [problem.kind for problem in found] == kinds
-    assert "1OPT waits for rank 0" in list(
-        deadlock_problems(Layout.of(divided((0, 1), (1, 0))), read_steps(divided((0, 1), (1, 0)))[0], {})
-    )[0].message
+    assert (
+        "1OPT waits for rank 0"
+        in list(deadlock_problems(Layout.of(divided((0, 1), (1, 0))), read_steps(divided((0, 1), (1, 0)))[0], {}))[
+            0
+        ].message
+    )
 
 
 CLAIMS = [
