@@ -85,7 +85,7 @@ def main() -> int:
 def train_plan(plan: str, num_steps: int, folder: str | None = None) -> list[float]:
     """Train with a pipeline, from where the folder's checkpoint stands; returns the losses of its steps."""
     model, inputs, targets, loss = build(BATCH)
-    options = {"inputs": inputs, "targets": targets, "optimizer": adamw, "max_norm": MAX_NORM}
+    options: dict[str, Any] = {"inputs": inputs, "targets": targets, "optimizer": adamw, "max_norm": MAX_NORM}
     losses = []
     with Pipeline.from_plan(plan, model, loss, **options) as pipe:
         first = pipe.load(folder) if folder and Path(folder).exists() else 0

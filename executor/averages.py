@@ -16,12 +16,11 @@ from executor.groups import Company
 
 @dataclass(slots=True)
 class _Agreed:
-    """A stage's buffers with their versions and whole numbers when replicas agreed on them last."""
+    """A stage's buffers and what they held when its replicas agreed on them last."""
 
     ranks: tuple[int, ...]
     buffers: tuple[torch.Tensor, ...]
-    versions: list[int]
-    counts: list[torch.Tensor | None]
+    before: list[torch.Tensor]
 
 
 class Averages:
@@ -46,38 +45,28 @@ class Averages:
     ) -> None:
         self._company, self._device = company, device
         self._stages = [
-            _noted(ranks[stage], tuple(b for b in own if b.dtype is not torch.bool))
+            _Agreed(ranks[stage], kept, [buffer.detach().clone() for buffer in kept])
             for stage, own in sorted(buffers.items())
-            if len(ranks[stage]) > 1
+            if len(ranks[stage]) > 1 and (kept := tuple(b for b in own if b.dtype is not torch.bool))
         ]
 
     def agree(self) -> None:
         """Make all replicas of each stage hold the same; collective over them."""
         for stage in self._stages:
             group = self._company.group_on(self._device, stage.ranks)
-            moved = [b._version != version for b, version in zip(stage.buffers, stage.versions, strict=True)]
+            moved = [not torch.equal(now, then) for now, then in zip(stage.buffers, stage.before, strict=True)]
             changed = torch.tensor(moved, dtype=torch.int64, device=self._device)
             with self._company.waiting(stage.ranks):
                 group.allreduce([changed]).wait()
-            for buffer, count, is_changed in zip(stage.buffers, stage.counts, changed.tolist(), strict=True):
-                if not is_changed:
-                    continue
-                own = buffer.detach().clone() if count is None else buffer.detach() - count
-                with self._company.waiting(stage.ranks):
-                    group.allreduce([own]).wait()
-                with torch.no_grad():
-                    buffer.copy_(own / len(stage.ranks) if count is None else count + own)
-            stage.versions, stage.counts = _marks(stage.buffers)
+            for buffer, before, is_changed in zip(stage.buffers, stage.before, changed.tolist(), strict=True):
+                if is_changed:
+                    counts = not (buffer.is_floating_point() or buffer.is_complex())
+                    own = buffer - before if counts else buffer.detach() / len(stage.ranks)
+                    with self._company.waiting(stage.ranks):
+                        group.allreduce([own]).wait()
+                    buffer.data.copy_(before + own if counts else own)
+                    before.copy_(buffer)
 
     def close(self) -> None:
         """Agree no more."""
         self._stages.clear()
-
-
-def _noted(ranks: tuple[int, ...], buffers: tuple[torch.Tensor, ...]) -> _Agreed:
-    return _Agreed(ranks, buffers, *_marks(buffers))
-
-
-def _marks(buffers: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Tensor | None]]:
-    counts = [None if b.is_floating_point() or b.is_complex() else b.detach().clone() for b in buffers]
-    return [buffer._version for buffer in buffers], counts

@@ -212,10 +212,12 @@ class Membership:
             atexit.register(_end_process, exit_code)
 
     def _at_exit(self) -> None:
-        """Leave what nobody has left, while the interpreter is whole; the watch sees to it that this ends."""
+        """Leave what nobody has left, while the interpreter is whole: with all others, or as one that they lose."""
         if hasattr(sys, "last_value"):  # an error ends the program
             self._company.watch.close(1, "an error ended its program")
             _end_process(1)
+        self._company.watch.enters("the end")
+        self._company.tell_all(b"")
         self._disconnect()
         self._company.end()
 

@@ -115,7 +115,7 @@ class RankOptimizer:
         self._shares = _shares(plan, company, device, owned, parameters)
         mine = [parameter for share in self._shares.values() for parameter in share.mine]
         # A rank that steps nothing has an optimizer too, so that the program's schedules run everywhere alike.
-        self.optimizer = make(mine or [nn.Parameter(torch.zeros(1, device=device))])
+        self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=device))])
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise UsageError(f"optimizer= made a {type(self.optimizer).__name__}; it must make a torch Optimizer")
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}

@@ -223,12 +223,16 @@ class Pipeline:
     def evaluate(self, inputs: Any = None, targets: Any = None) -> float:
         """Return the loss of a batch, over all ranks, on every rank: forwards only, in eval mode."""
         self._load(inputs, targets)
+        self.worker.prepare_evaluation()
         with self.together("an evaluation"):
             return self.worker.evaluate().value
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the trainable parameters of this rank's stages."""
-        yield from self.worker.parameters.values()
+        """Yield the trainable parameters of this rank's stages.
+
+        A rank that has none yields one without values, so that optimizers are made everywhere alike.
+        """
+        yield from self.worker.parameters.values() or [nn.Parameter(torch.empty(0, device=self.device))]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield them with their names in the unsplit model."""

@@ -80,7 +80,5 @@ class TensorFile:
         except (KeyError, TypeError, ValueError):
             raise InvalidInput(f"{self._path}: the entry {name!r} gives no known type, shape and place") from None
         if not self._start <= first <= stop <= self._end or stop - first != prod(shape) * dtype.itemsize:
-            raise InvalidInput(
-                f"{self._path}: the entry {name!r} lies outside of the file or is as long as no such tensor"
-            )
+            raise InvalidInput(f"{self._path}: the entry {name!r} lies outside of the file or has a wrong length")
         return dtype, shape, first, stop

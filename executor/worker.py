@@ -155,12 +155,17 @@ class Worker:
         self.draws.step += 1
         return self.loss
 
+    def prepare_evaluation(self) -> None:
+        """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
+        if self._evaluating is None:
+            evaluated_part(extract(self.capture, self.capture.operators))
+            program = self._program({index: self._evaluated(stage) for index, stage in self.stages.items()})
+            self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
+
     def evaluate(self) -> StepLoss:
         """Run the loaded batch forward, in eval mode; returns its loss over all ranks."""
-        if self._evaluating is None:
-            stages = {index: self._evaluated(stage) for index, stage in self.stages.items()}
-            program = self._program(stages)
-            self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
+        self.prepare_evaluation()
+        assert self._evaluating is not None
         self.averages.agree()
         program, instructions = self._evaluating
         kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]

@@ -220,8 +220,8 @@ def _identity(rng: Random, body: Body) -> None:
 
 
 ALTERATIONS: tuple[Alteration, ...] = (
-    _operators, _tensors, _edges, _gradients, _orders, _backward_missing, _costs, _configurations, _optimizer, _training,
-    _batch, _figures, _identity,
+    _operators, _tensors, _edges, _gradients, _orders, _backward_missing, _costs, _configurations, _optimizer,
+    _training, _batch, _figures, _identity,
 )  # fmt: skip
 
 

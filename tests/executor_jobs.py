@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -74,12 +74,14 @@ def batches(model: str, plan: Plan, num_steps: int) -> list[TrainingModel]:
     return [split_batch(whole, step, num_steps) for step in range(num_steps)]
 
 
-def plain_losses(model: str, num_steps: int, max_norm: float | None = None, **options: Any) -> list[float]:
+def plain_losses(
+    model: str, num_steps: int, max_norm: float | None = None, make: Any = None, **options: Any
+) -> list[float]:
     """Losses of a training loop in one process, with the same micro-batches."""
     plan = make_plan(model, **options)
     steps = batches(model, plan, num_steps)
     module, count = steps[0].module, plan.batch.num_microbatches
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    optimizer = (make or partial(torch.optim.Adam, lr=0.01))(list(module.parameters()))
     losses = []
     for batch in steps:
         optimizer.zero_grad()

@@ -273,7 +273,7 @@ def test_every_dropped_repeated_or_moved_action_is_found() -> None:
 
 def divided(first: tuple[int, int], second: tuple[int, int]) -> Plan:
     """Two stages whose two replicas divide the optimizer on the same ranks, stepped in these orders."""
-    plan = replace(
+    return replace(
         PLAN,
         stages=tuple(
             replace(stage, ranks=ranks, config=StageConfig(data=len(ranks), zero=int(len(ranks) > 1)))
@@ -284,7 +284,6 @@ def divided(first: tuple[int, int], second: tuple[int, int]) -> Plan:
             for stages in (first, second, (), ())
         ),
     )
-    return plan
 
 
 def test_opposite_orders_of_a_divided_optimizer_are_a_deadlock_and_one_order_is_none() -> None:
@@ -294,12 +293,7 @@ def test_opposite_orders_of_a_divided_optimizer_are_a_deadlock_and_one_order_is_
         assert not unread
         found = list(deadlock_problems(Layout.of(plan), orders, {}))
         assert [problem.kind for problem in found] == kinds
-    assert (
-        "1OPT waits for rank 0"
-        in list(deadlock_problems(Layout.of(divided((0, 1), (1, 0))), read_steps(divided((0, 1), (1, 0)))[0], {}))[
-            0
-        ].message
-    )
+        assert not kinds or "1OPT waits for rank 0" in found[0].message
 
 
 CLAIMS = [

@@ -53,11 +53,8 @@ def losses(path):
     """Train some steps with the plan's own optimizer, which ZeRO-1 divides."""
     found = pinned_plan(path, "adam")
     with Pipeline(found, jobs.captured("small_mmt"), optimizer=OPTIMIZERS["adam"]) as pipeline:
-        totals = []
         batch = jobs.whole_batch("small_mmt", found)
-        for _ in range(4):
-            totals.append(pipeline.step(batch.kwargs or batch.args, batch.targets))
-    return totals
+        return [pipeline.step(batch.kwargs or batch.args, batch.targets) for _ in range(4)]
 
 
 @pytest.fixture(scope="module")
