@@ -132,13 +132,12 @@ def stands_still(job: Job) -> list[float]:
 
 
 def fails_in_its_loss(job: Job) -> list[float]:
-    loss = job.batches[0].loss
+    loss, calls = job.batches[0].loss, []
 
     def failing(out: Any, targets: Any) -> Any:
-        failing.calls += 1
-        return _raise(ZeroDivisionError("in the loss")) if failing.calls > 30 and job.is_victim else loss(out, targets)
+        calls.append(out.shape)
+        return _raise(ZeroDivisionError("in the loss")) if len(calls) > 30 else loss(out, targets)
 
-    failing.calls = 0
     first = job.batches[0]
     with Pipeline.from_plan(
         job.plan, job.model, failing, inputs=first.args, targets=first.targets, **job.options

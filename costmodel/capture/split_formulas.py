@@ -115,7 +115,7 @@ class Formula:
         half = self._half
         saved = inputs.detach()  # with its own graph, all that came before would live as long as the weight half
         shape = out.shape
-        # A call in place on a view (a linear map of three dimensions gives one) is recorded behind what it is a view of.
+        # A call in place on a view (which a linear map of three dimensions gives) is recorded behind its base.
         made = out._base if out._is_view() else out
 
         def before(gradients: tuple[torch.Tensor, ...]) -> None:

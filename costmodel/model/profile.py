@@ -44,7 +44,7 @@ class Profile:
     """A model's operator graph with what each operator costs on one device.
 
     `accumulate_of` holds each trainable parameter's part of `whole.accumulate_ns` by name, or nothing where these were
-    not measured.
+    not measured. `autocast` is the type that forward and loss were cast to, empty without.
 
     Raises
     ------
@@ -62,6 +62,7 @@ class Profile:
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     accumulate_of: Mapping[str, int] = field(default_factory=dict)
+    autocast: str = ""
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -109,7 +110,7 @@ def read_profile(path: str | Path) -> Profile:
         PROFILE_FORMAT,
         PROFILE_VERSION,
         ("model", "device", "dtype", "microbatch_sizes", "operators", "tensors", "parameters", "whole"),
-        ("links", "provenance", "extra"),
+        ("links", "provenance", "extra", "autocast"),
     )
     model = top["model"].members(("name", "fingerprint"))
     operators = [(_operator(node), _times(node)) for node in top["operators"].items()]
@@ -144,6 +145,7 @@ def read_profile(path: str | Path) -> Profile:
             _free(top.get("provenance")),
             _free(top.get("extra")),
             _accumulate_of(top["parameters"]),
+            top["autocast"].text() if "autocast" in top else str(_free(top.get("provenance")).get("autocast", "")),
         )
     )
 
@@ -164,6 +166,7 @@ def write_profile(path: str | Path, profile: Profile) -> None:
                 "catalogue": profile.device.catalogue,
             },
             "dtype": profile.dtype,
+            **({"autocast": profile.autocast} if profile.autocast else {}),
             "microbatch_sizes": list(profile.microbatch_sizes),
             "operators": [_operator_to_json(o, t) for o, t in zip(graph.operators, profile.times, strict=True)],
             "tensors": [

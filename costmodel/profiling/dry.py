@@ -58,4 +58,16 @@ def dry_profile(options: Options, say: Callable[[str], None] = lambda text: None
     times = tuple(OperatorTimes(none, none, none, (0.0,) * len(sizes)) for _ in graph.operators)
     provenance = {"torch": torch.__version__, "seed": options.seed}
     device = Device(options.device, "none: a dry run", 0)
-    return Profile(graph, device, options.dtype, sizes, times, Whole(none), None, provenance, {"dry_run": True})
+    return Profile(
+        graph,
+        device,
+        options.dtype,
+        sizes,
+        times,
+        Whole(none),
+        None,
+        provenance,
+        {"dry_run": True},
+        {},
+        options.autocast,
+    )

@@ -94,7 +94,7 @@ def profile(
         alike = signatures(captured, sizes[-1])
         counted = counted_graph(captured, sizes)
         reused = profile_reusing(bench, counted, alike, options.dtype, old, options.reuse)
-        return replace(reused, links=old.links, extra={**reused.extra, "signatures": alike})
+        return replace(reused, links=old.links, extra={**reused.extra, "signatures": alike}, autocast=options.autocast)
     try:
         return _Session(options, sizes, captured, journal, say).profile()
     except RuntimeError as error:
@@ -129,7 +129,7 @@ def _in_blocks(
     bench = _bench(options, sizes, captured, journal, say)
     found = profile_in_blocks(bench, graph, alike, options.dtype, options.memory_limit_bytes)
     links = _measured_links(options, journal, say)
-    return replace(found, links=links, extra={**found.extra, "signatures": alike})
+    return replace(found, links=links, extra={**found.extra, "signatures": alike}, autocast=options.autocast)
 
 
 def _bench(
@@ -197,6 +197,7 @@ class _Session:
             _provenance(self.options),
             {**self._extra(found.unscaled, seen, graph), **shards},
             dict(zip(trained_parameters(self.captured, graph.index), found.accumulate_ns, strict=True)),
+            self.options.autocast,
         )
 
     def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:
@@ -292,7 +293,6 @@ def versions() -> dict[str, str]:
 def _provenance(options: Options) -> Mapping[str, object]:
     return {
         **versions(),
-        "autocast": options.autocast,
         "threads": options.threads,
         "repeats": options.repeats,
         "seed": options.seed,

@@ -89,7 +89,7 @@ class _Scaling:
 def _precision(profile: Profile) -> str:
     """Return what matmuls ran in: what was estimated, or cast to while training, else the profile's dtype."""
     known = profile.provenance
-    dtype = str(known.get("precision") or known.get("autocast") or profile.dtype).removeprefix("torch.")
+    dtype = str(known.get("precision") or profile.autocast or profile.dtype).removeprefix("torch.")
     if dtype not in PRECISIONS:
         raise InvalidInput(f"a profile of dtype {dtype!r} cannot be scaled; allowed are {', '.join(PRECISIONS)}")
     return PRECISIONS[dtype]
