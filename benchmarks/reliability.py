@@ -87,6 +87,12 @@ def _misused_loops(num_cases: int) -> list[str]:
     return misuse_failures(num_cases)
 
 
+def _real_loops(num_steps: int) -> list[str]:
+    from tests.loop_jobs import all_job_failures
+
+    return all_job_failures(num_steps)
+
+
 def _profiles_resume(num_cases: int) -> list[str]:
     from tests.profiler_promises import interruption_failures
 
@@ -156,6 +162,13 @@ PROMISES = [
         10,
         60,
         _misused_loops,
+    ),
+    Promise(
+        "real-loops",
+        "Steps of a real job (groups, warm-up, clipping, evaluation, resumed under another cut) have the plain losses",
+        10,
+        50,
+        _real_loops,
     ),
     Promise(
         "profiles-resume",

@@ -20,12 +20,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from executor.devices import carrier, identity
 from executor.mesh import connect_all
 from executor.watch import Watch
 
@@ -162,24 +162,6 @@ class Company:
         self.control = None
         if self._owns_world and dist.is_initialized():
             dist.destroy_process_group()
-
-
-def identity(device: torch.device) -> str:
-    """Return what no other device of any host has; nothing for a CPU, which all ranks of a host may share."""
-    if device.type == "cpu":
-        return ""
-    return f"{boot_id()} {torch.cuda.get_device_properties(device).uuid}"
-
-
-def carrier(identities: Sequence[str]) -> str:
-    """Return the backend for these devices: NCCL refuses two ranks on one GPU, so then gloo carries everything."""
-    return "nccl" if all(identities) and len(set(identities)) == len(identities) else "gloo"
-
-
-def boot_id() -> str:
-    """Return what tells this host's run of its system from any other."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else os.uname().nodename
 
 
 class Membership:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.groups import Company, boot_id
+from executor.devices import boot_id
+from executor.groups import Company
 from executor.recording import RawSpan
 from simulator.actions import parse_action
 from simulator.timeline import Span, Timeline

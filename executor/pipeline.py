@@ -3,7 +3,6 @@
 Leaves out learning-rate schedules and data loading, which stay the user's.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,8 @@ from torch import nn
 from costmodel.capture.batches import Split, TrainingModel
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
-from costmodel.errors import DoesNotMatch, UsageError
+from costmodel.errors import UsageError
+from executor.devices import choose_device
 from executor.feed import as_arguments
 from executor.groups import Company, Membership
 from executor.holding import aimed_at, capture_where_built
@@ -111,7 +111,7 @@ class Pipeline:
             torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
         self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
         self._values = values
-        self._timeout_s = timeout_s or default_timeout_s(plan)
+        self._timeout_s = timeout_s or max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
         self._worker: Worker | None = None
         self._ended = ""
         self._make = model if callable(model) else None
@@ -380,23 +380,3 @@ class Pipeline:
         self._worker = worker
         if self._emulates:
             worker.observe(emulates=True)
-
-
-def default_timeout_s(plan: Plan) -> float:
-    """Return max(30 s, 20 x the predicted step)."""
-    return max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
-
-
-def choose_device(kind: str) -> torch.device:
-    """Return this process's device of a kind; GPUs are shared when there are fewer than processes.
-
-    Raises
-    ------
-    DoesNotMatch
-        When there is none of that kind.
-    """
-    if kind != "cuda":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise DoesNotMatch("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

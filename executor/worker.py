@@ -24,7 +24,7 @@ from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.groups import Company
 from executor.holding import copies_start_alike, held_tensors, holders_of_tensors, keep_only
-from executor.losses import StepLoss, own_loss, summed_loss
+from executor.losses import LossSum, StepLoss, own_loss
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
@@ -92,6 +92,9 @@ class Worker:
         self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
+        with_loss = {index for index, stage in self.stages.items() if stage.part.has_loss}
+        self._num_losses = sum(action.kind is Kind.F and action.stage in with_loss for action in self.order)
+        self._sum: LossSum | None = None
         self.observer: Observer | None = None
         self.optimizer: RankOptimizer | None = None
         self.keeps_gradients = False
@@ -178,7 +181,7 @@ class Worker:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
             buffer.data.copy_(value)
-        return summed_loss(own_loss(program.stages.values()), self.company)
+        return LossSum(own_loss(program.stages.values()), self.company).result()
 
     def _begin(self) -> None:
         _clear(self.parameters.values())
@@ -188,6 +191,14 @@ class Worker:
             self.observer.begin()
         self.reduction.begin()
         self._closed = False
+        # Reading a loss waits for a device; on a CPU its sum sets out with the last forward that has one.
+        self._sum, self._losses_left = None, self._num_losses if self.device.type == "cpu" else -1
+        if not self._losses_left:
+            self._sum_losses()
+
+    def _sum_losses(self) -> LossSum:
+        self._sum = LossSum(own_loss(self.stages.values()), self.company)
+        return self._sum
 
     def _do(self, instruction: Instruction) -> None:
         self.watch.at = instruction.action
@@ -195,6 +206,10 @@ class Worker:
             self.observer.run(instruction)
         else:
             instruction.execute(instruction.collect() if instruction.collect is not None else None)
+        if instruction.action.kind is Kind.F and self.stages[instruction.action.stage].part.has_loss:
+            self._losses_left -= 1
+            if not self._losses_left:
+                self._sum_losses()
 
     def _optimize(self, stage: int) -> None:
         assert self.optimizer is not None  # a plan with OPT is refused without one
@@ -206,9 +221,8 @@ class Worker:
             return
         self._closed = True
         self.reduction.finish()
-        own = own_loss(self.stages.values())
         start = time.perf_counter_ns()
-        self.loss = summed_loss(own, self.company) if self.company.size > 1 else own
+        self.loss = (self._sum or self._sum_losses()).result()
         if self.observer is not None and self.company.size > 1:
             self.observer.waited(Action(Kind.REDUCE, max(self.stages)), "collective", start)
         if self.loss.weighted:

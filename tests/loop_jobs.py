@@ -1,6 +1,7 @@
 """What ranks do in the tests of training loops: real loops around a pipeline, and the same in one process."""
 
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from costmodel.capture.models import load_model
 from executor import Pipeline
 from executor.check import compare
 from tests import executor_jobs as jobs
+from tests.rank_pool import RankPool
 
 RATE, EVERY = 0.02, 10
 
@@ -57,6 +59,44 @@ def job(
                     evaluations.append(pipe.evaluate(batches[0].kwargs or batches[0].args, batches[0].targets))
             pipe.save(f"{folder}/{number}")
     return losses, evaluations
+
+
+CHAIN = [
+    {"num_stages": 4, "num_microbatches": 4},
+    {
+        "num_stages": 3,
+        "ranks": [(0, 1), (2,), (3, 1)],
+        "configs": [{"data": 2, "zero": 1}, {}, {"data": 2, "zero": 1}],
+        "num_microbatches": 4,
+        "schedule": "split",
+    },
+]
+"""Plans under which a job runs in turn."""
+
+JOBS = ["exact_gpt", "two_towers", "exact_llama"]
+
+
+def job_failures(ranks: RankPool, model: str, num_steps: int, folder: str) -> list[str]:
+    """Return the ranks of a job whose losses or evaluations are not those of one process, to 1e-9."""
+    found = ranks.run(job, model=model, num_steps=num_steps, plans=CHAIN, folder=folder, size=8)
+    expected = plain_job(model, num_steps, size=8, count=4)
+    return [
+        f"{model}, rank {rank}: {own} for {expected}"
+        for rank, own in enumerate(found)
+        for mine, right in zip(own, expected, strict=True)
+        if len(mine) != len(right)
+        or not all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(mine, right, strict=True))
+    ]
+
+
+def all_job_failures(num_steps: int) -> list[str]:
+    """Run the jobs of all models for so many steps."""
+    pool, failures = RankPool(4), []
+    for model in JOBS:
+        with tempfile.TemporaryDirectory() as folder:
+            failures += job_failures(pool, model, num_steps, folder)
+    pool.close()
+    return failures
 
 
 def steps_of(model: str, size: int, num_steps: int) -> list[TrainingModel]:

@@ -8,7 +8,7 @@ import torch
 
 from costmodel.errors import DoesNotMatch, InvalidInput, UsageError
 from executor import Pipeline
-from executor.groups import carrier
+from executor.devices import carrier
 from executor.tensor_file import TensorFile
 from planner.plan import Training
 from tests import executor_jobs as jobs
@@ -60,29 +60,13 @@ def test_stages_that_draw_take_one_microbatch_at_a_time():
         Pipeline(plan, jobs.captured("dropped"))
 
 
-CHAIN = [
-    {"num_stages": 4, "num_microbatches": 4},
-    {
-        "num_stages": 3,
-        "ranks": [(0, 1), (2,), (3, 1)],
-        "configs": [{"data": 2, "zero": 1}, {}, {"data": 2, "zero": 1}],
-        "num_microbatches": 4,
-        "schedule": "split",
-    },
-]
-
-
-@pytest.mark.parametrize("model", ["exact_gpt", "two_towers", "exact_llama"])
+@pytest.mark.parametrize("model", loops.JOBS)
 def test_a_job_with_groups_warm_up_clipping_evaluation_and_checkpoints_has_the_plain_loops_losses(
     ranks, tmp_path, model
 ):
     if model == "exact_llama":
         pytest.importorskip("transformers", reason="transformers is not installed: its models are not tested")
-    found = ranks.run(loops.job, model=model, num_steps=50, plans=CHAIN, folder=str(tmp_path), size=8)
-    losses, evaluations = loops.plain_job(model, 50, size=8, count=4)
-    for own in found:
-        assert own[0] == pytest.approx(losses, rel=1e-9)
-        assert own[1] == pytest.approx(evaluations, rel=1e-9)
+    assert loops.job_failures(ranks, model, 20, str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("model", ["two_branch", "masked", "tied_gpt"])
