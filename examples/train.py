@@ -25,7 +25,7 @@ from costmodel.zoo.gpt import Decoder, next_token_loss
 from executor import Pipeline
 
 SEQUENCE, BATCH, RATE, MAX_NORM = 48, 32, 3e-3, 1.0
-WARM_UP, HORIZON, EVERY = 10, 400, 50
+WARM_UP, HORIZON, EVERY = 10, 400, 20
 GOAL = 2.0
 """Loss in nats a character that 150 steps reach; guessing by frequency alone gives 3.0."""
 

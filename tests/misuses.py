@@ -4,6 +4,7 @@ A rank ends with its losses or with one error. What is asked of all of them: the
 every rank, soon.
 """
 
+import atexit
 import json
 import math
 import os
@@ -365,6 +366,7 @@ def _rank(name: str, victim: int, rank: int, port: int, out: str) -> None:
     sys.stderr = os.fdopen(2, "w", 1)
     try:
         losses = MISUSES[name][0](Job(rank, victim))
+        atexit._run_exitfuncs()  # a process of multiprocessing ends without them, a program does not
     except PenstockError as error:
         farewell(error.exit_code, f"error: {error}")
         sys.exit(error.exit_code)
