@@ -23,7 +23,7 @@ from planner.search.limits import Limits
 from planner.search.setting import FUSED, Setting
 
 NUM_ORDERS = 2
-FAR, WORTH = 1.1, 0.95
+FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
 LOOPED = 0.97
 """Part of the closed form of interleaved stages below which no uneven cut was seen."""
@@ -34,7 +34,8 @@ class Screen:
 
     def __init__(self, setting: Setting, incumbent: Incumbent, limits: Limits) -> None:
         self.setting, self.incumbent, self.limits = setting, incumbent, limits
-        self._fitting: set[tuple[Family, int] | None] = set()
+        self._settled: set[tuple[Family, int] | None] = set()
+        self._too_slow: list[Partition] = []
         self._most_bytes = max(setting.problem.memory_limits_bytes)
         if not all(setting.problem.memory_limits_bytes):
             self._most_bytes = 0
@@ -54,20 +55,22 @@ class Screen:
             if not self._could_matter(family, least_ns, places) or not self._could_fit(family, places):
                 least = places  # fewer places take longer still, and hold more; one alone is another rung
                 continue
-            spared = self._without_savings(family, places)
-            if spared in self._fitting or not self._could_matter(family, self._expected_ns(family, places), places):
+            if self._without_savings(family, places) in self._settled:
                 continue
-            for partition in dict.fromkeys(self._partitions(cuts, places)):
-                found = list(self._simulated(cuts, partition))
-                self.incumbent.offer(found)
-                if any(each.fits for each in found):
-                    self._fitting.add((family, places))
+            if not self._could_matter(family, self._expected_ns(family, places), places):
+                self._settled.add((family, places))
+                continue
+            open_before = len(self._too_slow)
+            partitions = list(dict.fromkeys(self._partitions(cuts, places)))
+            found = [each for partition in partitions for each in self._offered(cuts, partition)]
+            if any(each.fits for each in found) or len(self._too_slow) - open_before == len(partitions):
+                self._settled.add((family, places))
 
     @staticmethod
     def _without_savings(family: Family, places: int) -> tuple[Family, int] | None:
-        """Return what a family is without recompute and offload, which only cost time where there is room.
+        """Return what a family is without recompute and offload, which only cost time; None for one that has neither.
 
-        None for one that has neither.
+        Where that fits, or is too slow already, there is nothing to save.
         """
         config = replace(family.config, recompute="none", offload="none")
         return (replace(family, config=config), places) if config != family.config else None
@@ -173,6 +176,12 @@ class Screen:
         if found and max(found) < cuts.num_places:
             yield found
 
+    def _offered(self, cuts: Cuts, partition: Partition) -> list[Evaluated]:
+        """Simulate a cut and tell the incumbent."""
+        found = list(self._simulated(cuts, partition))
+        self.incumbent.offer(found)
+        return found
+
     def _simulated(self, cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
         """Yield a cut under the first and the last schedule that run on its places, if it could matter."""
         names = dict.fromkeys((cuts.schedules[0], cuts.schedules[-1])) if max(partition) else cuts.schedules[:1]
@@ -185,6 +194,7 @@ class Screen:
                 continue
             least_ns = least_step_ns(priced, cuts)
             if not self._could_matter(cuts.family, least_ns, len(set(candidate.places))):
+                self._too_slow.append(partition)
                 return
             if not self.incumbent.found or self._could_hold(priced, cuts):
                 yield from cuts.under(partition, (name,))

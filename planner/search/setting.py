@@ -140,17 +140,46 @@ class Setting:
     def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate of a family, into so many places or any number of them.
 
-        All work divided evenly; and the filling of the line that waists make, atoms to which all else leads or from
+        All work divided evenly; the largest atom, which one rank does for all micro-batches; and the filling of the line that waists make, atoms to which all else leads or from
         which it comes: stage i of it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most
         T (1 - (1 - 1/m)^p). None where operators do not divide as the family has it.
         """
         even_ns = self.families.even_ns(family, num_places)
-        if even_ns is None or not self._fills(family):
+        if even_ns is None:
+            return None
+        even_ns = max(even_ns, self._indivisible_ns(family))
+        if not self._fills(family):
             return even_ns
         places, count = num_places or self.families.most_places(family), self.families.rounds(family)
         work = self.families.least_work_ns(family, self._line) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
+
+    def _indivisible_ns(self, family: Family) -> int:
+        """Return what the largest atom takes of the whole step, where operators stay whole."""
+        config = family.config
+        if config.tensor * config.context * config.expert > 1:
+            return 0
+        if family.microbatch_size not in self._largest:
+            models = [model.measured for model in self.families.models(family.microbatch_size)]
+            self._largest[family.microbatch_size] = max(
+                min(
+                    sum(m.forward_ns[i] + m.backward_input_ns[i] + m.backward_weight_ns[i] for i in row) for m in models
+                )
+                for row in self.atoms.members
+            )
+        largest_ns = self._largest[family.microbatch_size] if self._as_profiled else 0
+        return int(self.families.rounds(family) * largest_ns / max(self.problem.speeds))
+
+    @cached_property
+    def _largest(self) -> dict[int, int]:
+        """Of each micro-batch size what the largest atom takes."""
+        return {}
+
+    @property
+    def _as_profiled(self) -> bool:
+        """Whether operators take what they took in the profile."""
+        return self.problem.training.precision in ("", self.problem.profiled_precision)
 
     @cached_property
     def _line(self) -> tuple[int, ...]:
@@ -184,8 +213,7 @@ class Setting:
         config = family.config
         plain = config.tensor == config.context == config.expert == 1 and family.chunks == 1
         fused = all(name in FUSED for name in self.cuts(family).schedules)
-        as_profiled = self.problem.training.precision in ("", self.problem.profiled_precision)
-        return plain and fused and as_profiled and not self.pinned.places
+        return plain and fused and self._as_profiled and not self.pinned.places
 
 
 FUSED = ("gpipe", "1f1b", "eager-1f1b", "graph-1f1b", "graph-eager-1f1b", "graph-kfkb")
