@@ -59,4 +59,4 @@ def test_the_command_writes_a_plan_whose_bound_was_wrong_and_exits_1(
     assert main([*words, "-o", "plan.json"]) == 1
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (answer["lower_bound_ns"], answer["gap"], answer["limited_by"]) == (None, None, BROKEN_BOUND)
-    assert read_plan(tmp_path / "plan.json").search.objective == answer["objective"]
+    assert read_plan(tmp_path / "plan.json").search.objective == answer["step_time_ns"]
