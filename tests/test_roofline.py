@@ -12,6 +12,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import device, devices
 from costmodel.machines.cluster import DeviceType, uniform_cluster
 from costmodel.model.graph import OperatorGraph
+from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Profile, read_profile
 from costmodel.model.work import Work
 from costmodel.roofline import (
@@ -218,7 +219,7 @@ def test_a_scaled_profile_multiplies_a_time_by_the_ratio_of_the_estimates() -> N
     before, after = (estimate(work, device(name), "fp32", size).forward.central_ns for name in (A100, H100))
     assert scaled.times[0].forward_ns[0] == round(profile.times[0].forward_ns[0] * after / before)
     assert scaled.device.catalogue == H100
-    assert scaled.extra["estimated"] == [
+    assert list(scaled.origin.estimated) == [
         "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates"
     ]
     assert scaled.graph.fingerprint == profile.graph.fingerprint
@@ -234,7 +235,7 @@ def test_sizes_that_were_measured_keep_their_times_and_others_are_marked() -> No
     largest = profile.microbatch_sizes[-1]
     scaled = scale_profile(profile, A100, (*profile.microbatch_sizes, 4 * largest))
     assert [t.forward_ns[:-1] for t in scaled.times] == [t.forward_ns for t in profile.times]
-    assert scaled.extra["estimated"] == [
+    assert list(scaled.origin.estimated) == [
         f"times at micro-batch size {4 * largest} are scaled from the nearest measured size"
     ]
     assert sum(t.forward_ns[-1] for t in scaled.times) >= sum(t.forward_ns[-2] for t in scaled.times)
@@ -278,7 +279,7 @@ def test_a_cluster_of_another_catalogue_device_is_planned_with_scaled_times_and_
 
 
 def test_a_profile_of_estimates_is_said_to_be_one() -> None:
-    profile = replace(measured(), provenance={"estimated": True})
+    profile = replace(measured(), origin=Origin(estimated=(ROOFLINE,)))
     assert problem(profile, "").estimated(profile.microbatch_sizes[0]) == (
         "the profile's times are roofline estimates",
     )

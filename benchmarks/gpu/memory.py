@@ -82,7 +82,7 @@ def planned(setting: Setting, case: str) -> Plan:
             planner="uniform",
             space=choices,
             target="executor",
-        )  # fmt: skip
+        )
     )
 
 

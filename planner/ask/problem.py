@@ -192,7 +192,7 @@ class Problem:
     @property
     def has_module(self) -> bool:
         """Whether there is a torch module that the executor could run: not for described and imported models."""
-        return not self.profile.extra.get("plan_only")
+        return not self.profile.origin.plan_only
 
     @property
     def trainer_name(self) -> str:
@@ -214,7 +214,7 @@ class Problem:
 
         So does the executor keep them, which trains a model in the dtype that it has.
         """
-        said = str(self.profile.provenance.get("precision", ""))
+        said = self.profile.origin.precision
         found = self.precision or (said if said in PRECISIONS else "")
         return "" if self.trainer_name == EXECUTOR and found == self.profiled_precision else found
 
@@ -287,11 +287,10 @@ class Problem:
 
     def estimated(self, microbatch_size: int) -> tuple[str, ...]:
         """Return why times at this micro-batch size are estimates; nothing where all were measured."""
-        reasons = ["the profile's times are roofline estimates"] if self.profile.provenance.get("estimated") else []
+        reasons: list[str] = []
         for name in dict.fromkeys(self.device_names):
             device = next(d for d in self.machines.devices if d.name == name)
-            scaled = self.profile_on(device).extra.get("estimated", ())
-            reasons += map(str, scaled if isinstance(scaled, list | tuple) else (scaled,))
+            reasons += self.profile_on(device).origin.estimated
         sizes = self.profile.microbatch_sizes
         if not sizes[0] <= microbatch_size <= sizes[-1]:
             reasons.append(

@@ -189,7 +189,7 @@ def config_not_run(target: str, problem: Problem, config: StageConfig, pipelined
 def _no_module(problem: Problem) -> str:
     """Return why the executor cannot run a problem's model at all."""
     if not problem.has_module:
-        return str(problem.profile.extra["plan_only"])
+        return problem.profile.origin.plan_only
     if problem.precision_name not in ("", problem.profiled_precision):
         return f"{problem.precision_name}: it trains in the profile's own precision, {problem.profiled_precision}"
     return ""

@@ -5,7 +5,7 @@ measurement at the shard's shape (``profile --tensor``) takes precedence. Withou
 of an ideal division. Leaves out kernels that only run on whole operators.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -37,8 +37,7 @@ class Efficiency:
         self._device = catalogue_device(name) if name else None
         self._estimates: dict[tuple[Work, str], Times] = {}
         self._known: dict[object, Times] = {}
-        measured = model.profile.extra.get("tensor", {})
-        self._measured = measured if isinstance(measured, Mapping) else {}
+        self._measured = model.profile.shards
         if self._asked != self._profiled and self._device is None:
             raise UsageError(
                 f"the profile was made in {self._profiled} on {model.profile.device.name!r}, which names no catalogue "
