@@ -11,8 +11,9 @@ from functools import cached_property
 from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
-from planner.ask.problem import Problem, divisors
+from planner.ask.problem import AUTO, Problem, divisors
 from planner.ask.targets import config_not_run
+from simulator.schedules import SCHEDULES
 
 CHUNKS = (1, 2, 4)
 """Stages a place that are tried where their number is free."""
@@ -57,7 +58,8 @@ class Families:
         problem, fixed = self.problem, self.problem.space.chunks
         if fixed:
             return (fixed,)
-        several = problem.schedule == "auto" and problem.num_devices // _size(config) > 1
+        looped = problem.schedule == AUTO or SCHEDULES[problem.schedule].placement == "loop"
+        several = looped and problem.num_devices // _size(config) > 1
         return CHUNKS if several and problem.pins is None else (1,)
 
     def _configs(self) -> Iterator[StageConfig]:
