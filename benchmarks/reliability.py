@@ -189,14 +189,14 @@ PROMISES = [
     ),
     Promise(
         "one-price",
-        "A candidate found by search, by flags or by pins is one plan: 0 ns and 0 bytes apart, and the sum of its parts",
+        "A candidate by search, by flags or by pins is one plan: 0 ns and 0 bytes apart, and the sum of its parts",
         100,
         1_000,
         _one_price,
     ),
     Promise(
         "naming-is-free",
-        "Naming any single choice of a free search makes the best plan no slower, and the scope says what is fixed",
+        "Naming any single choice of a plan leaves nothing slower than that plan, and the scope says what is fixed",
         20,
         200,
         _naming_is_free,

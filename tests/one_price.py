@@ -245,12 +245,11 @@ def stage_by_hand(evaluator: Evaluator, found: Plan, index: int) -> dict[str, ob
     sends = [edge for edge in found.edges if index in (edge.source, edge.target)]
     away = [edge for edge in sends if found.stages[edge.source].ranks != found.stages[edge.target].ranks]
     host = [(problem.machines.host_ns(0, 1, edge.size_bytes), edge) for edge in away]
-    back = [(problem.machines.host_ns(0, 1, sum(t.size_bytes[at] for t in _of(graph.tensors, edge) if t.gradient)), edge)
-            for _, edge in host if edge.gradient]  # fmt: skip
-    kept = {s.storage: s.size_bytes * size for o in graph.operators for s in o.saved}
-    kept = {
-        key: max([size, *(t.size_bytes[at] for t in graph.tensors if t.storage == key)]) for key, size in kept.items()
-    }
+    returned = {edge: sum(t.size_bytes[at] for t in _of(graph.tensors, edge) if t.gradient) for _, edge in host}
+    back = [(problem.machines.host_ns(0, 1, returned[edge]), edge) for _, edge in host if edge.gradient]
+    whole = {storage: max(t.size_bytes[at] for t in graph.tensors if t.storage == storage)
+             for storage in {t.storage for t in graph.tensors}}  # fmt: skip
+    kept = {s.storage: max(s.size_bytes * size, whole.get(s.storage, 0)) for o in graph.operators for s in o.saved}
     own = {s.storage for o in operators for s in o.saved}
     arrived: dict[int, int] = {}
     for tensor in {t for edge in sends if edge.target == index for t in _of(graph.tensors, edge)}:
