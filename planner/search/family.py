@@ -135,8 +135,17 @@ class Families:
 
     def works_ns(self, family: Family) -> tuple[int, ...]:
         """Return what each operator takes of one micro-batch on one rank; on the slowest type of device."""
-        rows = (model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size))
-        return tuple(map(max, zip(*rows, strict=True)))
+        return tuple(map(max, zip(*self._works(family), strict=True)))
+
+    def speeds(self, family: Family) -> tuple[float, ...]:
+        """Return the speed of each rank: its own times that of its type, in units of the slowest type of device."""
+        totals = dict(zip(dict.fromkeys(self.problem.device_names), map(sum, self._works(family)), strict=True))
+        names = zip(self.problem.device_names, self.problem.speeds, strict=True)
+        return tuple(max(totals.values()) / max(1, totals[name]) * speed for name, speed in names)
+
+    def _works(self, family: Family) -> list[tuple[int, ...]]:
+        """Return what each operator takes on each type of device."""
+        return [model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size)]
 
     def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
         """Return what operators (all by default, or the line of waists) take together on the fastest type of device.
