@@ -100,7 +100,7 @@ def _altered_plans(num_cases: int) -> list[str]:
 
 
 def _misused_loops(num_cases: int) -> list[str]:
-    from tests.misuses import misuse_failures
+    from tests.misuse_runs import misuse_failures
 
     return misuse_failures(num_cases)
 

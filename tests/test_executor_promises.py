@@ -6,7 +6,7 @@
 import pytest
 
 from tests.altered_plans import altered_plan_failures
-from tests.misuses import problems_of
+from tests.misuse_runs import problems_of
 
 SAMPLE = [
     ("nothing", -1),

@@ -269,6 +269,20 @@ class Problem:
         """Device type of each rank."""
         return tuple(self.machines.device_of(rank).name for rank in range(self.num_devices))
 
+    @cached_property
+    def pairs_alike(self) -> tuple[tuple[int, int], ...]:
+        """One pair of ranks for each link that joins any and the devices at its ends.
+
+        Neighbours, and ranks one group of a link apart, meet every link.
+        """
+        found: dict[object, tuple[int, int]] = {}
+        steps = {1, *(group.group for group in self.machines.groups)}
+        for step in sorted(step for step in steps if 0 < step < self.num_devices):
+            for i in range(self.num_devices - step):
+                link = self.machines.link_between(i, i + step).name
+                found.setdefault((link, self.device_names[i], self.device_names[i + step]), (i, i + step))
+        return tuple(found.values())
+
     def profile_on(self, device: DeviceType) -> Profile:
         """Return the profile of a device type: the one that was made on it, else the first one scaled to it."""
         own = [profile for profile in (self.profile, *self.other_profiles) if _is_of(profile, device)]

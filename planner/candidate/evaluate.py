@@ -155,7 +155,7 @@ class Evaluator:
         optimizer = self.problem.optimizer != "none"
         if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
             order, costs = ordered(name, costs, count, self.ratios)
-            order = with_recompute(order, again)
+            order = with_recompute(order, again) if again else order
             return Structure(close_step(order, reduces, optimizer)), costs
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
         key: tuple[object, ...] = (name, edges, reduces, backward, again, costs.ranks, costs.multiples, replicas)
@@ -163,7 +163,7 @@ class Evaluator:
             key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
         if key not in self._structures:
             order = build_schedule(name, costs, count)
-            order = with_recompute(order, again)
+            order = with_recompute(order, again) if again else order
             self._structures[key] = Structure(close_step(order, reduces, optimizer))
         return self._structures[key], costs
 

@@ -20,7 +20,7 @@ from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
-from planner.search.setting import Setting
+from planner.search.setting import FUSED, Setting
 
 NUM_ORDERS = 2
 FAR, WORTH = 1.1, 0.95
@@ -75,7 +75,7 @@ class Screen:
     def _expected_ns(self, family: Family, places: int) -> int:
         """Return a bound on all cuts into so many places; a guess, nearly always below, for stages that share one."""
         if family.chunks == 1:
-            return self.setting.closed_form_ns(family, places)
+            return self.setting.bound_ns(family, places) or 0
         even_ns, count = self.setting.families.even_ns(family, places) or 0, self.setting.families.rounds(family)
         return round(LOOPED * even_ns * (count + (places - 1) / family.chunks) / count)
 
@@ -109,6 +109,18 @@ class Screen:
         if not self._most_bytes or not self.incumbent.found:
             return True
         return self.setting.families.states_bytes(family) <= self._most_bytes * places
+
+    def _could_hold(self, priced: Priced, cuts: Cuts) -> bool:
+        """Whether every stage has room for the micro-batches that 1F1B keeps; with several a place one of each counts.
+
+        Stages whose whole forward runs again keep less, and are simulated.
+        """
+        if not self._most_bytes or (
+            cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
+        ):
+            return True
+        count = cuts.num_microbatches if cuts.family.chunks == 1 and cuts.schedules[0] in FUSED else 1
+        return max(least_peak_bytes(priced, count)) <= self._most_bytes
 
     def _partitions(self, cuts: Cuts, places: int) -> Iterator[Partition]:
         if cuts.pinned.places:
@@ -171,8 +183,23 @@ class Screen:
             except (UsageError, NoPlanFits) as error:
                 self.setting.families.refused = str(error)
                 continue
-            if self._could_matter(cuts.family, least_step_ns(priced, cuts), len(set(candidate.places))):
+            least_ns = least_step_ns(priced, cuts)
+            if not self._could_matter(cuts.family, least_ns, len(set(candidate.places))):
+                return
+            if not self.incumbent.found or self._could_hold(priced, cuts):
                 yield from cuts.under(partition, (name,))
+
+
+def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:
+    """Return what a rank of each stage holds at least under 1F1B: as many micro-batches as its depth."""
+    costs = priced.costs
+    depth = [1] * len(costs.stages)
+    for edge in reversed(costs.edges):  # edges rise, so that what lies behind a target is known
+        depth[edge.source] = max(depth[edge.source], depth[edge.target] + 1)
+    return [
+        stage.static_bytes + min(num_microbatches, count) * least(stage.activation_bytes)
+        for stage, count in zip(costs.stages, depth, strict=True)
+    ]
 
 
 def least_step_ns(priced: Priced, cuts: Cuts) -> int:

@@ -4,7 +4,6 @@ A message between two stages holds at least its largest tensor, so that tensor's
 bound, whatever travels with it. Leaves out the other tensors of a message.
 """
 
-from costmodel.machines.cluster import Cluster
 from costmodel.machines.links import LinkClass
 from planner.search.cut.data import Crossing
 from planner.search.cuts import Cuts
@@ -48,24 +47,13 @@ def _bytes(cuts: Cuts, tensor: int) -> int:
 def least_transfer_ns(cuts: Cuts, size_bytes: int) -> int:
     """Least time between two of the ranks of a message that holds at least so many bytes.
 
-    Ranks alike are told by their device and by the links that join them: one pair of each kind counts.
+    One pair of each kind counts (`Problem.pairs_alike`).
     """
     problem = cuts.evaluator.problem
-    cluster, num = problem.machines, problem.num_devices
+    cluster = problem.machines
     if cluster.links and "p2p" in cluster.links.classes:
         return _least_ns(cluster.links.classes["p2p"], size_bytes)
-    found: dict[object, int] = {}
-    for step in _steps(cluster, num):
-        for i in range(num - step):
-            kind = (cluster.link_between(i, i + step).name, problem.device_names[i], problem.device_names[i + step])
-            if kind not in found:
-                found[kind] = cluster.p2p_ns(i, i + step, size_bytes)
-    return min(found.values(), default=0)
-
-
-def _steps(cluster: Cluster, num_devices: int) -> list[int]:
-    """Return distances between ranks that meet every link: neighbours, and one group further."""
-    return sorted({step for step in (1, *(group.group for group in cluster.groups)) if 0 < step < num_devices})
+    return min((cluster.p2p_ns(i, j, size_bytes) for i, j in problem.pairs_alike), default=0)
 
 
 def least_host_ns(cuts: Cuts) -> int:
