@@ -117,6 +117,18 @@ def _profiles_resume(num_cases: int) -> list[str]:
     return interruption_failures(num_cases)
 
 
+def _one_price(num_cases: int) -> list[str]:
+    from tests.one_price import one_price_failures
+
+    return one_price_failures(num_cases)
+
+
+def _naming_is_free(num_problems: int) -> list[str]:
+    from tests.naming import naming_failures
+
+    return naming_failures(range(num_problems))
+
+
 PROMISES = [
     Promise(
         "engines-agree",
@@ -215,6 +227,20 @@ PROMISES = [
         3,
         30,
         _profiles_resume,
+    ),
+    Promise(
+        "one-price",
+        "A candidate by search, by flags or by pins is one plan: 0 ns and 0 bytes apart, and the sum of its parts",
+        100,
+        1_000,
+        _one_price,
+    ),
+    Promise(
+        "naming-is-free",
+        "Naming any single choice of a plan leaves nothing slower than that plan, and the scope says what is fixed",
+        20,
+        200,
+        _naming_is_free,
     ),
 ]
 """All promises; a new one is a row here."""

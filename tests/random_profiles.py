@@ -1,6 +1,7 @@
 """Profiles made up for tests: random operator graphs, branches, a U-Net, a chain; no torch."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 from costmodel.machines.links import LinkClass, Links, SizeRange
@@ -112,3 +113,42 @@ def random_profile(rng: Random, num_operators: int, **options: object) -> Profil
     read = {source for source, _ in edges}
     edges += [(source, num_operators - 1) for source in range(num_operators - 1) if source not in read]
     return profile_of([rng.randint(100, 3000) for _ in range(num_operators)], edges, **options)  # type: ignore[arg-type]
+
+
+def with_shared_storages(rng: Random, profile: Profile) -> Profile:
+    """Return a profile in which operators share storages, as captured models do.
+
+    Readers keep what they read, as a residual is kept by one reader and read by another; some outputs are two views of
+    one packed storage, with readers of their own; some operators make a view of what they read.
+    """
+    graph, sizes = profile.graph, profile.microbatch_sizes
+    storage_of = {t.producer: t.storage for t in graph.tensors}
+    for tensor in graph.tensors:
+        for reader in tensor.consumers:
+            if reader in storage_of and rng.random() < 0.15:
+                storage_of[reader] = storage_of[tensor.producer]
+    tensors = []
+    for tensor in graph.tensors:
+        tensor = replace(tensor, storage=storage_of[tensor.producer])
+        if len(tensor.consumers) > 1 and rng.random() < 0.5:
+            part = rng.choice((1, 2)), 3
+            first = tuple(size * part[0] // part[1] for size in tensor.size_bytes)
+            rest = tuple(size - less for size, less in zip(tensor.size_bytes, first, strict=True))
+            cut = rng.randrange(len(tensor.consumers)) + 1
+            tensors.append(replace(tensor, consumers=tensor.consumers[:cut], size_bytes=first))
+            tensors.append(
+                replace(tensor, name=f"{tensor.name}.1", consumers=tensor.consumers[cut - 1 :], size_bytes=rest)
+            )
+        else:
+            tensors.append(tensor)
+    whole = {
+        t.storage: max(u.size_bytes[0] for u in graph.tensors if storage_of[u.producer] == t.storage) for t in tensors
+    }
+    kept: dict[str, dict[int, SavedStorage]] = {o.name: {s.storage: s for s in o.saved if rng.random() < 0.5}
+                                                for o in graph.operators}  # fmt: skip
+    for tensor in tensors:
+        for name in (tensor.producer, *tensor.consumers):
+            if rng.random() < 0.5:
+                kept[name][tensor.storage] = SavedStorage(tensor.storage, whole[tensor.storage] // sizes[0])
+    operators = tuple(replace(o, saved=tuple(kept[o.name].values())) for o in graph.operators)
+    return replace(profile, graph=replace(graph, operators=operators, tensors=tuple(tensors)))

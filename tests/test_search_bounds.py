@@ -1,7 +1,5 @@
 """The planner's bounds are below every simulated step time: brute force over all partitions of tiny graphs."""
 
-import io
-import json
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -16,11 +14,11 @@ from planner.graph.atoms import numbered
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
-from planner.search.cut.solver import Findings, serve
 from planner.search.cuts import Cuts
 from simulator.bounds import lower_bound_ns
 from tests.pipelines import cuts_of, pipelines, priced, with_limit
 from tests.random_profiles import profile_of, random_profile
+from tests.solve_cut import solve
 
 FUSED = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b", "gpipe")
 
@@ -40,15 +38,6 @@ def brute_force(cuts: Cuts) -> Evaluated:
         for line in (False, True)
     ]
     return min(candidates, key=lambda c: c.rank)
-
-
-def solve(data: CutData, estimate_part: float = 0.0) -> list[dict[str, object]]:
-    """Solve to the end in this process; return the findings."""
-    stream = io.StringIO()
-    request = {"data": data.to_json(), "hint": (), "seconds": 60, "deterministic": 20, "seed": 0,
-               "estimate_part": estimate_part}  # fmt: skip
-    serve(request, Findings(stream))
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def proved_ns(data: CutData) -> int:

@@ -15,7 +15,7 @@ class Effort:
         Wall clock of the whole command, after which it returns what it has; 0 keeps the first heuristic plan.
     deterministic_limit : float, optional
         Work limit of the solver, in its own deterministic seconds: what it finds then does not depend on the machine,
-        and the clock ends the search only as a backstop.
+        and the clock ends the search only as a backstop; with 0 it is not started.
     seed : int
     spent_s : float
         Seconds of the time limit that were gone before the search began.

@@ -90,7 +90,7 @@ class Cuts:
     @cached_property
     def speeds(self) -> tuple[float, ...]:
         """Speed of each place: that of its slowest rank, in units of the slowest type of device."""
-        speeds, size = self.evaluator.problem.speeds, self.family.devices_a_place
+        speeds, size = self.families.speeds(self.family), self.family.devices_a_place
         return tuple(min(speeds[i * size : (i + 1) * size]) for i in range(max(1, len(speeds) // size)))
 
     def places(self, partition: Partition) -> tuple[Place, ...]:

@@ -11,8 +11,9 @@ from functools import cached_property
 from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
-from planner.ask.problem import Problem, divisors
+from planner.ask.problem import AUTO, Problem, divisors
 from planner.ask.targets import config_not_run
+from simulator.schedules import SCHEDULES
 
 CHUNKS = (1, 2, 4)
 """Stages a place that are tried where their number is free."""
@@ -57,7 +58,8 @@ class Families:
         problem, fixed = self.problem, self.problem.space.chunks
         if fixed:
             return (fixed,)
-        several = problem.schedule == "auto" and problem.num_devices // _size(config) > 1
+        looped = problem.schedule == AUTO or SCHEDULES[problem.schedule].placement == "loop"
+        several = looped and problem.num_devices // _size(config) > 1
         return CHUNKS if several and problem.pins is None else (1,)
 
     def _configs(self) -> Iterator[StageConfig]:
@@ -133,8 +135,17 @@ class Families:
 
     def works_ns(self, family: Family) -> tuple[int, ...]:
         """Return what each operator takes of one micro-batch on one rank; on the slowest type of device."""
-        rows = (model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size))
-        return tuple(map(max, zip(*rows, strict=True)))
+        return tuple(map(max, zip(*self._works(family), strict=True)))
+
+    def speeds(self, family: Family) -> tuple[float, ...]:
+        """Return the speed of each rank: its own times that of its type, in units of the slowest type of device."""
+        totals = dict(zip(dict.fromkeys(self.problem.device_names), map(sum, self._works(family)), strict=True))
+        names = zip(self.problem.device_names, self.problem.speeds, strict=True)
+        return tuple(max(totals.values()) / max(1, totals[name]) * speed for name, speed in names)
+
+    def _works(self, family: Family) -> list[tuple[int, ...]]:
+        """Return what each operator takes on each type of device."""
+        return [model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size)]
 
     def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
         """Return what operators (all by default, or the line of waists) take together on the fastest type of device.

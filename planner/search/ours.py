@@ -229,6 +229,8 @@ class Search:
 
         That one gets half of the work limit, the others equal parts of the rest.
         """
+        if self.problem.effort.deterministic_limit == 0:
+            return
         open_ones = [f for f in families if self._is_open(f) and self.setting.is_cut_exactly(f)]
         open_ones = [f for f in open_ones if self.problem.space.stages in (None, self.setting.cuts(f).num_places)]
         shares = [0.5] + [0.5 / (len(open_ones) - 1)] * (len(open_ones) - 1) if len(open_ones) > 1 else [1.0]
@@ -296,7 +298,8 @@ class Search:
         families = self.setting.families
         if not self.seen_all:
             return 0
-        alone = [families.even_ns(family) or 0 for family in self.bounds_ns if family.devices_a_place == 1]
+        num = self.problem.num_devices  # replicas by stage may use all, however few stages are allowed
+        alone = [families.even_ns(family, num) or 0 for family in self.bounds_ns if family.devices_a_place == 1]
         return min([*self.bounds_ns.values(), *(alone if may_vary(self.setting) else ())], default=0)
 
     def _bounds_of_pinned(self) -> dict[Family, int]:
@@ -323,6 +326,7 @@ class Search:
         if self.setting.pinned_partition:
             self.bounds_ns = self._bounds_of_pinned()
         impossible = self.seen_all and bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
+        impossible = impossible and not may_vary(self.setting)  # replicas keep fewer micro-batches in flight each
         return Outcome(self.setting, incumbent, self.least_bound_ns or None, rivals, self.limited_by, impossible)
 
 

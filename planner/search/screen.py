@@ -225,7 +225,7 @@ def least_step_ns(priced: Priced, cuts: Cuts) -> int:
         work = cuts.num_microbatches * action_ns(costs.stages[stage])
         works[ranks[0]] = works.get(ranks[0], 0) + work
         head[ranks[0]] = min(head.get(ranks[0], before[stage]), before[stage])
-    fastest = max(cuts.speeds)
+    fastest = max(cuts.evaluator.problem.speeds)
     return int(max(head[rank] + works[rank] for rank in works) / fastest)
 
 

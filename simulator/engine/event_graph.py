@@ -38,7 +38,7 @@ class Deadlock(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arrivals:
+class InputRows:
     """What events wait for besides their stream; every array has one entry an arrival.
 
     Attributes
@@ -61,7 +61,7 @@ class EventGraph:
     ----------
     first : array of bool, one entry an event
         Whether the event is the first of its stream. Events of a stream stand together, in order.
-    arrivals : Arrivals
+    arrivals : InputRows
 
     Raises
     ------
@@ -73,7 +73,7 @@ class EventGraph:
     arrival_of: Ints
     """Index of the arrival at each head; one behind the last where there is none."""
 
-    def __init__(self, first: Bools, arrivals: Arrivals) -> None:
+    def __init__(self, first: Bools, arrivals: InputRows) -> None:
         self.num_events = len(first)
         order = np.argsort(arrivals.target, kind="stable")
         degree = np.bincount(arrivals.target, minlength=self.num_events) + first

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.engine.amounts import ALONE_B, ALONE_I, Layout
-from simulator.engine.event_graph import Arrivals
+from simulator.engine.event_graph import InputRows
 from simulator.engine.flows import Flows, Messages
 from simulator.engine.order_arrays import OPT, REDUCE, B, Bools, I, Ints, OrderArrays
 
@@ -81,11 +81,11 @@ class Wiring:
         delay = np.full(len(source), self.places.zero_row) if rows is None else rows
         self._arrivals.append((source, target, delay, at_start))
 
-    def arrivals(self) -> tuple[Arrivals, Ints]:
+    def arrivals(self) -> tuple[InputRows, Ints]:
         """Return all arrivals, and the row of each one's delay."""
         source, target, rows = (np.concatenate([a[i] for a in self._arrivals]) for i in range(3))
         at_start = np.concatenate([np.full(len(a[0]), a[3]) for a in self._arrivals])
-        return Arrivals(source, target, at_start), rows
+        return InputRows(source, target, at_start), rows
 
     def compute_actions(self, *, overlap_reduce: bool) -> Ints:
         """Actions that stand on a compute stream, in order."""

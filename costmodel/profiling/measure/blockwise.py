@@ -29,7 +29,7 @@ WARM_UP_STEPS = 2
 
 
 @dataclass(slots=True)
-class Sums:
+class BlockSums:
     """Times by operator, accumulation by parameter, and what the optimizer takes over all blocks (ns)."""
 
     times: dict[str, OperatorTimes] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Bench:
     say: Callable[[str], None]
 
 
-def measure_blocks(bench: Bench, blocks: Iterable[Block]) -> Sums:
+def measure_blocks(bench: Bench, blocks: Iterable[Block]) -> BlockSums:
     """Measure each distinct block once and add up.
 
     The times of blocks that are alike are the same; they stand for each of them.
@@ -65,7 +65,7 @@ def measure_blocks(bench: Bench, blocks: Iterable[Block]) -> Sums:
     for i, (likeness, block) in enumerate(distinct.items()):
         bench.say(f"block {i + 1} of {len(distinct)} distinct ones ({len(block.operators)} operators)")
         known[likeness] = _measure(bench, block)
-    sums = Sums(sum_ns=[0] * len(bench.sizes), step_ns=[0] * len(bench.sizes), wall_ns=[0] * len(bench.sizes))
+    sums = BlockSums(sum_ns=[0] * len(bench.sizes), step_ns=[0] * len(bench.sizes), wall_ns=[0] * len(bench.sizes))
     for block in blocks:
         found, optimizer_ns = known[block.likeness]
         _add(sums, block, found, optimizer_ns)
@@ -134,7 +134,7 @@ class _Running:
         return walk
 
 
-def _add(sums: Sums, block: Block, found: Assembled, optimizer_ns: int) -> None:
+def _add(sums: BlockSums, block: Block, found: Assembled, optimizer_ns: int) -> None:
     """Add one block, under its own operators' names."""
     has_loss = LOSS in block.operators
     own = [name for name in block.operators if name != LOSS]
@@ -152,7 +152,7 @@ def _add(sums: Sums, block: Block, found: Assembled, optimizer_ns: int) -> None:
         sums.wall_ns[i] += round(found.unscaled["wall_ns"][i] * share)
 
 
-def _add_accumulation(sums: Sums, captured: Capture, block: Block, measured: Block, found: Assembled) -> None:
+def _add_accumulation(sums: BlockSums, captured: Capture, block: Block, measured: Block, found: Assembled) -> None:
     """Give a block's parameters the times of their like in the block that was measured; tied ones count once."""
     names = trained_parameters(captured, measured.operators)
     known = dict(zip(names, found.accumulate_ns, strict=True))
@@ -162,7 +162,7 @@ def _add_accumulation(sums: Sums, captured: Capture, block: Block, measured: Blo
             sums.accumulate_of.update({name: known[other] for name, other in pairs if other in known})
 
 
-def unscaled(sums: Sums) -> Mapping[str, list[float]]:
+def unscaled(sums: BlockSums) -> Mapping[str, list[float]]:
     """Return what `Assembled.unscaled` holds, added up over blocks."""
     pairs = list(zip(sums.sum_ns, sums.step_ns, strict=True))
     return {

@@ -16,7 +16,7 @@ from costmodel.model.profile import OperatorTimes, Profile, read_profile
 from costmodel.model.whole import Whole
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.measure.blocks import Block, split_into_blocks
-from costmodel.profiling.measure.blockwise import Bench, Sums, measure_blocks, unscaled
+from costmodel.profiling.measure.blockwise import Bench, BlockSums, measure_blocks, unscaled
 from costmodel.profiling.measure.memory import saved_bytes
 
 STATE_COPIES = 4
@@ -56,7 +56,7 @@ def profile_reusing(
     new = [operator.name for operator in graph.operators if alike[operator.name] not in known]
     bench.say(f"{len(new)} of {len(graph.operators)} operators are new")
     blocks: list[Block] = split_into_blocks(graph, alike, new, bench.sizes[-1]) if new else []
-    sums = measure_blocks(bench, blocks) if blocks else Sums()
+    sums = measure_blocks(bench, blocks) if blocks else BlockSums()
     times = {o.name: sums.times.get(o.name) or known[alike[o.name]] for o in graph.operators}
     share = _parameter_bytes(graph) / max(1, _parameter_bytes(old.graph))
     added = _accumulation(graph, old, alike, sums)
@@ -108,7 +108,7 @@ def _known(old: Profile, device: str, dtype: str, sizes: tuple[int, ...], path: 
     }
 
 
-def _accumulation(graph: OperatorGraph, old: Profile, alike: Mapping[str, str], sums: Sums) -> dict[str, int]:
+def _accumulation(graph: OperatorGraph, old: Profile, alike: Mapping[str, str], sums: BlockSums) -> dict[str, int]:
     """Return what accumulation takes by parameter, of old ones from their like; nothing where one is not known."""
     if not old.accumulate_of:
         return {}

@@ -41,12 +41,16 @@ class Kept:
     storages: Mapping[object, int]
 
     def received(self, tensors: Sequence[int], graph: OperatorGraph, operators: Sequence[int]) -> int:
-        """Return the bytes of received tensors that the operators do not keep anyhow: whole storages, each once."""
+        """Return the bytes of received tensors that the operators do not keep anyhow: whole storages, each once.
+
+        Views of a storage that nothing keeps arrive one by one, each with bytes of its own.
+        """
         keys: dict[object, int] = {}
         for i in tensors:
-            key = _key(graph, i)
-            keys[key] = max(self.tensor_bytes[i], self.storages.get(key, 0))
-        return sum(size for key, size in keys.items() if not self.kept.holds(operators, key))
+            keys[_key(graph, i)] = keys.get(_key(graph, i), 0) + self.tensor_bytes[i]
+        return sum(
+            max(size, self.storages.get(key, 0)) for key, size in keys.items() if not self.kept.holds(operators, key)
+        )
 
 
 def kept_bytes(

@@ -1,0 +1,16 @@
+"""The cut model solved to the end in this process."""
+
+import io
+import json
+
+from planner.search.cut.data import CutData
+from planner.search.cut.solver import Findings, serve
+
+
+def solve(data: CutData, estimate_part: float = 0.0) -> list[dict[str, object]]:
+    """Return the findings."""
+    stream = io.StringIO()
+    request = {"data": data.to_json(), "hint": (), "seconds": 60, "deterministic": 20, "seed": 0,
+               "estimate_part": estimate_part}  # fmt: skip
+    serve(request, Findings(stream))
+    return [json.loads(line) for line in stream.getvalue().splitlines()]

@@ -1,0 +1,166 @@
+"""Bounds under memory limits where operators share storages: brute force over every plan of tiny problems."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+import pytest
+
+from costmodel.errors import NoPlanFits, UsageError
+from costmodel.model.profile import Profile
+from costmodel.model.whole import Whole
+from planner.ask.effort import Effort
+from planner.ask.problem import Problem
+from planner.ask.space import Space
+from planner.candidate.candidate import Candidate, Place
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition, numbered
+from planner.search.cut.build import cut_data
+from planner.search.cuts import Cuts
+from planner.search.ours import Search, memory_can_bind
+from planner.search.setting import Setting
+from planner.search.varied import may_vary
+from tests.random_profiles import profile_of, random_profile, with_shared_storages
+from tests.solve_cut import solve
+
+SPACES = (
+    Space(data=1, chunks=1, recompute="none"),
+    Space(data=2, zero=0, chunks=1),
+    Space(data=2, zero=1, chunks=1),
+    Space(data=1, recompute="full", chunks=1),
+    Space(data=1, chunks=2),
+    Space(),
+)
+BY_STAGE = ("graph-1f1b", "graph-eager-1f1b")
+"""Schedules of stages whose replicas differ."""
+
+
+QUICK = Effort(30.0, 0.0)
+"""A search without the solver's process: what it proves is asked for in this one."""
+
+
+def tiny(rng: Random) -> Profile:
+    size = rng.randint(3, 5)
+    whole = Whole((100, 200, 400), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000)))
+    profile = random_profile(
+        rng, size, whole=whole, tied=[(0, size - 1)] if rng.random() < 0.3 else [], latency_ns=rng.choice((0, 300)),
+        tensor_bytes=rng.choice((900, 9000)), saved_bytes=rng.choice((500, 4000)),
+        parameter_bytes=rng.choice((100, 20_000)), host_ns=rng.choice((0, 0, 400)),
+        frozen=frozenset({0}) if rng.random() < 0.3 else frozenset(),
+    )  # fmt: skip
+    return with_shared_storages(rng, profile)
+
+
+def partitions(cuts: Cuts) -> list[Partition]:
+    """Every partition into at most the allowed number of stages whose stage graph has no cycle."""
+    most = range(min(cuts.num_stages, len(cuts.atoms)))
+    found = (numbered(cuts.atoms, groups) for groups in product(most, repeat=len(cuts.atoms)))
+    return sorted({partition for partition in found if partition is not None})
+
+
+def every_plan(setting: Setting) -> Iterator[Evaluated]:
+    """Every cut of every family under each of its schedules, as a graph and as a line; then replicas by stage."""
+    for family in setting.families.all:
+        cuts = setting.cuts(family)
+        for partition in partitions(cuts):
+            places, left = divmod(max(partition) + 1, family.chunks)
+            if not left and places > (family.chunks > 1):  # a loop of one place serves nothing
+                for line in (False, True):
+                    yield from cuts.under(partition, cuts.schedules, line=line)
+            if may_vary(setting) and family.devices_a_place == 1 and family.chunks == 1:
+                yield from by_stage(cuts, partition)
+
+
+def by_stage(cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
+    """A cut with every number of replicas for each of its stages."""
+    devices, num_stages = cuts.evaluator.problem.num_devices, max(partition) + 1
+    for counts in product(range(1, devices + 1), repeat=num_stages):
+        if sum(counts) <= devices and max(counts) > 1:
+            starts = [sum(counts[:stage]) for stage in range(num_stages)]
+            places = tuple(
+                Place(replace(cuts.family.config, data=count), tuple(range(start, start + count)))
+                for start, count in zip(starts, counts, strict=True)
+            )
+            for name in BY_STAGE:
+                try:
+                    yield cuts.evaluator.evaluate(Candidate(partition, places, cuts.family.microbatch_size, name))
+                except (UsageError, NoPlanFits):
+                    continue
+
+
+def problem_of(seed: int) -> Problem:
+    """A problem that says by how much every plan is over one byte: what its worst rank peaks at."""
+    rng = Random(seed)
+    profile, num_devices = tiny(rng), rng.choice((2, 2, 3))
+    return Problem(
+        profile, None, num_devices, rng.choice((4, 8, 12)), rng.choice((1, 2)), optimizer=rng.choice(("none", "adam")),
+        schedule=rng.choice(("auto", "auto", "1f1b", "gpipe")), space=SPACES[seed % len(SPACES)],
+        target=rng.choice(("any", "executor")), effort=QUICK, memory_limit_bytes=1,
+        max_stages=rng.choice((None, None, 2)),
+    )  # fmt: skip
+
+
+def bound_failures(seed: int, effort: Effort = QUICK) -> list[str]:
+    """Bounds above a plan that fits, and false proofs that none does, at the least limit and one in the middle."""
+    problem = problem_of(seed)
+    setting = Setting(problem)
+    plans = list(every_plan(setting))
+    peaks = sorted({each.excess_bytes + 1 for each in plans})
+    failures = []
+    for limit in {peaks[0], peaks[len(peaks) // 2]} if peaks else ():
+        limited = replace(problem, memory_limit_bytes=limit)
+        fitting = [each for each in plans if each.excess_bytes + 1 <= limit]
+        found = [*_of_families(limited, setting, fitting), *_of_search(replace(limited, effort=effort), fitting)]
+        failures += [f"{seed}, {limit} bytes: {line}" for line in found]
+    return failures
+
+
+def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> Iterator[str]:
+    setting = Setting(limited)
+    for family in setting.families.all:
+        own = [each for each in fitting if known.family_of.get(each.candidate) == family]
+        for places in range(1, setting.families.most_places(family) + 1):
+            steps = [e.step_time_ns for e in own if e.candidate.num_stages == places * family.chunks]
+            if steps and setting.closed_form_ns(family, places) > min(steps):
+                yield f"{family} on {places} places: {setting.closed_form_ns(family, places)} above {min(steps)}"
+        if setting.is_cut_exactly(family):
+            cuts = setting.cuts(family)
+            found = solve(cut_data(cuts, 0, memory_can_bind(cuts)))
+            if own and found[-1]["status"] == "INFEASIBLE":
+                yield f"{family}: called infeasible"
+            units = [int(str(f["units"])) for f in found if f["kind"] == "bound"]
+            best = min((each.step_time_ns for each in own), default=None)
+            if best is not None and units and max(units) * cut_data(cuts, 0, binding=False).unit_ns > best:
+                yield f"{family}: proved {max(units)} above {best}"
+
+
+def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
+    outcome = Search(limited, None).run()
+    best = min((each for each in fitting if outcome.incumbent.runs(each)), key=lambda each: each.rank, default=None)
+    if fitting and outcome.impossible:
+        yield f"called impossible, and {fitting[0].candidate} fits"
+    if best and outcome.lower_bound_ns is not None and outcome.lower_bound_ns > best.step_time_ns:
+        yield f"bound {outcome.lower_bound_ns} above {best.step_time_ns}: {best.candidate}"
+    if best and not outcome.incumbent.best_fits:
+        yield f"nothing found that fits, and {best.candidate} does"
+
+
+@pytest.mark.parametrize("start", range(0, 40, 10))
+def test_no_bound_is_above_a_plan_that_fits_where_storages_are_shared(start: int) -> None:
+    assert [line for seed in range(start, start + 10) for line in bound_failures(seed)] == []
+
+
+@pytest.mark.parametrize("seed", [1000, 1009])
+def test_a_search_with_its_solver_proves_nothing_false_where_storages_are_shared(seed: int) -> None:
+    assert bound_failures(seed, Effort(30.0, 0.05)) == []
+
+
+def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_allowed() -> None:
+    """Two stages, the first twice as long, on three devices: 8 / 2 x 600 us is less than 8 x 900 us / 2."""
+    profile = profile_of([200_000, 100_000], [(0, 1)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
+    problem = Problem(profile, None, 3, 8, 1, max_stages=2, space=Space(chunks=1), effort=QUICK)
+    outcome = Search(problem, None).run()
+    best = outcome.incumbent.best
+    assert [place.config.data for place in best.candidate.places] == [2, 1]
+    assert outcome.lower_bound_ns == 8 * 900_000 // 3 <= best.step_time_ns < 8 * 900_000 // 2

@@ -1,0 +1,29 @@
+"""One road, one price: search, flags and pins price the same candidate alike, and as its parts add up."""
+
+import pytest
+
+from costmodel.stages.config import StageConfig
+from planner.ask.problem import Problem
+from planner.search.family import Family
+from planner.search.setting import Setting
+from tests.one_price import QUICK, candidate_failures, hosts, search_failures, slower
+from tests.random_profiles import chain
+
+
+@pytest.mark.parametrize("start", range(0, 95, 19))
+def test_a_random_candidate_costs_the_same_by_every_entry_and_the_sum_of_its_parts(start: int) -> None:
+    assert [line for seed in range(start, start + 19) for line in candidate_failures(seed)] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_plan_of_the_free_search_given_back_is_the_same_plan(seed: int) -> None:
+    assert search_failures(seed) == []
+
+
+def test_a_place_on_the_faster_type_of_device_counts_as_faster() -> None:
+    profile = chain(6)
+    others = (slower(profile),)
+    problem = Problem(profile, hosts(profile), 4, 8, 1, other_profiles=others, target="any", effort=QUICK)
+    setting = Setting(problem)
+    assert setting.cuts(Family(StageConfig(), 1)).speeds == (2.0, 2.0, 1.0, 1.0)
+    assert setting.cuts(Family(StageConfig(data=2), 1)).speeds == (2.0, 1.0)
