@@ -154,7 +154,7 @@ class Families:
         """
         config = family.config
         key = (config.data, config.tensor, config.context, config.expert, config.sequence, family.microbatch_size,
-               operators is None)  # fmt: skip
+               operators)  # fmt: skip
         if key not in self._work:
             members = range(len(self.problem.profile.graph.operators)) if operators is None else operators
             try:

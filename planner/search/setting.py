@@ -6,6 +6,7 @@ Leaves out how plans are found.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names
 from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
@@ -140,9 +141,10 @@ class Setting:
     def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate of a family, into so many places or any number of them.
 
-        All work divided evenly; the largest atom, which one rank does for all micro-batches; and the filling of the line that waists make, atoms to which all else leads or from
-        which it comes: stage i of it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most
-        T (1 - (1 - 1/m)^p). None where operators do not divide as the family has it.
+        All work divided evenly; the largest atom, which one rank does for all micro-batches; and the filling of the
+        line that waists make, atoms to which all else leads or from which it comes: stage i of it has
+        b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where operators
+        do not divide as the family has it.
         """
         even_ns = self.families.even_ns(family, num_places)
         if even_ns is None:
@@ -161,13 +163,9 @@ class Setting:
         if config.tensor * config.context * config.expert > 1:
             return 0
         if family.microbatch_size not in self._largest:
-            models = [model.measured for model in self.families.models(family.microbatch_size)]
-            self._largest[family.microbatch_size] = max(
-                min(
-                    sum(m.forward_ns[i] + m.backward_input_ns[i] + m.backward_weight_ns[i] for i in row) for m in models
-                )
-                for row in self.atoms.members
-            )
+            alone = Family(StageConfig(), family.microbatch_size)
+            works = (self.families.least_work_ns(alone, row) or 0 for row in self.atoms.members)
+            self._largest[family.microbatch_size] = max(works)
         largest_ns = self._largest[family.microbatch_size] if self._as_profiled else 0
         return int(self.families.rounds(family) * largest_ns / max(self.problem.speeds))
 

@@ -135,7 +135,9 @@ class StrategyModel:
         return tuple(sum(row.over(range(i, i + 1)) for row in rows) for i in range(len(self.profile.graph.operators)))
 
     def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:
-        """Return what operators take of one action as one stage, which gathers what is shared once.
+        """Return what operators take of one action at least: as one stage, which gathers what is shared once.
+
+        Those without gradient of their own may stand in a stage that has no backward at all.
 
         Raises
         ------
@@ -143,7 +145,15 @@ class StrategyModel:
             When an operator cannot be divided as asked.
         """
         self.check_divides(operators, config)
-        return sum(row.over(operators) for row in self._work_rows(config, ranks))
+        forward, *backward = self._work_rows(config, ranks)
+        trained = (
+            operators if self._all_trained else [i for i in operators if self.profile.graph.operators[i].trainable]
+        )
+        return forward.over(operators) + sum(row.over(trained) for row in backward)
+
+    @cached_property
+    def _all_trained(self) -> bool:
+        return all(operator.trainable for operator in self.profile.graph.operators)
 
     def states_bytes(self, config: StageConfig, ranks: Sequence[int]) -> int:
         """Return what parameters, gradients and states of the whole model take on one rank."""
