@@ -61,7 +61,7 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
         title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
         stage_graph_picture(axes[2 * i], graph, title=title)
         _timelines(axes[2 * i + 1], picture, end_ns)
-    comparison(axes[-1], [_row(picture) for picture in pictures])
+    comparison(axes[-1], [compared_row(picture) for picture in pictures])
     return figure
 
 
@@ -74,7 +74,8 @@ def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
         gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns)
 
 
-def _row(picture: Picture) -> ComparedRow:
+def compared_row(picture: Picture) -> ComparedRow:
+    """Return a plan's bar of the comparison."""
     step_ns, bound_ns = picture.predicted.step_time_ns, picture.plan.search.lower_bound_ns or 0
     measured_ns = picture.measured.step_time_ns if picture.measured else 0
     return ComparedRow(picture.name, step_ns, picture.predicted.bubble_ratio, bound_ns, measured_ns)
