@@ -3,58 +3,55 @@
 import pytest
 
 from costmodel.errors import UsageError
-from planner.ask.space import Choices, Shape, shape_of
+from costmodel.stages.config import StageConfig
+from planner.ask.problem import Problem
+from planner.ask.space import Space
+from planner.candidate.candidate import in_loop
 from planner.plan.lockstep import blocks_of, in_blocks, spread
 from planner.search.balanced import balanced
+from planner.search.family import Families
+from tests.described_models import described
 
 
 @pytest.mark.parametrize(
-    ("choices", "devices", "places", "data"),
+    ("space", "devices", "shapes"),
     [
-        (Choices(stages=4), 4, 4, 1),
-        (Choices(stages=4), 8, 4, 2),
-        (Choices(data=2), 8, 4, 2),
-        (Choices(tensor=8, stages=4, data=16, chunks=2), 512, 4, 16),
-        (Choices(tensor=8), 64, 8, 1),
-        (Choices(tensor=2, zero=3), 8, 1, 4),
-        (Choices(expert=4), 8, 1, 8),
-        (Choices(tensor=2, context=2, stages=2), 16, 2, 2),
+        (Space(stages=4, tensor=1, context=1), 4, {(1, 1, 1)}),
+        (Space(data=2), 8, {(2, 1, 1), (2, 2, 1), (2, 4, 1), (2, 1, 2), (2, 2, 2), (2, 1, 4)}),
+        (Space(tensor=2, data=4, context=1), 8, {(4, 2, 1)}),
+        (Space(tensor=8, data=8), 64, {(8, 8, 1)}),
     ],
 )
-def test_devices_are_stages_times_data_times_tensor_times_context(
-    choices: Choices, devices: int, places: int, data: int
+def test_families_have_every_degree_that_is_open_and_the_devices_hold(
+    space: Space, devices: int, shapes: set[tuple[int, int, int]]
 ) -> None:
-    shape = shape_of(choices, devices)
-    assert (shape.places, shape.config.data) == (places, data)
-    assert shape.places * shape.config.data * shape.config.tensor * shape.config.context == devices
-    assert shape.num_stages == places * (choices.chunks or 1)
+    families = Families(Problem(described("llama"), None, devices, 64, target="any", space=space)).all
+    assert {(f.config.data, f.config.tensor, f.config.context) for f in families} == shapes
 
 
 def test_ranks_are_in_megatrons_order_tensor_innermost_then_context_then_data_then_stages() -> None:
-    config = shape_of(Choices(stages=2, data=2, tensor=2, context=2), 16).config
-    shape = Shape(2, 1, config)
+    places = in_loop(StageConfig(data=2, tensor=2, context=2), 4, 2)
     named = [
         ((stage * 2 + d) * 2 + c) * 2 + t for stage in range(2) for d in range(2) for c in range(2) for t in range(2)
     ]
-    assert named == list(range(16))
-    assert shape.ranks(1) == tuple(range(8, 16))
-    assert shape.block(3) == (12, 13, 14, 15)  # stage 1, replica 1
+    assert [*places[0].ranks, *places[1].ranks] == named == list(range(16))
+    assert places[2].ranks == places[0].ranks  # two chunks a place
+    assert places[1].blocks == ((8, 9, 10, 11), (12, 13, 14, 15))  # one a replica
 
 
 @pytest.mark.parametrize(
-    ("choices", "devices", "message"),
+    ("space", "devices", "message"),
     [
-        (Choices(tensor=3), 8, "tensor 3 x context 1 does not divide the 8 devices"),
-        (Choices(stages=3), 8, "stages 3 does not divide the 8 devices"),
-        (Choices(stages=2, data=2), 8, "make 4 devices, and --devices says 8; give --devices 4"),
-        (Choices(stages=2, expert=3), 8, "--expert 3 does not divide data 4 x context 1"),
-        (Choices(sequence_parallel=True), 8, "tensor is 1; give --tensor"),
-        (Choices(stages=8, zero=1), 8, "--zero 1 shards over data and context ranks, and there is one"),
+        (Space(stages=4, data=4), 8, "stages 4 x data 4 make 16 devices, and --devices says 8; give --devices 16"),
+        (Space(data=3), 8, "the batch of 64 does not divide into 3 replicas"),
+        (Space(sequence_parallel=True, tensor=1), 8, "tensor is 1; give --tensor"),
+        (Space(zero=1, data=1, context=1), 8, "--zero 1 shards over data and context ranks, and there is one"),
+        (Space(offload="parameters", zero=2), 8, "only ZeRO-3 gathers them for use"),
     ],
 )
-def test_what_does_not_divide_is_one_error_with_the_way_out(choices: Choices, devices: int, message: str) -> None:
+def test_what_cannot_be_kept_is_one_error_with_the_way_out(space: Space, devices: int, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        shape_of(choices, devices)
+        Problem(described("llama"), None, devices, 64, space=space)
     assert message in str(error.value)
 
 

@@ -11,27 +11,20 @@ from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockErr
 from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, Training
+from planner.ask.effort import Effort
 from planner.ask.pins import read_pins
 from planner.ask.problem import Problem
-from planner.ask.space import Choices
+from planner.ask.space import Space
 from planner.checker import check_plan
 from planner.commands import main
-from planner.job import plan_job
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 from planner.report.rates import mfu, tokens_per_s
 from planner.search.planners import plan as plan_any
 from tests.described_models import described
-from tests.random_profiles import branches, chain, u_net
+from tests.jobs import job
+from tests.random_profiles import branches, chain, profile_of, u_net
 from tests.schema_corpus import validator
-
-
-def job(model: str, devices: int, batch: int, /, **choices: object) -> Plan:
-    options = {name: choices.pop(name) for name in list(choices) if name not in Choices.__dataclass_fields__}
-    fixed = Choices(**choices)  # type: ignore[arg-type]
-    profile = described(model)
-    return plan_job(Problem(profile, None, devices, batch, choices=fixed, **options), None)  # type: ignore[arg-type]
-
 
 JOBS = [
     ("llama", 8, 16, {"tensor": 2, "stages": 2, "data": 2}),
@@ -74,7 +67,8 @@ def test_replica_d_works_on_micro_batches_k_data_plus_d_and_all_its_ranks_alike(
 
 
 def test_a_stage_costs_what_its_strategy_says() -> None:
-    plan = job("llama", 8, 16, tensor=2, stages=2, data=2, microbatch_size=2, optimizer="adam")
+    plan = job("llama", 8, 16, tensor=2, stages=2, data=2, microbatch_size=2, optimizer="adam", schedule="1f1b",
+               target="torchtitan", zero=0)  # fmt: skip
     profile = described("llama")
     config = StageConfig(data=2, tensor=2)
     assert {stage.config for stage in plan.stages} == {config}
@@ -92,8 +86,11 @@ def test_a_stage_costs_what_its_strategy_says() -> None:
 
 
 def test_an_edge_carries_a_ranks_part_and_takes_what_its_slowest_pair_takes() -> None:
-    whole = job("llama", 4, 8, stages=2, data=2, microbatch_size=1)
-    divided = job("llama", 16, 8, stages=2, data=2, tensor=2, sequence_parallel=True, context=2, microbatch_size=1)
+    whole = job("llama", 4, 8, stages=2, data=2, microbatch_size=1, target="torchtitan")
+    divided = job(
+        "llama", 16, 8, stages=2, data=2, tensor=2, sequence_parallel=True, context=2, microbatch_size=1,
+        target="torchtitan",
+    )  # fmt: skip
     tensor_bytes = 128 * 256 * 2  # tokens x width x bf16
     assert whole.edges[0].size_bytes % tensor_bytes == 0
     assert divided.edges[0].size_bytes == whole.edges[0].size_bytes // 4
@@ -103,18 +100,19 @@ def test_an_edge_carries_a_ranks_part_and_takes_what_its_slowest_pair_takes() ->
 
 
 def test_chunks_are_placed_in_a_loop_and_run_interleaved() -> None:
-    plan = job("llama", 4, 8, stages=2, chunks=2, data=2, microbatch_size=1)
+    plan = job("llama", 4, 8, stages=2, chunks=2, data=2, microbatch_size=1, target="torchtitan")
     assert plan.schedule == "interleaved-1f1b"
     assert [stage.ranks for stage in plan.stages] == [(0, 1), (2, 3), (0, 1), (2, 3)]
     assert plan.runs_on == ("torchtitan", "megatron")
 
 
-def test_stages_hold_whole_layers_equally_many_where_they_divide() -> None:
-    plan = job("llama", 4, 8, stages=4)
+def test_stages_for_a_trainer_of_layers_hold_whole_ones_and_equally_many_where_that_costs_nothing() -> None:
+    plan = job("llama", 4, 8, stages=4, target="megatron")
     layers = [{name.split(".")[2] for name in stage.operators if ".layers." in name} for stage in plan.stages]
-    assert [len(held) for held in layers] == [2, 2, 2, 2]
-    assert sum(map(len, layers)) == len(set().union(*layers))
-    assert str(plan.extra["choice"]).startswith("equally many layers a stage")
+    assert sum(map(len, layers)) == len(set().union(*layers)) == 8
+    alike = profile_of([1000] * 8, [(i, i + 1) for i in range(7)])
+    found = job(alike, 4, 8, stages=4)
+    assert [len(stage.operators) for stage in found.stages] == [2, 2, 2, 2]
 
 
 def test_tied_parameters_are_summed_between_places_after_the_replicas() -> None:
@@ -140,31 +138,27 @@ def test_tied_parameters_are_summed_between_places_after_the_replicas() -> None:
 def test_runs_on_names_the_trainers_that_take_the_job(choices: dict[str, object], expected: tuple[str, ...]) -> None:
     devices = int(str(choices.get("devices", 4)))
     rest = {name: value for name, value in choices.items() if name != "devices"}
-    assert job("llama", devices, 8, **rest).runs_on == expected
+    assert job("llama", devices, 8, target=expected[0] if expected else "any", **rest).runs_on == expected
 
 
 def test_a_target_makes_the_search_take_what_it_runs() -> None:
     plan = job("llama", 4, 8, stages=2, chunks=2, data=2, target="megatron")
     places, replicas = 2, 2
     assert plan.batch.num_microbatches // replicas % places == 0  # Megatron-LM's rule for interleaved stages
-    assert job("llama", 4, 8, stages=2, chunks=2, data=2).batch.num_microbatches // replicas % places == 1
 
 
 def test_a_job_that_the_executor_runs_is_priced_as_it_runs_it() -> None:
     profile = chain(8)
-    problem = Problem(profile, None, 4, 16, choices=Choices(stages=2, data=2, recompute="full"))
-    plan = plan_job(problem, None)
+    plan = job(profile, 4, 16, stages=2, data=2, recompute="full", target="executor")
     assert "executor" in plan.runs_on
     assert check_plan(plan, profile.graph) == ()
     assert any("R" in text and text[-1].isdigit() for text in plan.orders[0])  # the stage's forward again
-    options = plan.provenance["options"]
-    assert isinstance(options, dict)
-    assert options["priced_for"] == "executor"
+    assert plan.assumptions.trainer == "executor"
 
 
 def test_the_executors_price_of_stages_is_that_of_pins() -> None:
     profile = branches(2, 3)
-    plan = plan_job(Problem(profile, None, 2, 8, choices=Choices(stages=2, data=1)), None)
+    plan = job(profile, 2, 8, stages=2, data=1)
     assert plan.runs_on[0] == "executor"
     assert check_plan(plan, profile.graph) == ()
 
@@ -173,7 +167,7 @@ def test_the_executors_price_of_stages_is_that_of_pins() -> None:
     ("devices", "batch", "choices", "error", "message"),
     [
         (4, 6, {"data": 4}, UsageError, "does not divide into 4 replicas"),
-        (4, 8, {"tensor": 4, "expert": 1, "target": "executor"}, NoPlanFits, "tensor parallelism; change that"),
+        (4, 8, {"tensor": 4, "expert": 1, "target": "executor"}, NoPlanFits, "described from shapes"),
         (4, 8, {"stages": 4, "schedule": "gpipe", "target": "megatron"}, NoPlanFits, "the schedule gpipe"),
         (4, 8, {"stages": 4, "target": "executor"}, NoPlanFits, "described from shapes"),
         (2, 8, {"stages": 2, "chunks": 2, "schedule": "1f1b"}, UsageError, "runs one stage a rank"),
@@ -196,7 +190,7 @@ def test_a_precision_that_a_device_lacks_is_refused() -> None:
     kind = DeviceType("v100", 16 * 2**30, "cuda", "v100-sxm2-16")
     cluster = Cluster((kind,), (Host("v100", 2),), (LinkGroup("local", 0, 10.0, 1000),))
     with pytest.raises(UsageError, match="has no bf16"):
-        plan_job(Problem(described("llama"), cluster, 2, 8, choices=Choices(stages=2, precision="bf16")), None)
+        job("llama", 2, 8, stages=2, precision="bf16", cluster=cluster)
 
 
 def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes_and_the_faster_has_more_layers() -> None:
@@ -204,8 +198,7 @@ def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes_and_the_fas
     links = (LinkGroup("nvlink", 8, 240.0, 7_000), LinkGroup("net", 0, 25.0, 10_000))
     cluster = Cluster(kinds, tuple(Host(kind.name, 8) for kind in kinds), links)
     fast, slow = (make("llama3-8b", kind.name, (1,))[0] for kind in kinds)
-    fixed = Choices(stages=2, tensor=8)
-    plan = plan_job(Problem(fast, cluster, 16, 8, choices=fixed, other_profiles=(slow,), planner="chain"), None)
+    plan = job(fast, 16, 8, stages=2, tensor=8, cluster=cluster, other_profiles=(slow,), planner="chain")
     assert check_plan(plan, fast.graph) == ()
     layers = [{name.split(".")[2] for name in stage.operators if ".layers." in name} for stage in plan.stages]
     assert len(layers[0]) > len(layers[1])
@@ -254,8 +247,7 @@ def test_a_rank_in_two_different_blocks_is_refused(plan: Plan) -> None:
 def test_the_slowest_rank_of_a_block_sets_its_pace(plan: Plan) -> None:
     profile = described("llama")
     slow = replace(plan.cluster, speeds=((1, 0.5),))
-    problem = Problem(profile, slow, 8, 8, choices=Choices(tensor=2, stages=2, data=2), microbatch_size=1)
-    found = plan_job(problem, None)
+    found = job("llama", 8, 8, tensor=2, stages=2, data=2, microbatch_size=1, cluster=slow)
     assert found.speeds == (0.5, 1.0, 1.0, 1.0)
     assert check_plan(found, profile.graph) == ()
     assert replay(found).step_time_ns == found.prediction.step_time_ns
@@ -269,11 +261,12 @@ def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
     write_profile(tmp_path / "p.json", described("llama"))
     plan_path = str(tmp_path / "plan.json")
     flags = (
-        "--devices 16 --batch 16 --tensor 2 --stages 2 --data 4 --chunks 2 --recompute selective --microbatch-size 1"
+        "--devices 16 --batch 16 --tensor 2 --stages 2 --data 4 --chunks 2 --recompute selective --microbatch-size 1 "
+        "--zero 0 --context 1 --target torchtitan"
     )
     assert main(["plan", str(tmp_path / "p.json"), *flags.split(), "-o", plan_path, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["strategy"] == "pipeline"
+    assert found["strategy"] == "data-parallel+tensor+pipeline"
     assert found["runs_on"] == ["torchtitan", "megatron"]
     assert found["tokens_per_s"] > 0
     assert 0 < found["mfu"] < 1
@@ -299,17 +292,19 @@ def test_the_executor_refuses_tensor_parallel_ranks_and_says_how_to_plan(plan: P
 
 def test_a_search_for_a_trainer_of_lines_gives_a_line_and_says_who_takes_it() -> None:
     profile = branches(2, 2)
-    found = plan_any(Problem(profile, None, 2, 4, target="deepspeed", time_limit_s=1.0, schedule="1f1b"))
+    found = plan_any(
+        Problem(profile, None, 2, 4, target="deepspeed", schedule="1f1b", space=Space(data=1), optimizer="none")
+    )
     assert "deepspeed" in found.runs_on
     assert [(edge.source, edge.target) for edge in found.edges] == [(0, 1)][: len(found.edges)]
-    with pytest.raises(NoPlanFits, match="--target megatron does not take this plan: a layer divided"):
-        plan_any(Problem(profile, None, 2, 4, target="megatron", time_limit_s=1.0, schedule="gpipe"))
+    with pytest.raises(NoPlanFits, match=r"--target megatron does not take this plan: (a layer|the schedule)"):
+        plan_any(Problem(profile, None, 2, 4, target="megatron", schedule="gpipe", space=Space(data=1, stages=2)))
 
 
 def test_a_chain_passes_every_tensor_from_stage_to_next_stage() -> None:
     profile = u_net(3)  # tensors that skip stages
-    straight = plan_job(Problem(profile, None, 4, 8, choices=Choices(stages=4), target="any"), None)
-    line = plan_job(Problem(profile, None, 4, 8, choices=Choices(stages=4), planner="chain"), None)
+    straight = job(profile, 4, 8, stages=4)
+    line = job(profile, 4, 8, stages=4, planner="chain")
     assert any(edge.target > edge.source + 1 for edge in straight.edges)
     assert [(edge.source, edge.target) for edge in line.edges] == [(0, 1), (1, 2), (2, 3)]
     assert check_plan(straight, profile.graph) == check_plan(line, profile.graph) == ()
@@ -317,23 +312,26 @@ def test_a_chain_passes_every_tensor_from_stage_to_next_stage() -> None:
 
 def test_several_profiles_are_of_one_model_and_of_the_clusters_devices() -> None:
     profile, other = described("llama"), described("llama", "a100-sxm-80")
-    with pytest.raises(UsageError, match="2 profiles, and a search plans with one"):
-        plan_any(Problem(profile, None, 2, 4, other_profiles=(other,)))
     with pytest.raises(UsageError, match="a profile was made on 'A100"):
-        plan_job(Problem(profile, None, 2, 4, choices=Choices(stages=2), other_profiles=(other,)), None)
+        job(profile, 2, 4, stages=2, other_profiles=(other,))
     with pytest.raises(UsageError, match="of the models llama and gpt2, which differ"):
-        plan_job(Problem(profile, None, 2, 4, choices=Choices(stages=2), other_profiles=(described("gpt2"),)), None)
+        job(profile, 2, 4, stages=2, other_profiles=(described("gpt2"),))
 
 
-def test_a_search_in_another_precision_than_the_profiles_is_refused() -> None:
-    with pytest.raises(UsageError, match="--precision fp16, and a search plans in the profile's"):
-        plan_any(Problem(described("llama"), None, 2, 4, choices=Choices(precision="fp16")))
+def test_a_search_in_another_precision_prices_it_and_is_not_the_executors() -> None:
+    profile = chain(4)
+    with pytest.raises(UsageError, match="fp16 cannot be estimated"):
+        plan_any(Problem(profile, None, 2, 4, precision="fp16"))
+    described_one = plan_any(Problem(described("llama"), None, 2, 4, precision="fp8", effort=Effort(2.0)))
+    assert described_one.assumptions.precision == "fp8"
 
 
 def test_llama_3_70b_as_people_run_it_holds_a_tensor_ranks_part_of_its_layers() -> None:
     profile, _ = make("llama3-70b", "h100-sxm-80", (1,))
-    fixed = Choices(tensor=8, stages=4, data=4, chunks=2, recompute="selective")
-    plan = plan_job(Problem(profile, None, 128, 64, choices=fixed, optimizer="adam"), None)
+    plan = job(
+        profile, 128, 64, tensor=8, stages=4, data=4, chunks=2, recompute="selective", optimizer="adam",
+        target="torchtitan",
+    )  # fmt: skip
     assert check_plan(plan, profile.graph) == ()
     matrices = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672
     layers = {name.split(".")[2] for name in plan.stages[1].operators}
@@ -350,11 +348,7 @@ def test_pins_hold_for_fixed_jobs_too(tmp_path: Path) -> None:
         '[[apart]]\noperators = ["model.layers.6*", "model.layers.7*"]\n'
     )
     pins = read_pins(tmp_path / "pins.toml")
-    plan = plan_job(Problem(described("llama"), None, 4, 8, choices=Choices(stages=4), pins=pins), None)
+    plan = job("llama", 4, 8, stages=4, pins=pins)
     home = {name: index for index, stage in enumerate(plan.stages) for name in stage.operators}
     assert home["model.layers.0.add_2"] == home["model.layers.2.add_1"]
     assert home["model.layers.6.add_1"] != home["model.layers.7.add_1"]
-    (tmp_path / "pins.toml").write_text('[[stage]]\noperators = ["*"]\n')
-    whole = Problem(described("llama"), None, 4, 8, choices=Choices(stages=4), pins=read_pins(tmp_path / "pins.toml"))
-    with pytest.raises(UsageError, match="give every stage its configuration"):
-        plan_job(whole, None)

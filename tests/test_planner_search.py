@@ -20,6 +20,7 @@ from planner.search import ours
 from planner.search.cut import child
 from planner.search.ours import Search
 from planner.search.planners import PLANNERS, plan
+from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
 
 QUICK = 0.05
@@ -27,13 +28,14 @@ QUICK = 0.05
 
 
 def problem_of(profile: Profile, num_devices: int = 4, batch: int = 8, **options: object) -> Problem:
-    given: dict[str, object] = {"microbatch_size": 1, "deterministic_limit": QUICK, "time_limit_s": 5.0, **options}
-    return Problem(profile, None, num_devices, batch, **given)  # type: ignore[arg-type]
+    given: dict[str, object] = {"deterministic_limit": QUICK, "time_limit_s": 5.0, **options}
+    return pipelines(profile, num_devices, batch, given.pop("microbatch_size", 1), **given)  # type: ignore[arg-type]
 
 
 def check(found: Plan, profile: Profile) -> None:
     assert check_plan(found, profile.graph) == ()
     assert found.search.objective == found.prediction.step_time_ns == replay(found).step_time_ns
+    assert found.search.lower_bound_ns
     assert 0 < found.search.lower_bound_ns <= found.search.best_step_time_ns <= found.search.objective
 
 
@@ -197,8 +199,10 @@ def test_progress_tells_phase_step_bound_and_gap() -> None:
     lines: list[str] = []
     found = plan(problem_of(branches(2, 6)), progress=lines.append)
     assert lines
-    assert all(": step " in line and " bound " in line and " gap " in line for line in lines)
-    assert f"step {found.search.best_step_time_ns / 1e6:.3f} ms" in lines[-1]
+    assert all(" ms" in line and ": " in line for line in lines)
+    assert " bound " in lines[-1]
+    assert " gap " in lines[-1]
+    assert f"pipeline {found.search.best_step_time_ns / 1e6:.3f} ms" in lines[-1]
 
 
 def test_ctrl_c_keeps_the_best_plan_so_far() -> None:
@@ -211,11 +215,11 @@ def test_ctrl_c_keeps_the_best_plan_so_far() -> None:
     assert check_plan(found, profile.graph) == ()
 
 
-def test_ctrl_c_during_the_search_for_a_chain_keeps_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
+def test_ctrl_c_while_cuts_are_made_keeps_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ours, "chain_search", interrupt)
+    monkeypatch.setattr(ours, "cut", interrupt)
     profile = branches(2, 6)
     found = plan(problem_of(profile))
     assert found.search.limited_by == "interrupted"
@@ -252,16 +256,15 @@ def test_the_solver_betters_what_the_heuristic_cannot() -> None:
     """With the local search and all but one order left out, the cut that the solver finds is taken."""
     profile = random_profile(Random(11), 12)
     search = Search(problem_of(profile, 3, deterministic_limit=2.0), None)
-    evaluator = search.setting.evaluators[1]
-    worst = max(
-        (evaluator.evaluate((0,) * k + (1,) * (12 - k), "graph-1f1b") for k in range(1, 12)),
-        key=lambda c: c.step_time_ns,
-    )
+    (family,) = search.setting.families.all
+    cuts = search.setting.cuts(family)
+    worst = max((cuts.evaluate((0,) * k + (1,) * (12 - k)) for k in range(1, 12)), key=lambda each: each.step_time_ns)
     search.incumbent.offer([worst])
-    search.bounds_ns = dict(search.setting.closed_forms_ns)
-    search._solve()
+    closed = search.setting.closed_form_ns(family)
+    search.bounds_ns = {family: closed}
+    search._solve([family])
     assert search.incumbent.best.step_time_ns < worst.step_time_ns
-    assert search.bounds_ns[1] > search.setting.closed_forms_ns[1]
+    assert search.bounds_ns[family] > closed
 
 
 def test_ranks_of_different_speed_are_simulated_and_bounded() -> None:
@@ -269,7 +272,7 @@ def test_ranks_of_different_speed_are_simulated_and_bounded() -> None:
         (DeviceType("a", 2**40),), (Host("a", 3),), (LinkGroup("local", 0, 1.0, 50),), speeds=((1, 0.5), (2, 2.0))
     )
     profile = chain(9)
-    found = plan(Problem(profile, cluster, 3, 8, 1, deterministic_limit=QUICK))
+    found = plan(problem_of(profile, 3, cluster=cluster))
     check(found, profile)
 
 
@@ -283,7 +286,7 @@ def test_a_profile_in_which_nothing_takes_time_is_refused() -> None:
     [
         ({"microbatch_size": 3}, "micro-batch size 3 does not divide the batch of 8; its divisors are 1, 2, 4, 8"),
         ({"num_devices": 0}, "0 devices asked for"),
-        ({"schedule": "zb-h1"}, "'zb-h1' does not run F and whole B"),
+        ({"schedule": "zb-h9"}, "no schedule is called 'zb-h9'"),
         ({"planner": "best"}, "no planner is called 'best'; there are ours, chain"),
         ({"optimizer": "lion"}, "optimizer 'lion'; allowed are none, sgd"),
         ({"max_stages": 0}, "at most 0 stages"),
@@ -298,4 +301,4 @@ def test_the_command_says_when_messages_are_free_because_nothing_was_measured(tm
     write_profile(tmp_path / "p.json", replace(branches(2, 2), links=None))
     words = ["--devices", "2", "--batch", "4", "--time-limit", "1", "-o", str(tmp_path / "plan.json")]
     assert main(["plan", str(tmp_path / "p.json"), *words]) == 0
-    assert "transfers    free: nothing was measured" in capsys.readouterr().out
+    assert "messages are free: no links were measured or given" in capsys.readouterr().out

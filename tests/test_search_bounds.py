@@ -11,33 +11,33 @@ import pytest
 from costmodel.model.profile import Profile
 from costmodel.model.whole import Whole
 from planner.ask.pins import Group, Pins
-from planner.ask.problem import Problem
-from planner.candidate.evaluate import GRAPH, LINE, Candidate, Evaluator
-from planner.graph.atoms import prepare
-from planner.pricing import numbered
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import numbered
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
 from planner.search.cut.solver import Findings, serve
+from planner.search.cuts import Cuts
 from simulator.bounds import lower_bound_ns
+from tests.pipelines import cuts_of, pipelines, priced, with_limit
 from tests.random_profiles import profile_of, random_profile
 
 FUSED = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b", "gpipe")
 
 
-def all_partitions(evaluator: Evaluator) -> set[tuple[int, ...]]:
+def all_partitions(cuts: Cuts) -> set[tuple[int, ...]]:
     """Every partition into at most the allowed number of stages whose stage graph has no cycle."""
-    atoms, most = evaluator.atoms, evaluator.problem.num_stages
+    atoms, most = cuts.atoms, cuts.num_stages
     found = (numbered(atoms, groups) for groups in product(range(most), repeat=len(atoms)))
     return {partition for partition in found if partition is not None}
 
 
-def brute_force(evaluator: Evaluator) -> Candidate:
+def brute_force(cuts: Cuts) -> Evaluated:
     candidates = [
-        evaluator.evaluate(p, name, shape)
-        for p in sorted(all_partitions(evaluator))
+        cuts.evaluate(p, name, line=line)
+        for p in sorted(all_partitions(cuts))
         for name in FUSED
-        for shape in (GRAPH, LINE)
+        for line in (False, True)
     ]
     return min(candidates, key=lambda c: c.rank)
 
@@ -85,13 +85,10 @@ def tiny(seed: int) -> Profile:
 @pytest.mark.parametrize("seed", range(16))
 def test_bounds_are_below_the_best_of_all_partitions_and_orders(seed: int) -> None:
     rng = Random(1000 + seed)
-    problem = Problem(
-        tiny(seed), None, num_devices=rng.choice((2, 3)), global_batch=rng.choice((2, 4, 8)), microbatch_size=1,
-        optimizer=rng.choice(("none", "adam")),
-    )  # fmt: skip
-    evaluator = Evaluator(problem, prepare(problem.profile.graph), 1)
-    best = brute_force(evaluator)
-    data = cut_data(evaluator, 0, binding=False)
+    devices, batch, optimizer = rng.choice((2, 3)), rng.choice((2, 4, 8)), rng.choice(("none", "adam"))
+    cuts = cuts_of(pipelines(tiny(seed), devices, batch, optimizer=optimizer))
+    best = brute_force(cuts)
+    data = cut_data(cuts, 0, binding=False)
     assert data.unit_ns == 1
     closed, proved = closed_form_ns(data), proved_ns(data)
     assert 0 < closed <= best.step_time_ns
@@ -101,25 +98,22 @@ def test_bounds_are_below_the_best_of_all_partitions_and_orders(seed: int) -> No
 @pytest.mark.parametrize("seed", range(8))
 def test_the_proved_bound_is_no_stronger_than_that_of_the_best_partition_alone(seed: int) -> None:
     """The cut model's objective of a partition never exceeds the simulator's bound for that partition."""
-    problem = Problem(tiny(50 + seed), None, num_devices=3, global_batch=4, microbatch_size=1)
-    evaluator = Evaluator(problem, prepare(problem.profile.graph), 1)
-    least = min(
-        lower_bound_ns(evaluator.pricing.graph(p).costs, 4, "fused").ns for p in sorted(all_partitions(evaluator))
-    )
-    assert proved_ns(cut_data(evaluator, 0, binding=False)) <= least
+    cuts = cuts_of(pipelines(tiny(50 + seed), 3, 4))
+    least = min(lower_bound_ns(priced(cuts, p).costs, 4, "fused").ns for p in sorted(all_partitions(cuts)))
+    assert proved_ns(cut_data(cuts, 0, binding=False)) <= least
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("schedule", ["graph-1f1b", "1f1b", "gpipe"])
 def test_bounds_under_a_memory_limit_are_below_every_plan_that_fits(seed: int, schedule: str) -> None:
     profile = random_profile(Random(seed), 5)
-    free = Problem(profile, None, num_devices=3, global_batch=4, microbatch_size=1, schedule=schedule)
-    evaluator = Evaluator(free, prepare(profile.graph), 1)
-    partitions = sorted(all_partitions(evaluator))
-    peaks = sorted({max(evaluator.simulate(p, schedule, "graph").times.peak_memory_bytes) for p in partitions})
+    free = pipelines(profile, 3, 4, schedule=schedule)
+    cuts = cuts_of(free)
+    partitions = sorted(all_partitions(cuts))
+    peaks = sorted({max(cuts.evaluator.simulate(cuts.candidate(p, schedule, line=False)).times.peak_memory_bytes)
+                    for p in partitions})  # fmt: skip
     for limit in (peaks[0], peaks[len(peaks) // 2]):
-        problem = replace(free, memory_limit_bytes=limit)
-        limited = Evaluator(problem, evaluator.atoms, 1)
+        limited = cuts_of(with_limit(free, limit))
         best = min((limited.evaluate(p, schedule) for p in partitions), key=lambda c: c.rank)
         assert best.fits
         assert proved_ns(cut_data(limited, 0, binding=True)) <= best.step_time_ns
@@ -131,11 +125,10 @@ def test_bounds_with_operators_apart_are_below_every_plan_that_keeps_them_apart(
     names = [operator.name for operator in profile.graph.operators]
     groups = [rng.sample(names, rng.randint(2, 3)) for _ in range(rng.randint(1, 2))]
     pins = Pins(apart=tuple(Group(tuple(group), "pins") for group in groups))
-    problem = Problem(profile, None, num_devices=rng.choice((2, 3)), global_batch=4, microbatch_size=1, pins=pins)
-    evaluator = Evaluator(problem, prepare(profile.graph), 1)
-    best, found = brute_force(evaluator), solve(cut_data(evaluator, 0, binding=False))
-    cuts = [tuple(map(int, f["partition"])) for f in found if f["kind"] == "partition"]  # type: ignore[call-overload]
-    assert all(evaluator.evaluate(cut).fits for cut in cuts)
+    cuts = cuts_of(pipelines(profile, rng.choice((2, 3)), 4, pins=pins))
+    best, found = brute_force(cuts), solve(cut_data(cuts, 0, binding=False))
+    partitions = [tuple(map(int, f["partition"])) for f in found if f["kind"] == "partition"]  # type: ignore[call-overload]
+    assert all(cuts.evaluate(partition).fits for partition in partitions)
     assert found[-1]["status"] == ("OPTIMAL" if best.fits else "INFEASIBLE")
     assert not best.fits or max(int(str(f["units"])) for f in found if f["kind"] == "bound") <= best.step_time_ns
 
@@ -143,12 +136,9 @@ def test_bounds_with_operators_apart_are_below_every_plan_that_keeps_them_apart(
 def test_the_cut_model_finds_the_optimum_of_its_own_bound() -> None:
     """Four equal branches of one operator on four devices, no latency: nothing waits but the head's stage."""
     profile = profile_of([900, 900, 900, 900, 100], [(i, 4) for i in range(4)], latency_ns=0, tensor_bytes=0)
-    problem = Problem(profile, None, num_devices=4, global_batch=8, microbatch_size=1)
-    evaluator = Evaluator(problem, prepare(profile.graph), 1)
-    data = cut_data(evaluator, 0, binding=False)
-    by_hand = min(
-        lower_bound_ns(evaluator.pricing.graph(p).costs, 8, "fused").ns for p in sorted(all_partitions(evaluator))
-    )
+    cuts = cuts_of(pipelines(profile, 4, 8))
+    data = cut_data(cuts, 0, binding=False)
+    by_hand = min(lower_bound_ns(priced(cuts, p).costs, 8, "fused").ns for p in sorted(all_partitions(cuts)))
     assert proved_ns(data) <= by_hand
     # One branch shares a stage with the head: 8 (2700 + 300), after 900 forward and before 1800 backward of another.
     assert proved_ns(data) == 8 * 3000 + 900 + 1800
@@ -156,18 +146,16 @@ def test_the_cut_model_finds_the_optimum_of_its_own_bound() -> None:
 
 def test_one_stage_takes_all_the_work_in_turn() -> None:
     profile = profile_of([500, 700], [(0, 1)])
-    problem = Problem(profile, None, num_devices=1, global_batch=4, microbatch_size=1)
-    evaluator = Evaluator(problem, prepare(profile.graph), 1)
-    data = cut_data(evaluator, 0, binding=False)
+    cuts = cuts_of(pipelines(profile, 1, 4))
+    data = cut_data(cuts, 0, binding=False)
     assert closed_form_ns(data) == proved_ns(data) == 4 * 3 * 1200
-    assert brute_force(evaluator).step_time_ns == 4 * 3 * 1200
+    assert brute_force(cuts).step_time_ns == 4 * 3 * 1200
 
 
 def test_gradients_of_an_operator_without_backward_are_not_counted() -> None:
     """Its stage may have no backward, and then neither adds gradients up nor updates parameters."""
     profile = profile_of([1000, 1000], [(0, 1)], frozen=frozenset({0}), whole=Whole((1, 1, 1), 0, 800, 600))
-    problem = Problem(profile, None, num_devices=2, global_batch=2, microbatch_size=1, optimizer="sgd")
-    data = cut_data(Evaluator(problem, prepare(profile.graph), 1), 0, binding=False)
+    data = cut_data(cuts_of(pipelines(profile, 2, 2, optimizer="sgd")), 0, binding=False)
     assert data.backward == (0, 2400)  # the trained one adds up its half of the gradients
     assert data.closing == (0, 300)
 
@@ -178,8 +166,7 @@ def test_the_sharing_bound_by_hand() -> None:
     profile = replace(
         profile, graph=replace(profile.graph, tensors=(replace(profile.graph.tensors[0], size_bytes=(1, 1, 1)),))
     )
-    problem = Problem(profile, None, num_devices=2, global_batch=4, microbatch_size=1)
-    data = cut_data(Evaluator(problem, prepare(profile.graph), 1), 0, binding=False)
+    data = cut_data(cuts_of(pipelines(profile, 2, 4)), 0, binding=False)
     assert data.levels == (51,)
     assert closed_form_ns(data) == max(-(-(4 * 600 + 102) * 4 // 7), 100 + 4 * 300 + 200)
 
@@ -187,8 +174,7 @@ def test_the_sharing_bound_by_hand() -> None:
 def test_host_time_counts_at_both_ends_of_an_edge() -> None:
     """Each stage loses 300 in F and 300 in B: 1300 forward before 4 (1300 + 2300), 2300 backward after them."""
     profile = profile_of([1000, 1000], [(0, 1)], latency_ns=0, tensor_bytes=0, host_ns=300)
-    problem = Problem(profile, None, num_devices=2, global_batch=4, microbatch_size=1)
-    evaluator = Evaluator(problem, prepare(profile.graph), 1)
-    data = cut_data(evaluator, 0, binding=False)
-    assert proved_ns(data) == brute_force(evaluator).step_time_ns == 1300 + 4 * 3600 + 2300
+    cuts = cuts_of(pipelines(profile, 2, 4))
+    data = cut_data(cuts, 0, binding=False)
+    assert proved_ns(data) == brute_force(cuts).step_time_ns == 1300 + 4 * 3600 + 2300
     assert closed_form_ns(data) == 1000 + 4 * 3600 + 2000  # the other operator's own time, not yet its messages

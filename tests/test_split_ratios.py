@@ -25,7 +25,7 @@ from costmodel.roofline import scale_profile
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.ask.pins import read_pins
 from planner.ask.problem import Problem
-from planner.ask.space import Choices
+from planner.ask.space import Space
 from planner.candidate.order import in_split_form, ordered
 from planner.checker import check_plan
 from planner.job import plan_job
@@ -45,9 +45,9 @@ def measured(profile: Profile, ratios: SplitRatios = RATIOS) -> Profile:
 
 
 def job(profile: Profile, schedule: str, **choices: int) -> Plan:
-    fixed = Choices(**{"stages": 2, **choices})  # type: ignore[arg-type]
+    fixed = Space(**{"stages": 2, **choices})  # type: ignore[arg-type]
     devices = fixed.stages * (fixed.data or 1)  # type: ignore[operator]
-    return plan_job(Problem(profile, None, devices, 8, 1, schedule=schedule, choices=fixed), None)
+    return plan_job(Problem(profile, None, devices, 8, 1, schedule=schedule, space=fixed), None)
 
 
 def times(plan: Plan) -> list[tuple[object, ...]]:

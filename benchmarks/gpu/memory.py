@@ -16,7 +16,7 @@ from executor.stage import Stage
 from executor.wiring import Wire
 from executor.worker import Worker
 from planner.ask.problem import Problem
-from planner.ask.space import Choices
+from planner.ask.space import Space
 from planner.plan import Plan
 from planner.search.planners import plan as make_plan
 from simulator.actions import Action, Kind
@@ -24,9 +24,9 @@ from simulator.actions import Action, Kind
 MODELS = ("llama3",)
 NUM_STAGES, NUM_MICROBATCHES = 4, 8
 CASES = {
-    "1f1b": (Choices(stages=NUM_STAGES), "1f1b"),
-    "recompute": (Choices(stages=NUM_STAGES, recompute="full"), "1f1b"),
-    "split": (Choices(stages=NUM_STAGES), "zb-h1"),
+    "1f1b": (Space(stages=NUM_STAGES), "1f1b"),
+    "recompute": (Space(stages=NUM_STAGES, recompute="full"), "1f1b"),
+    "split": (Space(stages=NUM_STAGES), "zb-h1"),
 }
 """Name -> what the plan fixes, and its schedule."""
 

@@ -179,12 +179,11 @@ def why_not(target: str, problem: Problem, plan: Plan) -> str:
     return next(filter(None, (rule(job) for rule in RULES[target])), "")
 
 
-def takes_config(target: str, problem: Problem, config: StageConfig, pipelined: bool) -> bool:
-    """Whether a target runs stages configured so; any takes all."""
+def config_not_run(target: str, problem: Problem, config: StageConfig, pipelined: bool) -> str:
+    """Return why a target does not run stages configured so, nothing where it does; any runs all."""
     if target not in RULES:
-        return True
-    module = target != EXECUTOR or not _no_module(problem)
-    return module and not config_refusal(target, config, pipelined)
+        return ""
+    return (_no_module(problem) if target == EXECUTOR else "") or config_refusal(target, config, pipelined)
 
 
 def _no_module(problem: Problem) -> str:
@@ -205,9 +204,14 @@ def refusal(problem: Problem, plan: Plan) -> str:
     """Return why the target that was asked for does not take a plan, with the way out; nothing where it does."""
     if problem.target not in RULES or problem.target in plan.runs_on:
         return ""
+    return refused(problem, why_not(problem.target, problem, plan))
+
+
+def refused(problem: Problem, reason: str) -> str:
+    """Say that the target that was asked for does not take a plan, with the way out."""
     return (
-        f"--target {problem.target} does not take this plan: {why_not(problem.target, problem, plan)}; change that, or "
-        f"take --target {ANY} to price it all the same"
+        f"--target {problem.target} does not take this plan: {reason}; change that, or take --target {ANY} to price it "
+        "all the same"
     )
 
 

@@ -12,7 +12,7 @@ from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from planner.ask.problem import Problem, divisors
-from planner.ask.targets import takes_config
+from planner.ask.targets import config_not_run
 
 CHUNKS = (1, 2, 4)
 """Stages a place that are tried where their number is free."""
@@ -37,8 +37,8 @@ class Families:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.refused = ""
-        """Why operators could last not be divided as a family has it."""
+        self.refused = self.not_run = ""
+        """Why operators could last not be divided as a family has it, and why the target last did not run one."""
         self._work: dict[object, int | None] = {}
         self._states: dict[StageConfig, int] = {}
 
@@ -70,7 +70,7 @@ class Families:
                             yield found
 
     def _degrees(self) -> Iterator[StageConfig]:
-        num = self.problem.num_devices
+        num = self.problem.num_devices // (self.problem.space.stages or 1)
         for tensor in self._degree("tensor", num):
             for context in self._degree("context", num // tensor):
                 for data in self._datas(num // (tensor * context)):
@@ -116,8 +116,11 @@ class Families:
 
     def _is_run(self, config: StageConfig) -> bool:
         """Whether the target that was asked for runs such stages; a default target still shows what others run."""
-        target = self.problem.target
-        return any(takes_config(target, self.problem, config, pipelined) for pipelined in (True, False))
+        target, problem = self.problem.target, self.problem
+        refusals = [config_not_run(target, problem, config, pipelined) for pipelined in (True, False)]
+        if all(refusals):
+            self.not_run = refusals[0]
+        return not all(refusals)
 
     @cached_property
     def _divisible(self) -> bool:
@@ -172,7 +175,7 @@ class Families:
         """Return the most places that a pipeline of this family may have."""
         problem = self.problem
         most = problem.num_devices // family.devices_a_place
-        return min(most, max(1, (problem.max_stages or most) // family.chunks))
+        return most if problem.max_stages is None else min(most, max(1, problem.max_stages // family.chunks))
 
     def even_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report
-from planner.ask.targets import takes_config
+from planner.ask.targets import config_not_run
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
@@ -29,8 +29,8 @@ class Incumbent:
     problem : Problem
     aim : str
         The target that the answer is for.
-    is_layered : function
-        Whether a partition gives each stage equally many of the model's layers, as people cut by hand.
+    tears : function
+        How a partition treats the model's layers (`Setting.tears`): the least is what people cut by hand.
     report : Report, optional
     lower_bound_ns : int
     refused : str
@@ -39,7 +39,7 @@ class Incumbent:
 
     problem: Problem
     aim: str
-    is_layered: Callable[[Partition], bool]
+    tears: Callable[[Partition], int]
     report: Report | None = None
     lower_bound_ns: int = 0
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Incumbent:
             recompute = {place.config.recompute for place in known.places} != {"none"}
             kind = (
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
-                self.is_layered(known.partition), known.num_devices == self.problem.num_devices,
+                self.tears(known.partition), known.num_devices == self.problem.num_devices,
             )  # fmt: skip
             if kind not in self.found or each.rank < self.found[kind].rank:
                 self.found[kind] = each
@@ -72,7 +72,7 @@ class Incumbent:
 
     def runs_config(self, config: StageConfig, *, pipelined: bool) -> bool:
         """Whether the target runs a stage configured so."""
-        return takes_config(self.aim, self.problem, config, pipelined)
+        return not config_not_run(self.aim, self.problem, config, pipelined)
 
     @cached_property
     def best(self) -> Evaluated:
@@ -124,7 +124,7 @@ class Incumbent:
         rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
         known = each.candidate
         remade = any(place.config.recompute != "none" for place in known.places)
-        torn = known.num_stages > 1 and not self.is_layered(known.partition)
+        torn = self.tears(known.partition) if known.num_stages > 1 else 0
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
         return len(rungs) + remade, max(rungs), torn, known.num_stages, schedule, known.line, each.rank
 

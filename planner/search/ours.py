@@ -40,6 +40,8 @@ MOST_STAGES = 32
 """Stages up to which a family is cut with care: the effort rises with their square."""
 NUM_CAREFUL = 6
 """Families that are cut with care, besides those whose first look came near the best."""
+NUM_LINES = 4
+"""Lines of a family whose partitions are tried as graphs."""
 NEAR = 1.05
 """A first look within this of the best is worth care."""
 
@@ -76,7 +78,8 @@ class Search:
         self.aim = problem.target or default_target(problem)[0]
         self.limits = Limits(clock_s(problem))
         self.early = Limits(clock_s(problem) * EARLY_PART)
-        self.incumbent = Incumbent(problem, self.aim, self.setting.is_layered, report)
+        self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
+        self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds_ns: dict[Family, int] = {}
         self.impossible: set[Family] = set()
         self.seen_all = True
@@ -111,7 +114,11 @@ class Search:
         self._raise_bound()
         careful = [self.setting.cuts(family) for family in self._promising()]
         for cuts in careful:
-            self._cut(cuts)
+            self._cut_line(cuts)
+        if self.problem.planner == "chain":
+            return
+        for cuts in careful:
+            self._cut_graph(cuts)
         self._shake(NUM_SHAKES_BEFORE, self.problem.effort.seed, self.early)
         self._vary()
         self._solve([cuts.family for cuts in careful])
@@ -161,24 +168,36 @@ class Search:
             return False
         return not best.fits or self.bounds_ns[family] < best.step_time_ns
 
-    def _cut(self, cuts: Cuts) -> None:
-        """Cut a family as a line and as a graph, and improve what comes near the best."""
+    def _cut_line(self, cuts: Cuts) -> None:
+        """Cut a family into stages in one line, as the chain planner does; the best lines may be better as graphs."""
         if self.early.over or not self._is_open(cuts.family):
             return
-        for line in (True,) if cuts.always_line else (True, False):
-            found = cut(cuts, 0, self.incumbent, self.early, line=line)
-            self.incumbent.say("line" if line else "graph")
-            best = self.incumbent.best
-            nearest = min(found, key=lambda each: each.rank, default=None)
-            if nearest is None:
-                continue
-            if line and not cuts.always_line:
-                for each in found[:4]:
-                    self.incumbent.offer([cuts.evaluate(each.candidate.partition, name) for name in cuts.schedules])
-            if not best.fits or (nearest.fits and nearest.step_time_ns <= best.step_time_ns * NEAR):
-                found += cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, self.early, line=line)
-                polish(cuts, found, self.incumbent, self.early)
-                self.incumbent.say("local search")
+        found = cut(cuts, 0, self.lines, self.early, line=True)
+        if found and self._is_near(min(found, key=lambda each: each.rank), self.lines):
+            found += cut(cuts, NUM_RANDOM_ORDERS, self.lines, self.early, line=True)
+            polish(cuts, found, self.lines, self.early)
+        self.incumbent.offer(self.lines.found.values())
+        self.incumbent.say("line")
+        if self.problem.planner != "chain" and not cuts.always_line:
+            best = sorted(found, key=lambda each: each.rank)[:NUM_LINES]
+            self.incumbent.offer(cuts.evaluate(e.candidate.partition, name) for e in best for name in cuts.schedules)
+            self.incumbent.say("line as a graph")
+
+    def _cut_graph(self, cuts: Cuts) -> None:
+        """Cut a family into a graph of stages, and improve what comes near the best."""
+        if self.early.over or not self._is_open(cuts.family) or cuts.always_line:
+            return
+        found = cut(cuts, 0, self.incumbent, self.early, line=False)
+        self.incumbent.say("graph")
+        if found and self._is_near(min(found, key=lambda each: each.rank), self.incumbent):
+            found += cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, self.early, line=False)
+            polish(cuts, found, self.incumbent, self.early)
+            self.incumbent.say("local search")
+
+    @staticmethod
+    def _is_near(each: Evaluated, incumbent: Incumbent) -> bool:
+        best = incumbent.best
+        return not best.fits or (each.fits and each.step_time_ns <= best.step_time_ns * NEAR)
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
@@ -237,9 +256,11 @@ class Search:
                 self.bounds_ns[family] = max(self.bounds_ns[family], finding["units"] * data.unit_ns)
                 self._raise_bound()
             elif finding["kind"] == "partition":
-                tried += [cuts.evaluate(tuple(finding["partition"]), name) for name in cuts.schedules]
-                self.incumbent.offer(tried)
-                self.incumbent.say("solver")
+                partition = tuple(finding["partition"])
+                if cuts.fixed_stages in (None, max(partition) + 1):
+                    tried += [cuts.evaluate(partition, name) for name in cuts.schedules]
+                    self.incumbent.offer(tried)
+                    self.incumbent.say("solver")
             else:
                 ended = True
                 if finding["status"] == "INFEASIBLE":

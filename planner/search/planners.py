@@ -10,7 +10,7 @@ from dataclasses import replace
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report
-from planner.ask.targets import default_target, refusal
+from planner.ask.targets import default_target, refusal, refused
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.fit import limits_of, no_room, not_apart
 from planner.candidate.make import make
@@ -70,7 +70,7 @@ def parameters(problem: Problem, report: Report | None) -> Outcome:
 
 PLANNERS: dict[str, Callable[[Problem, Report | None], Outcome]] = {
     "ours": ours,
-    "chain": ours,  # the same search, tensors relayed from stage to stage (`Cuts.always_line`)
+    "chain": ours,  # the same search for lines, tensors relayed from stage to stage (`Cuts.always_line`)
     "single": single,
     "uniform": uniform,
     "parameters": parameters,
@@ -89,7 +89,7 @@ def _equal(problem: Problem, report: Report | None, weigh: baselines.Weigh) -> O
         fixed["data"] = max(1, left)
     narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
     setting = Setting(narrowed)
-    incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.is_layered, report)
+    incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
     baselines.equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
     return Outcome(setting, incumbent, bound_ns, {}, "", False)
@@ -99,6 +99,8 @@ def _chosen(outcome: Outcome) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
     setting, incumbent = outcome.setting, outcome.incumbent
     problem = setting.problem
+    if not incumbent.found and setting.families.not_run and not setting.families.all:
+        raise NoPlanFits(refused(problem, setting.families.not_run))
     if not incumbent.found:
         raise UsageError(
             incumbent.refused
@@ -106,7 +108,7 @@ def _chosen(outcome: Outcome) -> Plan:
             or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
             f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}); fix less"
         )
-    refused = ""
+    not_taken = ""
     for chosen in incumbent.choices(outcome.baselines.get("chain")):
         if not chosen.fits:
             break
@@ -119,9 +121,9 @@ def _chosen(outcome: Outcome) -> Plan:
         why = refusal(problem, found)
         if not why:
             return replace(found, rungs=ladder(setting, incumbent, chosen, found))
-        refused = refused or why
-    if refused:
-        raise NoPlanFits(refused)
+        not_taken = not_taken or why
+    if not_taken:
+        raise NoPlanFits(not_taken)
     raise _no_plan(outcome, incumbent.best)
 
 

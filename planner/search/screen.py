@@ -7,6 +7,7 @@ fit. Leaves out any local change.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.costs import Amount, StageCost
@@ -76,9 +77,12 @@ class Screen:
     def _places(self, cuts: Cuts) -> Sequence[int]:
         fixed = self.setting.problem.space.stages
         most = min(cuts.num_places, max(1, len(cuts.atoms) // cuts.family.chunks))
-        if fixed:
-            return (fixed,) if fixed <= most else ()
-        return range(most, 1 if cuts.family.chunks > 1 else 0, -1)
+        if fixed and fixed > most:
+            return ()
+        rows = (fixed,) if fixed else range(most, 1 if cuts.family.chunks > 1 else 0, -1)
+        if self.setting.problem.target == "megatron" and cuts.family.chunks > 1:
+            return [places for places in rows if cuts.num_microbatches % places == 0]
+        return rows
 
     def _could_matter(self, family: Family, least_ns: int, places: int) -> bool:
         """Whether a bound leaves room below what is known: of its rung, or for mixtures of several, of any."""
@@ -107,13 +111,25 @@ class Screen:
         layers = self.setting.equal_layers(num_stages)
         if layers:
             yield layers
-        speeds = sorted(set(cuts.speeds))
         for order in self.setting.orders(cuts)[:NUM_ORDERS]:
-            rows = {speed: [round(cuts.works_ns[atom] / speed) for atom in order] for speed in speeds}
-            stages = balanced([rows[cuts.speeds[stage % places]] for stage in range(num_stages)])
-            if stages:
-                found = dict(zip(order, stages, strict=True))
-                yield tuple(found[atom] for atom in range(len(order)))
+            yield from self._balanced(cuts, places, [(atom,) for atom in order])
+        yield from self._balanced(cuts, places, self._in_layers(self.setting.orders(cuts)[0]))
+
+    def _in_layers(self, order: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return an order in pieces that are whole layers; nothing where a layer does not follow itself."""
+        layer_of = {atom: number for number, row in enumerate(self.setting.layers) for atom in row}
+        pieces = [tuple(row) for _, row in groupby(order, key=lambda atom: layer_of.get(atom, -1 - atom))]
+        return pieces if len(pieces) == len({layer_of.get(row[0], -1 - row[0]) for row in pieces}) else []
+
+    def _balanced(self, cuts: Cuts, places: int, pieces: Sequence[tuple[int, ...]]) -> Iterator[Partition]:
+        """Yield the cut of an order of pieces whose largest stage takes least."""
+        speeds, num_stages = sorted(set(cuts.speeds)), places * cuts.family.chunks
+        works = [sum(cuts.works_ns[atom] for atom in piece) for piece in pieces]
+        rows = {speed: [round(work / speed) for work in works] for speed in speeds}
+        stages = balanced([rows[cuts.speeds[stage % places]] for stage in range(num_stages)]) if pieces else None
+        if stages:
+            found = {atom: stage for piece, stage in zip(pieces, stages, strict=True) for atom in piece}
+            yield tuple(found[atom] for atom in range(len(cuts.atoms)))
 
     def _around_pins(self, cuts: Cuts, places: int) -> Iterator[Partition]:
         """Cut what pins leave free: pieces of one order, which end where a pinned stage stands between."""

@@ -6,6 +6,7 @@ Leaves out how plans are found.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from costmodel.stages.strategies.blocks import block_names
 from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
@@ -96,9 +97,22 @@ class Setting:
             self._layers[num_stages] = self._equal_layers(num_stages)
         return self._layers[num_stages]
 
-    def is_layered(self, partition: Partition) -> bool:
-        """Whether a partition is the one into equally many layers a stage."""
-        return partition == self.equal_layers(max(partition) + 1)
+    def tears(self, partition: Partition) -> int:
+        """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole ones, 2 some torn apart."""
+        if partition == self.equal_layers(max(partition) + 1):
+            return 0
+        return 2 if any(len({partition[atom] for atom in row}) > 1 for row in self.layers) else 1
+
+    @cached_property
+    def layers(self) -> tuple[tuple[int, ...], ...]:
+        """Atoms of each layer of the model."""
+        names = block_names(self.problem.profile.graph.operators)
+        rows: dict[str, dict[int, None]] = {}
+        for atom, members in enumerate(self.atoms.members):
+            for position in members:
+                if names[position]:
+                    rows.setdefault(names[position], {})[atom] = None
+        return tuple(tuple(row) for row in rows.values())
 
     def _equal_layers(self, num_stages: int) -> Partition | None:
         rows = equal_layers(self.problem.profile.graph, num_stages)

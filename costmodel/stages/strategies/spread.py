@@ -61,7 +61,7 @@ class Spread:
     def key(self) -> object:
         """What prices depend on; consecutive operators are named by their ends."""
         members = self.operators
-        ends: object = (members.start, members.stop) if isinstance(members, range) else members
+        ends: object = ("from", members.start, members.stop) if isinstance(members, range) else members
         return (ends, self.config, self.groups, self.rank if self.config.offload != "none" else 0)
 
     def times(self) -> Times:
