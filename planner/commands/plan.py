@@ -83,15 +83,16 @@ def run(args: argparse.Namespace) -> Answer:
     """Plan, check, write."""
     from planner.library import make_plan
     from planner.plan import write_plan
+    from planner.search.interrupts import held_back
     from planner.search.planners import BROKEN_BOUND
 
     start = time.perf_counter()
-    answer = make_plan(_problem(args, start), progress=say)
-    found = answer.plan
-    write_plan(args.output, found)
+    with held_back():
+        answer = make_plan(_problem(args, start), progress=say)
+        write_plan(args.output, answer.plan)
     answer = replace(answer, path=args.output, seconds=time.perf_counter() - start)
     codes = {"interrupted": 130, BROKEN_BOUND: 1}
-    return Answer(answer.to_json(), answer.text(), codes.get(found.search.limited_by, 0))
+    return Answer(answer.to_json(), answer.text(), codes.get(answer.plan.search.limited_by, 0))
 
 
 def _problem(args: argparse.Namespace, start: float) -> "Problem":
