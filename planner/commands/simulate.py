@@ -5,12 +5,13 @@
     penstock simulate --schedule graph-1f1b --microbatches 16 --costs costs.json
 
 Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
-activation shares; with --costs and for plans it is in bytes.
+activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes.
 """
 
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -104,6 +105,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     extra: dict[str, object] = {"search_seconds": elapsed} if SCHEDULES[args.schedule].synthesis else {}
     if share_bytes:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
+        extra["peak_memory_bytes"] = None  # shares have no size
     return _answer(args, schedule, costs, timeline, limit, extra, share_bytes)
 
 
@@ -187,7 +189,7 @@ def _answer(
     }
     if "search_seconds" in extra:
         body["status"] = "optimal" if timeline.step_time_ns == bound.ns else "bounded"
-    _write_trace(args, timeline)
+    _write_trace(args, timeline, share_bytes)
     _write_chart(args, schedule, timeline, limit, causes, share_bytes)
     return Answer(body, _text(body, timeline, bound))
 
@@ -211,7 +213,11 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     rows = [(name, milliseconds(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
     shown = body.get("peak_activations") or body["peak_memory_bytes"]
     assert isinstance(shown, list)  # noqa: S101 - built above
-    few = shown if len(shown) <= MOST_SHOWN else f"{min(shown)} to {max(shown)}"
+    few = (
+        ", ".join(map(_figure, shown))
+        if len(shown) <= MOST_SHOWN
+        else f"{_figure(min(shown))} to {_figure(max(shown))}"
+    )
     return [
         f"{body['schedule']}: {body['ranks']} ranks, {body['microbatches']} micro-batches, p2p {body['p2p']}",
         f"step time    {milliseconds(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
@@ -223,11 +229,16 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     ]
 
 
-def _write_trace(args: argparse.Namespace, timeline: "Timeline") -> None:
+def _figure(value: float) -> str:
+    """Write a share to four digits, bytes whole."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _write_trace(args: argparse.Namespace, timeline: "Timeline", share_bytes: int) -> None:
     if args.trace:
         from simulator.trace import write_trace
 
-        write_trace(args.trace, timeline)
+        write_trace(args.trace, replace(timeline, memory=()) if share_bytes else timeline)  # its counter is of bytes
 
 
 def _write_chart(
