@@ -20,13 +20,10 @@ from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.config import StageConfig
-from costmodel.stages.measured import CostModel
 from costmodel.stages.strategies.model import StrategyModel
 from costmodel.stages.strategies.training import Training
-from planner.ask.problem import Problem
-from planner.candidate.evaluate import Evaluator
-from planner.graph.atoms import prepare
 from planner.search.cut.build import cut_data
+from tests.pipelines import cuts_of, pipelines
 
 NORMS = tuple(f"norm{i}" for i in range(6))
 CLUSTER = Cluster((DeviceType("cpu", 10**9, "cpu"),), (Host("cpu", 2),), (LinkGroup("local", 0, 1e9, 1),))
@@ -52,7 +49,10 @@ def net(accumulate_of: dict[str, int]) -> Profile:
 
 
 def added_ns(found: Profile, operators: range) -> int:
-    return CostModel(found, CLUSTER, 1).stage(operators).backward_weight_ns - 10 * len(operators)
+    model = StrategyModel(found, CLUSTER, 1, Training(optimizer="none"))
+    cost = model.stage(operators, StageConfig(), (0,), num_microbatches=2)
+    assert isinstance(cost.backward_weight_ns, int)
+    return cost.backward_weight_ns - 10 * len(operators)
 
 
 def test_a_stage_of_tiny_parameters_pays_for_their_calls_and_the_one_with_the_large_for_one() -> None:
@@ -78,20 +78,9 @@ def test_all_parameters_together_take_the_whole_and_frozen_ones_nothing() -> Non
         assert sum(map(found.at_least, found.weight_of)) <= 950
 
 
-@pytest.mark.parametrize("known", [{}, MEASURED])
-@pytest.mark.parametrize("span", [range(6), range(6, 9), range(7, 8), (0, 6, 7)])
-def test_both_cost_models_charge_a_stage_the_same(known: dict[str, int], span: range) -> None:
-    found = net(known)
-    priced = StrategyModel(found, CLUSTER, 1, Training(optimizer="none")).stage(
-        span, StageConfig(), (0,), num_microbatches=2
-    )
-    assert priced.backward_weight_ns == CostModel(found, CLUSTER, 1).stage(span).backward_weight_ns
-
-
 def test_the_relaxation_of_the_cut_counts_each_parameter_with_its_first_reader() -> None:
-    problem = Problem(net(MEASURED), None, num_devices=2, global_batch=2, microbatch_size=1)
-    evaluator = Evaluator(problem, prepare(problem.profile.graph), 1)
-    assert sum(cut_data(evaluator, 0, binding=False).backward) == 9 * 20 + 950
+    cuts = cuts_of(pipelines(net(MEASURED), 2, 2))
+    assert sum(cut_data(cuts, 0, binding=False).backward) == 9 * 20 + 950
 
 
 def test_times_by_parameter_are_written_and_read_back(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_described_profile_reads_back_and_is_marked_as_estimated(tmp_path: Pat
     profile, facts = make(str(config), "a100-sxm-80", (1, 4), 512)
     write_profile(tmp_path / "p.json", profile)
     assert read_profile(tmp_path / "p.json") == profile
-    assert profile.provenance["estimated"] is True
+    assert profile.origin.estimated
     assert profile.whole.step_ns[0] == profile.whole.accumulate_ns + sum(
         t.forward_ns[0] + t.backward_input_ns[0] + t.backward_weight_ns[0] for t in profile.times
     )

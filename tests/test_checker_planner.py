@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from costmodel.model.profile import Profile
-from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.plan import Plan
 from planner.search.planners import plan
+from tests.pipelines import pipelines
 from tests.random_profiles import branches, random_profile, u_net
 
 PROFILES = {
@@ -23,7 +23,7 @@ PROFILES = {
 
 
 def found(profile: Profile, planner: str) -> Plan:
-    return plan(Problem(profile, None, 3, 8, microbatch_size=1, optimizer="adam", planner=planner, time_limit_s=0.5))
+    return plan(pipelines(profile, 3, 8, optimizer="adam", planner=planner, deterministic_limit=0.05))
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -8,10 +8,10 @@ from costmodel.capture.capture import operator_graph
 from executor import Pipeline
 from executor.check import compare
 from planner.ask.pins import read_pins
-from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.search.planners import plan
 from tests import executor_jobs as jobs
+from tests.pipelines import pipelines
 from tests.random_profiles import chain
 from tests.rank_pool import RankPool
 
@@ -35,7 +35,8 @@ def pinned_plan(path, optimizer):
     """Plan a captured model by pins; what it costs is made up, since only the orders matter here."""
     graph = operator_graph(jobs.captured("small_mmt"), (2,))
     made_up = chain(len(graph.operators), sizes=(2,))
-    return plan(Problem(replace(made_up, graph=graph), None, 3, 16, 2, optimizer=optimizer, pins=read_pins(path)))
+    made_up = replace(made_up, graph=graph)
+    return plan(pipelines(made_up, 3, 16, 2, schedule="graph-1f1b", optimizer=optimizer, pins=read_pins(path)))
 
 
 def errors(path):

@@ -164,7 +164,7 @@ def test_people_read_few_lines(tmp_path, capsys):
 
 def test_a_configuration_is_told_where_it_is_not_the_usual_one(tmp_path, capsys):
     plan = with_stage(PLAN, 0, config=StageConfig(zero=1, recompute="full"))
-    write_plan(tmp_path / "plan.json", replace(plan, provenance={**plan.provenance, "estimated": ["roofline"]}))
+    write_plan(tmp_path / "plan.json", replace(plan, assumptions=replace(plan.assumptions, estimated=("roofline",))))
     assert main(["explain", str(tmp_path / "plan.json")]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].endswith("2 micro-batches of 2, times estimated")

@@ -10,6 +10,7 @@ import pytest
 from costmodel.files import Node, read_json
 from costmodel.machines.cluster import cluster_from_node, read_cluster
 from costmodel.machines.links import read_links, write_links
+from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import read_profile, write_profile
 from costmodel.stages.costs import EdgeCost, read_costs
 from planner.checker import check_plan
@@ -72,6 +73,17 @@ def test_a_plan_of_version_1_is_read_with_nothing_said_of_training_and_assumptio
     plan = read_plan(GOLDEN.parent / "golden_plan_version_1.json")
     assert (plan.training, plan.assumptions, plan.rungs) == (Training(), Assumptions(), ())
     assert replace(PLAN, training=Training(), assumptions=Assumptions(), rungs=()) == plan
+
+
+def test_a_profile_of_version_1_is_read_with_what_stood_among_the_free(tmp_path: Path) -> None:
+    old = json.loads((GOLDEN.parent / "golden_profile_version_1.json").read_text())
+    old["provenance"] |= {"estimated": True, "precision": "bf16", "autocast": ""}
+    old["extra"] |= {"plan_only": "described", "estimated": ["scaled"]}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    found = read_profile(tmp_path / "old.json")
+    assert found.origin == Origin("described", (ROOFLINE, "scaled"), "bf16", "")
+    assert "plan_only" not in found.extra
+    assert found.times == read_profile(GOLDEN / "profile.json").times
 
 
 def test_costs_have_the_defaults_of_the_contract() -> None:

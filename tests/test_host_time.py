@@ -9,25 +9,20 @@ import json
 import pytest
 
 from planner.ask.pins import read_pins
-from planner.ask.problem import Problem
 from planner.checker import check_plan
-from planner.graph.atoms import prepare
-from planner.pricing import Pricing
 from planner.search.planners import plan
+from tests.pipelines import cuts_of, pipelines
+from tests.pipelines import priced as price
 from tests.random_profiles import chain, profile_of
 
 THREE = chain(3, host_ns=300)
 SKIP = profile_of([1000] * 3, [(0, 1), (1, 2), (0, 2)], host_ns=300)
 
 
-def prices(layout):
-    return [(s.forward_ns, s.backward_input_ns, s.backward_weight_ns) for s in layout.costs.stages]
-
-
-def priced(profile, shape="graph", microbatch_size=1):
-    problem = Problem(profile, None, 3, 4, microbatch_size)
-    pricing = Pricing(problem.cost_model(microbatch_size), prepare(profile.graph))
-    return prices(getattr(pricing, shape)((0, 1, 2)))
+def priced(profile, line=False, microbatch_size=1):
+    cuts = cuts_of(pipelines(profile, 3, 4, microbatch_size), microbatch_size)
+    found = price(cuts, (0, 1, 2), line=line)
+    return [(s.forward_ns, s.backward_input_ns, s.backward_weight_ns) for s in found.costs.stages]
 
 
 def test_a_stage_pays_for_each_message_that_it_receives_or_sends():
@@ -37,7 +32,7 @@ def test_a_stage_pays_for_each_message_that_it_receives_or_sends():
 
 def test_a_long_skip_is_a_message_of_its_own_and_relayed_it_travels_with_another():
     assert priced(SKIP) == [(1800, 1800, 1000)] * 3
-    assert priced(SKIP, "chain") == [(1400, 1400, 1000), (1900, 1900, 1000), (1500, 1500, 1000)]
+    assert priced(SKIP, line=True) == [(1400, 1400, 1000), (1900, 1900, 1000), (1500, 1500, 1000)]
 
 
 def test_a_tensor_without_gradient_sends_nothing_back():
@@ -55,7 +50,7 @@ def pinned(folder, profile, *stages):
         lines += ["[[stage]]", f"operators = {json.dumps(operators)}", *(f"{k} = {v}" for k, v in keys.items())]
     (folder / "pins.toml").write_text("\n".join(lines))
     num_devices = 1 + max(rank for _, keys in stages for rank in keys["ranks"])
-    found = plan(Problem(profile, None, num_devices, 4, 1, pins=read_pins(folder / "pins.toml")))
+    found = plan(pipelines(profile, num_devices, 4, schedule="graph-1f1b", pins=read_pins(folder / "pins.toml")))
     assert not check_plan(found, profile.graph)
     return [(stage.cost.forward_ns, stage.cost.backward_input_ns) for stage in found.stages]
 
@@ -86,7 +81,7 @@ def test_a_forward_that_runs_again_receives_and_sends_nothing(tmp_path, recomput
         f'[[stage]]\noperators = ["op0"]\nranks = [0]\nconfig = {config}\n[[stage]]\noperators = ["op1", "op2"]\n'
         "ranks = [1]\n"
     )
-    found = plan(Problem(THREE, None, 2, 4, 1, pins=read_pins(tmp_path / "pins.toml")))
+    found = plan(pipelines(THREE, 2, 4, pins=read_pins(tmp_path / "pins.toml")))
     assert (found.stages[0].cost.forward_ns, found.stages[0].cost.recompute_ns) == (
         1400,
         1000 if recompute == "full" else 0,

@@ -76,7 +76,7 @@ def test_import_layers_writes_a_profile_marked_as_without_a_model(tmp_path, caps
     assert main(["import", "layers", str(written(tmp_path, LAYERS)), "-o", str(output), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["operators"], answer["edges"]) == (5, 5)
-    assert read_profile(output).extra["plan_only"]
+    assert read_profile(output).origin.plan_only
 
 
 NCCL_TEXT = """\

@@ -43,7 +43,7 @@ def test_a_plan_from_estimates_says_so_and_lists_no_executor(
     found = answer(capsys, "plan", str(tmp_path / "p.json"), "--devices", "2", "--batch", "4", "-o",
                    str(tmp_path / "plan.json"), "--planner", "uniform")  # fmt: skip
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert "the profile's times are roofline estimates" in plan["provenance"]["estimated"]
+    assert "the profile's times are roofline estimates" in plan["assumptions"]["estimated"]
     assert "executor" not in found["runs_on"]
 
 
@@ -65,7 +65,7 @@ def test_a_zoo_model_is_captured_without_values_and_priced_by_operations_and_byt
     profile = read_profile(tmp_path / "p.json")
     assert found["parameters"] == sum(p.size_bytes for p in profile.graph.parameters) // 2
     assert all(times.forward_ns[0] > 0 for times in profile.times)
-    assert "plan_only" not in profile.extra
+    assert profile.origin.plan_only == ""
 
 
 def test_a_zoo_model_without_torch_says_what_to_install(

@@ -7,11 +7,11 @@ import pytest
 
 from costmodel.errors import UsageError
 from planner.ask.pins import read_pins
-from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.graph.atoms import prepare
 from planner.search.planners import plan
 from simulator.schedules import SCHEDULES
+from tests.pipelines import pipelines
 from tests.random_profiles import random_profile
 
 
@@ -46,9 +46,8 @@ def test_every_plan_by_pins_passes_the_checker(tmp_path, start):
         (tmp_path / "pins.toml").write_text(random_pins(rng, profile.graph, num_devices))
         name = rng.choice(["auto", "auto", "auto", *SCHEDULES])
         pins = read_pins(tmp_path / "pins.toml")
-        problem = Problem(
-            profile, None, num_devices, 8, 1, schedule=name, optimizer=rng.choice(["none", "adam"]), pins=pins
-        )
+        optimizer = rng.choice(["none", "adam"])
+        problem = pipelines(profile, num_devices, 8, schedule=name, optimizer=optimizer, pins=pins)
         try:
             found = plan(problem)
         except UsageError:

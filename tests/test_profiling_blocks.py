@@ -143,7 +143,7 @@ def test_a_profile_of_other_circumstances_is_not_reused(old, flags, message):
 def test_linear_layers_and_attention_are_measured_at_their_shard_shapes():
     command("blockmodels:build", "profile.json", "--tensor", "1,2,3")
     found = read_profile("profile.json")
-    shards = found.extra["tensor"]
+    shards = found.shards
     kinds = {o.name: o.kind for o in found.graph.operators}
     assert {kinds[name] for name in shards} == {"linear", "scaled_dot_product_attention"}
     for name, cuts in shards.items():

@@ -100,7 +100,7 @@ def test_a_leaf_module_is_one_operator_and_what_mutates_stays_with_its_producer(
 def test_the_profile_is_marked_plan_only_and_the_user_is_told_why(routed_model):
     said = []
     found = profile(Options("routedmodel:build", (8,), repeats=1, links=False), say=said.append)
-    assert "torch.export cannot capture the model" in found.extra["plan_only"]
+    assert "torch.export cannot capture the model" in found.origin.plan_only
     assert found.whole.split == ()
     assert any(line.startswith("plan only: ") for line in said)
     assert all(t.forward_ns[0] >= 0 for t in found.times)

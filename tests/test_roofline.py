@@ -12,6 +12,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import device, devices
 from costmodel.machines.cluster import DeviceType, uniform_cluster
 from costmodel.model.graph import OperatorGraph
+from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Profile, read_profile
 from costmodel.model.work import Work
 from costmodel.roofline import (
@@ -24,9 +25,8 @@ from costmodel.roofline import (
     tables,
 )
 from costmodel.roofline.attention import num_pairs
-from costmodel.stages.measured import OPTIMIZER_STATES
+from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.ask.problem import Problem
-from planner.candidate.make import provenance
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / "profile.json"
 A100, H100 = "a100-sxm-80", "h100-sxm-80"
@@ -219,7 +219,7 @@ def test_a_scaled_profile_multiplies_a_time_by_the_ratio_of_the_estimates() -> N
     before, after = (estimate(work, device(name), "fp32", size).forward.central_ns for name in (A100, H100))
     assert scaled.times[0].forward_ns[0] == round(profile.times[0].forward_ns[0] * after / before)
     assert scaled.device.catalogue == H100
-    assert scaled.extra["estimated"] == [
+    assert list(scaled.origin.estimated) == [
         "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates"
     ]
     assert scaled.graph.fingerprint == profile.graph.fingerprint
@@ -235,7 +235,7 @@ def test_sizes_that_were_measured_keep_their_times_and_others_are_marked() -> No
     largest = profile.microbatch_sizes[-1]
     scaled = scale_profile(profile, A100, (*profile.microbatch_sizes, 4 * largest))
     assert [t.forward_ns[:-1] for t in scaled.times] == [t.forward_ns for t in profile.times]
-    assert scaled.extra["estimated"] == [
+    assert list(scaled.origin.estimated) == [
         f"times at micro-batch size {4 * largest} are scaled from the nearest measured size"
     ]
     assert sum(t.forward_ns[-1] for t in scaled.times) >= sum(t.forward_ns[-2] for t in scaled.times)
@@ -272,14 +272,14 @@ def problem(profile: Profile, catalogue: str) -> Problem:
 def test_a_cluster_of_another_catalogue_device_is_planned_with_scaled_times_and_says_so() -> None:
     profile = measured()
     found = problem(profile, H100)
-    assert found.cost_model(1).forward_ns == tuple(t.forward_ns[0] for t in scale_profile(profile, H100).times)
+    assert found.measured(1).forward_ns == tuple(t.forward_ns[0] for t in scale_profile(profile, H100).times)
     assert found.estimated(1) == (
         "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates",
     )
 
 
 def test_a_profile_of_estimates_is_said_to_be_one() -> None:
-    profile = replace(measured(), provenance={"estimated": True})
+    profile = replace(measured(), origin=Origin(estimated=(ROOFLINE,)))
     assert problem(profile, "").estimated(profile.microbatch_sizes[0]) == (
         "the profile's times are roofline estimates",
     )
@@ -289,7 +289,7 @@ def test_a_profile_of_estimates_is_said_to_be_one() -> None:
 def test_an_unknown_or_equal_catalogue_id_leaves_the_profile_as_measured(of_profile: str, of_cluster: str) -> None:
     profile = measured(catalogue=of_profile)
     found = problem(profile, of_cluster)
-    assert found.priced_profile is profile
+    assert found.profile_on(found.machines.device_of(0)) is profile
     assert found.estimated(profile.microbatch_sizes[0]) == ()
 
 
@@ -301,9 +301,9 @@ def test_a_micro_batch_size_outside_the_measured_ones_is_said_to_be_an_estimate(
     )
 
 
-def test_a_plan_says_in_its_provenance_why_its_times_are_estimates() -> None:
+def test_a_plan_says_in_its_assumptions_why_its_times_are_estimates() -> None:
     profile = measured()
-    assert "estimated" not in provenance(problem(profile, A100), profile.microbatch_sizes[0])
-    assert provenance(problem(profile, H100), profile.microbatch_sizes[0])["estimated"] == [
-        "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates"
-    ]
+    assert problem(profile, A100).assumptions(profile.microbatch_sizes[0]).estimated == ()
+    assert problem(profile, H100).assumptions(profile.microbatch_sizes[0]).estimated == (
+        "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates",
+    )

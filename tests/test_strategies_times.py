@@ -13,7 +13,7 @@ from costmodel.model.profile import Profile
 from costmodel.model.work import Work
 from costmodel.roofline import estimate
 from costmodel.stages.config import StageConfig
-from costmodel.stages.measured import CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import StrategyModel, Training
 from costmodel.stages.strategies.division import Degrees
 from costmodel.stages.strategies.efficiency import Efficiency
@@ -27,7 +27,7 @@ MACHINES: Cluster = cluster()
 
 def own(operators: range, degrees: Degrees, profile: Profile | None = None) -> tuple[int, ...]:
     """Return F, I and W of the operators' own parts, without communication."""
-    efficiency = Efficiency(CostModel(profile or gpt(1, S, H, A), MACHINES, 1), Training())
+    efficiency = Efficiency(MeasuredOperators(profile or gpt(1, S, H, A), 1), Training())
     return tuple(map(sum, zip(*(efficiency.times(i, degrees) for i in operators), strict=True)))
 
 
@@ -121,7 +121,7 @@ def test_context_parallelism_sends_keys_and_values_around_the_ring():
 def test_ranks_of_a_ring_share_the_causal_half_evenly():
     profile, _ = make("llama3-8b", "a100-sxm-80", (1,), 32768)
     core = profile.graph.index["model.layers.0.self_attn.attention"]
-    efficiency = Efficiency(CostModel(profile, MACHINES, 1), Training())
+    efficiency = Efficiency(MeasuredOperators(profile, 1), Training())
     whole, *parts = (efficiency.times(core, Degrees(context=c))[0] for c in (1, 2, 8, 32))
     assert [c * part / whole for c, part in zip((2, 8, 32), parts, strict=True)] == pytest.approx([1, 1, 1], rel=0.02)
 

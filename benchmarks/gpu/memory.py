@@ -71,7 +71,18 @@ def planned(setting: Setting, case: str) -> Plan:
     size = profile.microbatch_sizes[0]
     batch = size * NUM_MICROBATCHES
     return make_plan(
-        Problem(profile, None, NUM_STAGES, batch, size, schedule, planner="uniform", choices=choices, target="executor")
+        Problem(
+            profile,
+            None,
+            NUM_STAGES,
+            batch,
+            size,
+            schedule,
+            "none",
+            planner="uniform",
+            space=choices,
+            target="executor",
+        )
     )
 
 

@@ -28,8 +28,7 @@ def captured_profile(spec: str, device: CatalogueDevice, microbatch_sizes: Seque
     )
     graph = OperatorGraph(dry.graph.name, priced, dry.graph.tensors, dry.graph.parameters)
     made = estimated_profile(graph, device, precision, dry.dtype, sizes, dict(dry.provenance), {})
-    extra = {key: value for key, value in made.extra.items() if key != "plan_only"}
-    return replace(made, graph=dry.graph, extra=extra)
+    return replace(made, graph=dry.graph, origin=replace(made.origin, plan_only=""))
 
 
 def guessed_work(operator: Operator, graph: OperatorGraph, size: int, element_bytes: int) -> Work:

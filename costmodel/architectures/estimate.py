@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from costmodel.machines.catalogue import CatalogueDevice, check_precision
 from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole import Whole
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
@@ -49,12 +50,9 @@ def estimated_profile(
         times,
         whole,
         None,
-        {**provenance, "estimated": True, "device": device.id, "precision": precision},
-        {
-            **extra,
-            "plan_only": PLAN_ONLY,
-            "step_bounds": bounds,
-        },
+        {**provenance, "device": device.id},
+        {**extra, "step_bounds": bounds},
+        origin=Origin(PLAN_ONLY, (ROOFLINE,), precision),
     )
 
 

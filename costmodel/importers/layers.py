@@ -13,6 +13,7 @@ from pathlib import Path
 
 from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole import Whole
 
@@ -77,9 +78,10 @@ def read_layers(path: str | Path, microbatch_size: int = 1, memory_bytes: int = 
     )
     step_ns = sum(layer.forward_ns + layer.backward_ns for layer in layers)
     device = Device("cuda", "a table of layers", memory_bytes)
-    extra = {"plan_only": "the profile is a table of layers: there is no model to run"}
+    origin = Origin(plan_only="the profile is a table of layers: there is no model to run")
     made = {"imported": "layers"}
-    return Profile(graph, device, "float32", (microbatch_size,), times, Whole((step_ns,)), None, made, extra)
+    whole = Whole((step_ns,))
+    return Profile(graph, device, "float32", (microbatch_size,), times, whole, None, made, origin=origin)
 
 
 def _operator(index: int, layer: _Layer, microbatch_size: int) -> Operator:

@@ -4,7 +4,7 @@ Times are integer nanoseconds, one entry a micro-batch size. Leaves out how they
 `costmodel.profiling` measures them, importers read them from elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,11 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from costmodel.machines.links import LINKS_KEYS, Links
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.whole import Whole
 from costmodel.model.work import Work
 
-PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 1
+PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,16 @@ class Device:
     catalogue: str = ""
 
 
+Shards = Mapping[str, Mapping[str, Sequence[Sequence[int]]]]
+"""For an operator and a cut (``degree/column``, ``row`` or ``heads``): F, I and W ns, each one entry a size."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """A model's operator graph with what each operator costs on one device.
 
     `accumulate_of` holds each trainable parameter's part of `whole.accumulate_ns` by name, or nothing where these were
-    not measured.
+    not measured; `shards` what operators take at the shapes of tensor-parallel shards, as far as that was measured.
 
     Raises
     ------
@@ -62,6 +67,8 @@ class Profile:
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     accumulate_of: Mapping[str, int] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+    shards: Shards = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
@@ -109,8 +116,9 @@ def read_profile(path: str | Path) -> Profile:
         PROFILE_FORMAT,
         PROFILE_VERSION,
         ("model", "device", "dtype", "microbatch_sizes", "operators", "tensors", "parameters", "whole"),
-        ("links", "provenance", "extra"),
+        ("links", "provenance", "extra", "origin", "shards"),
     )
+    origin, shards, extra = _origin(top)
     model = top["model"].members(("name", "fingerprint"))
     operators = [(_operator(node), _times(node)) for node in top["operators"].items()]
     graph = root.build(
@@ -142,8 +150,10 @@ def read_profile(path: str | Path) -> Profile:
             Whole.from_node(top["whole"]),
             Links.from_node(links.members(LINKS_KEYS)) if links is not None and links.entries() else None,
             _free(top.get("provenance")),
-            _free(top.get("extra")),
+            extra,
             _accumulate_of(top["parameters"]),
+            origin,
+            shards,
         )
     )
 
@@ -180,6 +190,11 @@ def write_profile(path: str | Path, profile: Profile) -> None:
             "parameters": [_parameter_to_json(p, profile.accumulate_of.get(p.name)) for p in graph.parameters],
             "links": profile.links.to_json() if profile.links else {},
             "whole": profile.whole.to_json(),
+            "origin": profile.origin.to_json(),
+            "shards": {
+                name: {cut: [list(row) for row in rows] for cut, rows in cuts.items()}
+                for name, cuts in profile.shards.items()
+            },
             "provenance": dict(profile.provenance),
             "extra": dict(profile.extra),
         },
@@ -285,6 +300,34 @@ def _parameter(node: Node) -> Parameter:
 def _accumulate_of(node: Node) -> Mapping[str, int]:
     rows = [item.entries() for item in node.items()]
     return {row["name"].text(): row["accumulate_ns"].integer() for row in rows if "accumulate_ns" in row}
+
+
+def _origin(top: Mapping[str, Node]) -> tuple[Origin, Shards, Mapping[str, object]]:
+    """Read what steers planning, and what is free; in version 1 all of it stood among the free."""
+    extra, provenance = dict(_free(top.get("extra"))), _free(top.get("provenance"))
+    if "origin" in top:
+        return Origin.from_node(top["origin"]), _shards(top.get("shards")), extra
+    reasons = extra.pop("estimated", [])
+    estimated = [ROOFLINE] if provenance.get("estimated") else []
+    estimated += map(str, reasons if isinstance(reasons, list) else [reasons])
+    old = top["extra"].entries().get("tensor") if "extra" in top else None
+    extra.pop("tensor", None)
+    origin = Origin(
+        str(extra.pop("plan_only", "")),
+        tuple(estimated),
+        str(provenance.get("precision") or ""),
+        str(provenance.get("autocast") or ""),
+    )
+    return origin, _shards(old), extra
+
+
+def _shards(node: Node | None) -> Shards:
+    if node is None:
+        return {}
+    return {
+        name: {cut: tuple(row.integers() for row in rows.items()) for cut, rows in cuts.entries().items()}
+        for name, cuts in node.entries().items()
+    }
 
 
 def _free(node: Node | None) -> Mapping[str, object]:

@@ -168,7 +168,7 @@ def _answer(found: Profile) -> dict[str, object]:
         "coverage": min(unscaled["coverage"]) if unscaled else None,
         "step_ns": list(found.whole.step_ns),
         "fingerprint": graph.fingerprint,
-        "plan_only": found.extra.get("plan_only", ""),
+        "plan_only": found.origin.plan_only,
     }
 
 

@@ -22,7 +22,8 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.machines.links import LINKS_KEYS, Links
 from costmodel.model.graph import OperatorGraph
-from costmodel.model.profile import OperatorTimes, Profile
+from costmodel.model.origin import Origin
+from costmodel.model.profile import OperatorTimes, Profile, Shards
 from costmodel.model.whole import Whole
 from costmodel.profiling.companions import companions
 from costmodel.profiling.device import describe_device
@@ -94,7 +95,12 @@ def profile(
         alike = signatures(captured, sizes[-1])
         counted = counted_graph(captured, sizes)
         reused = profile_reusing(bench, counted, alike, options.dtype, old, options.reuse)
-        return replace(reused, links=old.links, extra={**reused.extra, "signatures": alike})
+        return replace(
+            reused,
+            links=old.links,
+            extra={**reused.extra, "signatures": alike},
+            origin=Origin(autocast=options.autocast),
+        )
     try:
         return _Session(options, sizes, captured, journal, say).profile()
     except RuntimeError as error:
@@ -129,7 +135,9 @@ def _in_blocks(
     bench = _bench(options, sizes, captured, journal, say)
     found = profile_in_blocks(bench, graph, alike, options.dtype, options.memory_limit_bytes)
     links = _measured_links(options, journal, say)
-    return replace(found, links=links, extra={**found.extra, "signatures": alike})
+    return replace(
+        found, links=links, extra={**found.extra, "signatures": alike}, origin=Origin(autocast=options.autocast)
+    )
 
 
 def _bench(
@@ -195,8 +203,10 @@ class _Session:
             Whole(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
             links,
             _provenance(self.options),
-            {**self._extra(found.unscaled, seen, graph), **shards},
+            self._extra(found.unscaled, seen, graph),
             dict(zip(trained_parameters(self.captured, graph.index), found.accumulate_ns, strict=True)),
+            Origin(plan_only=self.captured.program.plan_only, autocast=self.options.autocast),
+            shards,
         )
 
     def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:
@@ -243,7 +253,7 @@ class _Session:
     def _shares(self, size: int) -> dict[str, float]:
         return weight_shares(self.captured.at(size), size, self.clock, self.options.repeats)
 
-    def _shards(self, times_of: Mapping[str, OperatorTimes]) -> dict[str, object]:
+    def _shards(self, times_of: Mapping[str, OperatorTimes]) -> Shards:
         degrees = self.options.tensor
         if not degrees:
             return {}
@@ -257,7 +267,7 @@ class _Session:
                 f"--tensor {','.join(map(str, nothing))}: nothing measured, no linear layer and no attention divides "
                 "into that many shards; choose divisors of the layers' widths"
             )
-        return {"tensor": found}
+        return found
 
     def _kernels(self, size: int) -> list[int]:
         """Measure one whole step's time in kernels, and its memory at its highest."""
@@ -279,8 +289,6 @@ class _Session:
             extra["unscaled"] = {**unscaled, "kernel_ns": [kernel for kernel, _ in seen]}
             pairs = zip(self.sizes, seen, strict=True)
             extra["workspace_bytes"] = [max(0, highest - saved_bytes(graph, size)) for size, (_, highest) in pairs]
-        if self.captured.program.plan_only:
-            extra["plan_only"] = self.captured.program.plan_only
         return extra
 
 

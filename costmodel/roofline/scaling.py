@@ -37,7 +37,7 @@ def scale_profile(profile: Profile, device_id: str, microbatch_sizes: Sequence[i
     Returns
     -------
     Profile
-        With the reasons why its times are estimates in ``extra["estimated"]``.
+        With the reasons why its times are estimates in `origin.estimated`.
 
     Raises
     ------
@@ -88,8 +88,8 @@ class _Scaling:
 
 def _precision(profile: Profile) -> str:
     """Return what matmuls ran in: what was estimated, or cast to while training, else the profile's dtype."""
-    known = profile.provenance
-    dtype = str(known.get("precision") or known.get("autocast") or profile.dtype).removeprefix("torch.")
+    known = profile.origin
+    dtype = (known.precision or known.autocast or profile.dtype).removeprefix("torch.")
     if dtype not in PRECISIONS:
         raise InvalidInput(f"a profile of dtype {dtype!r} cannot be scaled; allowed are {', '.join(PRECISIONS)}")
     return PRECISIONS[dtype]
@@ -118,7 +118,7 @@ def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Prof
         whole=replace(whole, accumulate_ns=sum(added.values())) if added else whole,
         accumulate_of=added,
         links=None if moved else profile.links,
-        extra={**profile.extra, "estimated": [*_earlier(profile), *_reasons(profile, scaling, sizes)]},
+        origin=replace(profile.origin, estimated=(*profile.origin.estimated, *_reasons(profile, scaling, sizes))),
     )
 
 
@@ -132,12 +132,6 @@ def _reasons(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> lis
     if unmeasured:
         reasons.append(f"times at micro-batch size {', '.join(unmeasured)} are scaled from the nearest measured size")
     return reasons
-
-
-def _earlier(profile: Profile) -> list[object]:
-    """Return the reasons that the profile itself gives."""
-    earlier = profile.extra.get("estimated", [])
-    return list(earlier) if isinstance(earlier, list) else [earlier]
 
 
 def _times(

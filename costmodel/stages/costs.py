@@ -1,6 +1,6 @@
 """What the stages of a pipeline cost: the numbers that the simulator takes, and their file.
 
-Models each stage by its own times and bytes and each edge by a delay; a `CostModel` derives them from
+Models each stage by its own times and bytes and each edge by a delay; a `MeasuredOperators` derives them from
 a profile, people write them by hand (``penstock-costs``). Leaves out orders: those are a `Schedule`'s.
 """
 

@@ -17,9 +17,9 @@ from costmodel.machines.cluster import Cluster, DeviceType, uniform_cluster
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
-from costmodel.stages.measured import OPTIMIZER_STATES, CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, Training
-from costmodel.stages.strategies.training import DTYPES, PRECISIONS
+from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
 from planner.ask.space import Space
@@ -59,7 +59,7 @@ class Problem:
     schedule : str
         A schedule of the catalogue, or ``auto``.
     optimizer : str
-        A key of `costmodel.stages.measured.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
+        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
     precision : str
         One of `costmodel.stages.strategies.training.PRECISIONS`; empty for the profile's.
     memory_limit_bytes : int, optional
@@ -142,6 +142,9 @@ class Problem:
         stages = (self.space.stages or 1) * (self.space.chunks or 1)
         if self.max_stages is not None and self.max_stages < stages:
             raise UsageError(f"--max-stages {self.max_stages} is below the {stages} stages; drop one")
+        num_pinned = len(self.pins.stages) if self.pins else 0
+        if self.max_stages is not None and self.max_stages < num_pinned:
+            raise UsageError(f"--max-stages {self.max_stages}, and the pins give {num_pinned} stages; drop one")
         works = [operator.work for operator in self.profile.graph.operators]
         if (self.space.expert or 1) > 1 and not any(work and work.experts for work in works):
             raise UsageError(f"--expert {self.space.expert}, and {self.profile.graph.name} has no experts; drop it")
@@ -189,7 +192,7 @@ class Problem:
     @property
     def has_module(self) -> bool:
         """Whether there is a torch module that the executor could run: not for described and imported models."""
-        return not self.profile.extra.get("plan_only")
+        return not self.profile.origin.plan_only
 
     @property
     def trainer_name(self) -> str:
@@ -211,7 +214,7 @@ class Problem:
 
         So does the executor keep them, which trains a model in the dtype that it has.
         """
-        said = str(self.profile.provenance.get("precision", ""))
+        said = self.profile.origin.precision
         found = self.precision or (said if said in PRECISIONS else "")
         return "" if self.trainer_name == EXECUTOR and found == self.profiled_precision else found
 
@@ -284,11 +287,10 @@ class Problem:
 
     def estimated(self, microbatch_size: int) -> tuple[str, ...]:
         """Return why times at this micro-batch size are estimates; nothing where all were measured."""
-        reasons = ["the profile's times are roofline estimates"] if self.profile.provenance.get("estimated") else []
+        reasons: list[str] = []
         for name in dict.fromkeys(self.device_names):
             device = next(d for d in self.machines.devices if d.name == name)
-            scaled = self.profile_on(device).extra.get("estimated", ())
-            reasons += map(str, scaled if isinstance(scaled, list | tuple) else (scaled,))
+            reasons += self.profile_on(device).origin.estimated
         sizes = self.profile.microbatch_sizes
         if not sizes[0] <= microbatch_size <= sizes[-1]:
             reasons.append(
@@ -321,7 +323,7 @@ class Problem:
             self.estimated(microbatch_size),
         )
 
-    def measured(self, microbatch_size: int) -> CostModel:
+    def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""
         return self.stage_model(self.machines.device_of(0), microbatch_size).measured
 

@@ -189,7 +189,7 @@ def config_not_run(target: str, problem: Problem, config: StageConfig, pipelined
 def _no_module(problem: Problem) -> str:
     """Return why the executor cannot run a problem's model at all."""
     if not problem.has_module:
-        return str(problem.profile.extra["plan_only"])
+        return problem.profile.origin.plan_only
     if problem.precision_name not in ("", problem.profiled_precision):
         return f"{problem.precision_name}: it trains in the profile's own precision, {problem.profiled_precision}"
     return ""
@@ -234,7 +234,8 @@ def default_target(problem: Problem) -> tuple[str, str]:
         recompute=space.recompute or "none",
         offload=space.offload or "none",
     )
-    why = config_refusal(EXECUTOR, config, pipelined=True)
+    pinned = [pin.config for pin in problem.pins.stages if pin.config] if problem.pins else []
+    why = next(filter(None, (config_refusal(EXECUTOR, each, pipelined=True) for each in (config, *pinned))), "")
     if not why and problem.precision not in ("", problem.profiled_precision):
         why = problem.precision
     return (ANY, f"the executor does not run {why}: --target {ANY}") if why else (EXECUTOR, "")

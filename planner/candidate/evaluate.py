@@ -142,7 +142,7 @@ class Evaluator:
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         structure, costs = self._structure(candidate.schedule, costs, priced.reduces, remade, replicas)
         whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
-        return Run(whole, structure.times(costs, self._speeds(priced.blocks[::replicas])), replicas)
+        return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 
     def _structure(
         self, name: str, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool], replicas: int
@@ -171,11 +171,12 @@ class Evaluator:
         data = places[0].config.data
         if data == 1 or self.problem.machines.speeds or not alike(places):
             return 1
+        looped = all(row == tuple(range(row[0], row[0] + data)) and row[0] % data == 0 for row in priced.costs.ranks)
         per_action = any(not isinstance(getattr(s, part), int) for s in priced.costs.stages for part in PER_ACTION)
-        return 1 if per_action or self.num_microbatches % data else data
+        return 1 if per_action or not looped or self.num_microbatches % data else data
 
-    def _speeds(self, blocks: Sequence[Sequence[int]]) -> tuple[float, ...]:
-        """Speed of each block: that of its slowest rank."""
+    def speeds_of(self, blocks: Sequence[Sequence[int]]) -> tuple[float, ...]:
+        """Return the speed of each block: that of its slowest rank."""
         speeds = self.problem.speeds
         return tuple(min(speeds[rank] for rank in block) for block in blocks)
 

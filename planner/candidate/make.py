@@ -66,7 +66,7 @@ def make(
         runs_on=(),
         training=Training(
             problem.profile.dtype.removeprefix("torch."),
-            str(problem.profile.provenance.get("autocast") or ""),
+            problem.profile.origin.autocast,
             problem.optimizer,
         ),
         assumptions=problem.assumptions(size),

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     body = {
         "plan": args.plan,
         "strategy": rung(plan),
-        "estimated": plan.provenance.get("estimated", []),
+        "estimated": list(plan.assumptions.estimated),
         **found.to_json(),
         "changes": [
             {"change": c.change, "step_time_ns": c.step_time_ns, "gain": _gain(step_ns, c.step_time_ns)}
@@ -62,7 +62,7 @@ def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
     yield (
         f"{path}: {strategy}, {len(plan.stages)} stages on {len(plan.orders)} ranks, {plan.schedule}, "
         f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}"
-        + (", times estimated" if plan.provenance.get("estimated") else "")
+        + (", times estimated" if plan.assumptions.estimated else "")
     )
     yield (
         f"step {milliseconds(found.step_time_ns)}, {percent(search.gap)} above the lower bound "

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
-from costmodel.stages.measured import OPTIMIZER_STATES
+from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import Answer, say
 from planner.commands.flags import amount, gibibytes, positive, seconds
 

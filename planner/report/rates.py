@@ -25,9 +25,7 @@ def tokens_per_s(plan: Plan, profile: Profile) -> float | None:
 
 def mfu(plan: Plan, profile: Profile) -> float | None:
     """Return the share of the peak, or None where the catalogue does not know it."""
-    options = plan.provenance.get("options")
-    asked = options.get("precision") if isinstance(options, dict) else ""
-    precision = str(asked or DTYPES.get(profile.dtype.removeprefix("torch."), ""))
+    precision = plan.assumptions.precision or DTYPES.get(profile.dtype.removeprefix("torch."), "")
     names = [plan.cluster.device_of(rank).catalogue for rank in range(len(plan.orders))]
     flop = PASSES * plan.batch.global_size * sum(operator.flop for operator in profile.graph.operators)
     if not all(names) or not flop or not plan.prediction.step_time_ns:

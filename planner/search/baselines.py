@@ -5,11 +5,8 @@ operators, `parameters` into equal bytes of parameters; `chain` is our search wi
 best micro-batch size and schedule for its cut. Leaves out any search for a better cut.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from costmodel.errors import NoPlanFits, UsageError
-from planner.candidate.evaluate import Evaluated
-from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
 from planner.search.incumbent import Incumbent
 from planner.search.setting import Setting
@@ -28,15 +25,7 @@ def equal_parts(setting: Setting, incumbent: Incumbent, weigh: Weigh) -> None:
         found = dict(zip(order, stages, strict=True))
         partition = tuple(found[atom] for atom in range(len(order)))
         if cuts.fixed_stages in (None, max(partition) + 1):
-            incumbent.offer(_simulated(cuts, partition))
-
-
-def _simulated(cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
-    for name in cuts.schedules:
-        try:
-            yield cuts.evaluate(partition, name, line=True)
-        except (UsageError, NoPlanFits):
-            continue
+            incumbent.offer(cuts.under(partition, cuts.schedules, line=True))
 
 
 def num_operators(cuts: Cuts) -> list[int]:

@@ -4,9 +4,11 @@ Places stand in a loop, or, for stages that pins fix, where these say; what no p
 order. Leaves out which cuts are worth trying.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from costmodel.errors import NoPlanFits, UsageError
 from planner.ask.problem import AUTO, AUTO_LOOPED
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate, Place, in_loop
@@ -101,6 +103,16 @@ class Cuts:
     def candidate(self, partition: Partition, schedule: str, *, line: bool) -> Candidate:
         """Return the candidate that a cut makes."""
         return Candidate(partition, self.places(partition), self.family.microbatch_size, schedule, line)
+
+    def under(self, partition: Partition, schedules: Iterable[str], *, line: bool = False) -> list[Evaluated]:
+        """Simulate a cut under those schedules that run on its places; a host may refuse it too."""
+        found = []
+        for name in schedules:
+            try:
+                found.append(self.evaluate(partition, name, line=line))
+            except (UsageError, NoPlanFits) as error:
+                self.families.refused = str(error)
+        return found
 
     def evaluate(self, partition: Partition, schedule: str = "", *, line: bool = False) -> Evaluated:
         """Simulate a cut; under the first schedule by default."""

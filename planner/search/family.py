@@ -38,7 +38,7 @@ class Families:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.refused = self.not_run = ""
-        """Why operators could last not be divided as a family has it, and why the target last did not run one."""
+        """Why the last candidate refused could not be divided, placed or ordered, and why the target runs no family."""
         self._work: dict[object, int | None] = {}
         self._states: dict[StageConfig, int] = {}
 

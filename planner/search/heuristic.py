@@ -31,12 +31,13 @@ def cut(cuts: Cuts, num_random: int, incumbent: Incumbent, limits: Limits, *, li
             if limits.over and found:
                 break
             if _worth_simulating(cuts, partition, incumbent):
-                found += [cuts.evaluate(partition, name, line=line) for name in few]
-                incumbent.offer(found[-len(few) :])
+                under = cuts.under(partition, few, line=line)
+                incumbent.offer(under)
+                found += under
     found.sort(key=lambda each: each.rank)
     best = dict.fromkeys(each.candidate.partition for each in found)
     for partition in list(best)[:NUM_TRIED_EVERYWHERE]:
-        found += [cuts.evaluate(partition, name, line=line) for name in cuts.schedules if name not in few]
+        found += cuts.under(partition, (name for name in cuts.schedules if name not in few), line=line)
     incumbent.offer(found)
     return found
 
@@ -84,4 +85,4 @@ def shake_best(cuts: Cuts, best: Evaluated, incumbent: Incumbent, effort: tuple[
 def under_all(cuts: Cuts, each: Evaluated, incumbent: Incumbent) -> None:
     """Offer a candidate's partition under every schedule."""
     partition, line = each.candidate.partition, each.candidate.line
-    incumbent.offer(cuts.evaluate(partition, name, line=line) for name in cuts.schedules)
+    incumbent.offer(cuts.under(partition, cuts.schedules, line=line))

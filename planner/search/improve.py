@@ -25,9 +25,10 @@ def improve(cuts: Cuts, start: Evaluated, num_evaluations: int, limits: Limits) 
             if left <= 0 or limits.over:
                 return best
             left -= 1
-            candidate = cuts.evaluate(partition, best.candidate.schedule, line=best.candidate.line)
-            if candidate.rank < best.rank:
-                best, found = candidate, True
+            for candidate in cuts.under(partition, (best.candidate.schedule,), line=best.candidate.line):
+                if candidate.rank < best.rank:
+                    best, found = candidate, True
+            if found:
                 break
     return best
 
@@ -45,7 +46,9 @@ def shake(cuts: Cuts, start: Evaluated, rng: Random, effort: tuple[int, int], li
             near = list(moves(cuts, shaken))
             if limits.over or not near:
                 return best
-            shaken = cuts.evaluate(rng.choice(near), best.candidate.schedule, line=best.candidate.line)
+            shaken = next(
+                iter(cuts.under(rng.choice(near), (best.candidate.schedule,), line=best.candidate.line)), shaken
+            )
         best = min(best, improve(cuts, shaken, num_evaluations, limits), key=lambda c: c.rank)
     return best
 

@@ -33,8 +33,6 @@ class Incumbent:
         How a partition treats the model's layers (`Setting.tears`): the least is what people cut by hand.
     report : Report, optional
     lower_bound_ns : int
-    refused : str
-        Why the last candidate that could not be priced or ordered was refused.
     """
 
     problem: Problem
@@ -43,7 +41,6 @@ class Incumbent:
     report: Report | None = None
     lower_bound_ns: int = 0
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
-    refused: str = ""
     _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
     _said: object = None
 

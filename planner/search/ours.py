@@ -22,6 +22,7 @@ from planner.search.limits import Limits
 from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.varied import may_vary, varied
+from simulator.bounds import bound_of
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
@@ -92,6 +93,10 @@ class Search:
         try:
             with raised():
                 self._run()
+            if self.limits.hit or self.early.hit or not self.seen_all:
+                self.limited_by = "time limit"
+            elif self.incumbent.found and self._proved:
+                self.limited_by = "proved"
         except KeyboardInterrupt:
             if not self.incumbent.found:
                 raise
@@ -114,6 +119,8 @@ class Search:
         self.incumbent.say("first look")
         self._under_every_schedule()
         self._raise_bound()
+        if self.setting.pinned_partition:
+            return
         careful = [self.setting.cuts(family) for family in self._promising()]
         for cuts in careful:
             self._cut_line(cuts)
@@ -125,10 +132,6 @@ class Search:
         self._vary()
         self._solve([cuts.family for cuts in careful])
         self._shake(NUM_SHAKES_AFTER, self.problem.effort.seed + 1, self.limits)
-        if self.limits.hit or self.early.hit or not self.seen_all:
-            self.limited_by = "time limit"
-        elif self._proved:
-            self.limited_by = "proved"
 
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""
@@ -137,7 +140,7 @@ class Search:
             family = self._family_of(each)
             if family and each.step_time_ns <= best.step_time_ns * NEAR and each.candidate.num_stages > 1:
                 cuts = self.setting.cuts(family)
-                self.incumbent.offer(cuts.evaluate(each.candidate.partition, name) for name in cuts.schedules)
+                self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
 
     def _promising(self) -> list[Family]:
         """Return families that may hold a better plan and are small enough to cut with care, the best first.
@@ -182,7 +185,8 @@ class Search:
         self.incumbent.say("line")
         if self.problem.planner != "chain" and not cuts.always_line:
             best = sorted(found, key=lambda each: each.rank)[:NUM_LINES]
-            self.incumbent.offer(cuts.evaluate(e.candidate.partition, name) for e in best for name in cuts.schedules)
+            for each in best:
+                self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
             self.incumbent.say("line as a graph")
 
     def _cut_graph(self, cuts: Cuts) -> None:
@@ -260,7 +264,7 @@ class Search:
             elif finding["kind"] == "partition":
                 partition = tuple(finding["partition"])
                 if cuts.fixed_stages in (None, max(partition) + 1):
-                    tried += [cuts.evaluate(partition, name) for name in cuts.schedules]
+                    tried += cuts.under(partition, cuts.schedules)
                     self.incumbent.offer(tried)
                     self.incumbent.say("solver")
             else:
@@ -295,6 +299,18 @@ class Search:
         alone = [families.even_ns(family) or 0 for family in self.bounds_ns if family.devices_a_place == 1]
         return min([*self.bounds_ns.values(), *(alone if may_vary(self.setting) else ())], default=0)
 
+    def _bounds_of_pinned(self) -> dict[Family, int]:
+        """Bound every order of stages that pins give whole, at each micro-batch size."""
+        found: dict[Family, int] = {}
+        for each in self.incumbent.found.values():
+            family, evaluator = self._family_of(each), self.setting.evaluator(each.candidate.microbatch_size)
+            if family:
+                run = evaluator.simulate(each.candidate)
+                speeds = evaluator.speeds_of(run.blocks)
+                bound_ns = bound_of(run.times.structure.schedule, run.times.costs, speeds=speeds).ns
+                found[family] = min(bound_ns, found.get(family, bound_ns))
+        return found
+
     def _outcome(self) -> Outcome:
         incumbent = self.incumbent
         rivals = {}
@@ -304,6 +320,8 @@ class Search:
             rivals["chain"] = min(lines)
         if single:
             rivals["single"] = min(single)
+        if self.setting.pinned_partition:
+            self.bounds_ns = self._bounds_of_pinned()
         impossible = self.seen_all and bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
         return Outcome(self.setting, incumbent, self.least_bound_ns or None, rivals, self.limited_by, impossible)
 

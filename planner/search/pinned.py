@@ -46,6 +46,9 @@ class PinnedPlaces:
             if len(ranks) < size:
                 raise NoPlanFits(f"stages beside the pinned ones need more than the {len(self._free)} devices left")
             found.append(Place(config, ranks))
+        used = {rank for place in found for rank in place.ranks}
+        if used != set(range(len(used))):
+            raise NoPlanFits(f"the stages use the ranks {sorted(used)}; ranks are numbered from 0 without a gap")
         return tuple(found)
 
 
@@ -89,6 +92,9 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
             )
         config = pin.config or StageConfig(data=len(ranks))
         places[atoms.atom_of[row[0]]] = Place(config, ranks, pin.microbatch_multiple)
+    used = {rank for place in places.values() for rank in place.ranks}
+    if len(places) == len(atoms) and used != set(range(len(used))):
+        raise InvalidInput(f"the stages use the ranks {sorted(used)}; ranks are numbered from 0 without a gap")
     return PinnedPlaces(problem.num_devices, places)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report
-from planner.ask.targets import default_target, refusal, refused
+from planner.ask.targets import config_not_run, default_target, refusal, refused
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.fit import limits_of, no_room, not_apart
 from planner.candidate.make import make
@@ -103,8 +103,7 @@ def _chosen(outcome: Outcome) -> Plan:
         raise NoPlanFits(refused(problem, setting.families.not_run))
     if not incumbent.found:
         raise UsageError(
-            incumbent.refused
-            or setting.families.refused
+            setting.families.refused
             or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
             f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}); fix less"
         )
@@ -154,6 +153,9 @@ BROKEN_BOUND = "a lower bound above the plan, which is a bug of Penstock's"
 def scope(setting: Setting) -> str:
     """Say what the bound ranges over."""
     problem, families = setting.problem, setting.families.all
+    if setting.pinned_partition:
+        num = len(setting.pinned.places)
+        return f"orders of the micro-batches of {num} pinned stages on these ranks, schedule {problem.schedule}"
     sizes = sorted({family.microbatch_size for family in families})
     fixed = problem.space.to_json()
     free = [name for name in ("data", "tensor", "context", "expert", "zero", "recompute", "offload", "chunks")
@@ -195,9 +197,18 @@ def _reason(outcome: Outcome, chosen: Evaluated) -> str:
 def _no_plan(outcome: Outcome, least: Evaluated) -> NoPlanFits:
     """Return the refusal of the candidate that is least over, with what binds and by how much."""
     setting, found = outcome.setting, least.candidate
+    if not outcome.incumbent.runs(least):
+        configs = {place.config for place in found.places}
+        why = (config_not_run(outcome.incumbent.aim, setting.problem, each, found.num_stages > 1) for each in configs)
+        return NoPlanFits(refused(replace(setting.problem, target=outcome.incumbent.aim), next(filter(None, why))))
+    others = [each for each in outcome.incumbent.rungs() if not outcome.incumbent.runs(each)]
+    if others:
+        hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"
+    else:
+        hint = ""
     proof = f"; proved for all {scope(setting)}" if outcome.impossible else ""
     if least.num_mixed:
         return not_apart(found.num_stages, least.num_mixed, proof)
     run = setting.evaluator(found.microbatch_size).simulate(found)
     limits = limits_of(setting.problem, run.blocks)
-    return no_room(found, run, limits, proof)
+    return no_room(found, run, limits, proof + hint)

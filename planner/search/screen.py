@@ -158,10 +158,11 @@ class Screen:
             try:
                 candidate = cuts.candidate(partition, name, line=cuts.always_line)
                 priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
-                if self._could_matter(cuts.family, least_step_ns(priced, cuts), len(set(candidate.places))):
-                    yield cuts.evaluate(partition, name)
-            except (UsageError, NoPlanFits) as error:  # a schedule or a host may refuse one cut and take others
-                self.incumbent.refused = str(error)
+            except (UsageError, NoPlanFits) as error:
+                self.setting.families.refused = str(error)
+                continue
+            if self._could_matter(cuts.family, least_step_ns(priced, cuts), len(set(candidate.places))):
+                yield from cuts.under(partition, (name,))
 
 
 def least_step_ns(priced: Priced, cuts: Cuts) -> int:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
-from costmodel.stages.measured import CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees
 from costmodel.stages.strategies.efficiency import Efficiency
@@ -26,7 +26,7 @@ from costmodel.stages.strategies.vectors import OperatorTimes, Vectors
 class Build:
     """What all configurations of one profile, cluster and micro-batch size share."""
 
-    model: CostModel
+    model: MeasuredOperators
     cluster: Cluster
     training: Training
     efficiency: Efficiency

@@ -5,7 +5,7 @@ measurement at the shard's shape (``profile --tensor``) takes precedence. Withou
 of an ideal division. Leaves out kernels that only run on whole operators.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -16,7 +16,7 @@ from costmodel.model.graph import Operator
 from costmodel.model.work import Work
 from costmodel.roofline import estimate
 from costmodel.roofline.attention import num_pairs
-from costmodel.stages.measured import CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts
 from costmodel.stages.strategies.training import DTYPES, Training
 
@@ -29,7 +29,7 @@ CUTS = {"column": "column", "row": "row"}
 class Efficiency:
     """Times of divided operators of one profile at one micro-batch size."""
 
-    def __init__(self, model: CostModel, training: Training) -> None:
+    def __init__(self, model: MeasuredOperators, training: Training) -> None:
         self._model, self._training = model, training
         self._profiled = DTYPES.get(model.profile.dtype.removeprefix("torch."), "fp32")
         self._asked = training.precision or self._profiled
@@ -37,8 +37,7 @@ class Efficiency:
         self._device = catalogue_device(name) if name else None
         self._estimates: dict[tuple[Work, str], Times] = {}
         self._known: dict[object, Times] = {}
-        measured = model.profile.extra.get("tensor", {})
-        self._measured = measured if isinstance(measured, Mapping) else {}
+        self._measured = model.profile.shards
         if self._asked != self._profiled and self._device is None:
             raise UsageError(
                 f"the profile was made in {self._profiled} on {model.profile.device.name!r}, which names no catalogue "

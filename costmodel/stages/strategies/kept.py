@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.model.graph import Operator, OperatorGraph
-from costmodel.stages.measured import CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.training import Training
 from costmodel.stages.strategies.unions import Item, UnionSums
@@ -100,7 +100,9 @@ def _key(graph: OperatorGraph, tensor: int) -> object:
     return storage if storage >= 0 else ("tensor", tensor)
 
 
-def kept_items(model: CostModel, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]) -> list[Item]:
+def kept_items(
+    model: MeasuredOperators, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]
+) -> list[Item]:
     """Return what operators keep when nothing is recomputed."""
     graph = model.profile.graph
     scale = training_scale(model, training)
@@ -122,7 +124,9 @@ def kept_items(model: CostModel, training: Training, degrees: Degrees, tensor_by
     return found
 
 
-def _shares(model: CostModel, tensor_bytes: Sequence[int], scale: tuple[int, int]) -> dict[int, tuple[int, int]]:
+def _shares(
+    model: MeasuredOperators, tensor_bytes: Sequence[int], scale: tuple[int, int]
+) -> dict[int, tuple[int, int]]:
     """Return for each storage that a tensor names that tensor's bytes on one rank and whole; of views the largest's.
 
     A view is divided as its storage is: three views of a packed projection are one storage of all of it.
@@ -160,7 +164,7 @@ def _block_inputs(graph: OperatorGraph, names: Sequence[str], tensor_bytes: Sequ
     ]
 
 
-def training_scale(model: CostModel, training: Training) -> tuple[int, int]:
+def training_scale(model: MeasuredOperators, training: Training) -> tuple[int, int]:
     """Return bytes of a value as planned and as profiled."""
     profiled = PROFILED_WIDTHS.get(model.profile.dtype.removeprefix("torch."), 4)
     return training.width(profiled), profiled

@@ -14,7 +14,7 @@ from costmodel.model.graph import Tensor
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
-from costmodel.stages.measured import CostModel
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.assembly import Build, VectorCache
 from costmodel.stages.strategies.division import Degrees, why_whole
 from costmodel.stages.strategies.efficiency import Efficiency
@@ -49,7 +49,7 @@ class StrategyModel:
     def __init__(self, profile: Profile, cluster: Cluster, microbatch_size: int, training: Training) -> None:
         self.profile, self.cluster, self.training = profile, cluster, training
         self.microbatch_size = microbatch_size
-        self.measured = CostModel(profile, cluster, microbatch_size, training.optimizer)
+        self.measured = MeasuredOperators(profile, microbatch_size)
         self._groups = GroupFinder(cluster)
         self._build = Build(self.measured, cluster, training, Efficiency(self.measured, training))
         self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)

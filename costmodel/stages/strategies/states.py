@@ -10,9 +10,8 @@ from math import prod
 
 from costmodel.model.accumulation import Accumulation
 from costmodel.model.graph import OperatorGraph, Parameter
-from costmodel.stages.measured import OPTIMIZER_STATES
 from costmodel.stages.strategies.division import Degrees, ceil, is_expert, parameter_parts
-from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.training import OPTIMIZER_STATES, Training
 from costmodel.stages.strategies.unions import Item, UnionSums
 
 

@@ -8,10 +8,11 @@ copies of weights that some trainers cache (at most 1 byte a parameter, in the u
 from dataclasses import dataclass
 
 from costmodel.errors import UsageError
-from costmodel.stages.measured import OPTIMIZER_STATES
 
 EXECUTOR = "executor"
 """The trainer that runs plans as they stand; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
+OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
+"""Copies of each trainable parameter that the optimizer keeps, in the parameter's own precision."""
 PRECISIONS = ("", "fp32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
@@ -28,7 +29,7 @@ class Training:
         One of `PRECISIONS`: ``""`` computes and keeps states as profiled; the 16-bit ones and fp8 are mixed, with
         master weights in fp32.
     optimizer : str
-        A key of `costmodel.stages.measured.OPTIMIZER_STATES`.
+        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`.
     sequence_parallel : bool
         Tensor-parallel stages divide norms, dropout and residuals along the sequence (Korthikanti et al., 2022).
     flash : bool
