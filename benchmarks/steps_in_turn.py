@@ -12,6 +12,7 @@ from pathlib import Path
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Host
 from costmodel.model.whole import SplitRatios
+from executor.optimizer import planned_optimizer
 from planner.candidate.order import ordered
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
 from simulator.actions import Kind, parse_action
@@ -83,7 +84,7 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> l
     source = capture(load_model(model, batch.global_size), batch.microbatch_size)
     times: list[list[int]] = [[] for _ in plans]
     with ExitStack() as stack:
-        pipelines = [stack.enter_context(Pipeline(plan, source, emulate=emulate)) for plan in read]
+        pipelines = [stack.enter_context(Pipeline(plan, source, optimizer=planned_optimizer(plan), emulate=emulate)) for plan in read]
         for step in range(-1, num_steps):
             for row, pipeline in zip(times, pipelines, strict=True):
                 if pipeline.num_ranks > 1:

@@ -1,11 +1,12 @@
 """A training job around a plan: a small decoder learns the characters of this project's licence.
 
     penstock profile examples.train:build -o profile.json
-    penstock plan profile.json --devices 4 --batch 32 --pin examples/four_stages.toml -o plan.json
+    penstock plan profile.json --devices 4 --batch 32 --pin examples/four_stages.toml --optimizer none -o plan.json
     torchrun --nproc-per-node 4 -m examples.train plan.json --steps 150
     python -m examples.train --steps 150                               # the same in one process
 
-The pins only see to it that four ranks work; without them the search decides. Both print the same losses: the model
+The pins only see to it that four ranks work; without them the search decides. The loop steps an optimizer of its own, so
+the plan has none. Both print the same losses: the model
 starts alike, every rank draws the same batches, and the gradients are those of one process. Leaves out what a real
 job adds: data loading, checkpoints on disk, evaluation.
 """

@@ -25,19 +25,26 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
 """By the names that a plan uses; the rates matter to no timing."""
 
 
-def planned_optimizer(plan: Plan) -> MakeOptimizer:
-    """Return what makes the optimizer that the plan was made with.
+def planned_optimizer(plan: Plan) -> MakeOptimizer | None:
+    """Return what makes the optimizer that the plan was made with, for timing; None for a plan without OPT.
 
     Raises
     ------
     DoesNotMatch
         When the plan names none that the executor has.
     """
+    if not has_optimizer(plan):
+        return None
     options: Any = plan.provenance.get("options", {})
-    name = options.get("optimizer") if isinstance(options, Mapping) else None
-    if not isinstance(name, str) or name not in OPTIMIZERS:
+    name = plan.training.optimizer or options.get("optimizer")  # plans of version 1 have it in their options
+    if name not in OPTIMIZERS:
         raise DoesNotMatch(f"the plan's optimizer is {name!r}; the executor has {', '.join(OPTIMIZERS)}: give your own")
     return OPTIMIZERS[name]
+
+
+def has_optimizer(plan: Plan) -> bool:
+    """Whether a plan has OPT."""
+    return any(text.endswith("OPT") for order in plan.orders for text in order)
 
 
 class StageOptimizer:
@@ -80,7 +87,7 @@ class StageOptimizer:
 
 def connect_shards(plan: Plan, optimizers: Mapping[int, StageOptimizer]) -> None:
     """Make the groups of replicas that divide an optimizer; collective over all ranks of the plan."""
-    if not any(text.endswith("OPT") for order in plan.orders for text in order):
+    if not has_optimizer(plan):
         return
     for index, stage in enumerate(plan.stages):
         if stage.config.zero and len(stage.ranks) > 1:

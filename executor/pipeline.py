@@ -21,7 +21,7 @@ from executor.groups import Membership, start_processes
 from executor.holding import aimed_at, capture_where_built
 from executor.losses import StepLoss
 from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
-from executor.optimizer import MakeOptimizer
+from executor.optimizer import MakeOptimizer, has_optimizer
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import Watch
 from executor.worker import Worker
@@ -48,12 +48,14 @@ class Pipeline:
     timeout_s : float, optional
         A rank that is silent for longer is lost; default max(30 s, 20 x the predicted step).
     optimizer : callable, optional
-        Parameters -> optimizer, for a plan with OPT.
+        Parameters -> optimizer, for a plan with OPT, and needed there.
     emulate : bool
         Hold each action for its planned time.
 
     Raises
     ------
+    UsageError
+        When the plan has OPT and no optimizer was given.
     DoesNotMatch
         When the plan is for another model, number of ranks, layout of hosts or kind of device, or a parameter
         has no values because another pipeline has taken the model.
@@ -77,6 +79,11 @@ class Pipeline:
         check_device(plan, self.rank, self.device)
         check_strategies(plan)
         check_orders(plan)
+        if optimizer is None and has_optimizer(plan):
+            raise UsageError(
+                "the plan steps an optimizer (OPT) and none was given: pass optimizer=, a function of the parameters "
+                "such as torch.optim.Adam, or plan with --optimizer none and step your own"
+            )
         if self.device.type == "cpu":
             keep_freed_memory()
         else:

@@ -19,6 +19,7 @@ from costmodel.errors import InvalidInput
 from executor.check import LIMIT, Comparison, compare
 from executor.matching import check_world
 from executor.measure import gather_timeline
+from executor.optimizer import planned_optimizer
 from executor.pipeline import Pipeline
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
@@ -47,7 +48,8 @@ def run_plan(arguments: argparse.Namespace) -> Answer:
         model = load_model(arguments.model, plan.batch.global_size, arguments.seed)
         return replace(model, autocast=getattr(torch, arguments.autocast) if arguments.autocast else None)
 
-    pipeline = Pipeline(plan, load(), timeout_s=arguments.timeout, emulate=arguments.emulate)
+    optimizer = planned_optimizer(plan)
+    pipeline = Pipeline(plan, load(), timeout_s=arguments.timeout, optimizer=optimizer, emulate=arguments.emulate)
     pipeline.watch.catch_signals()
     pipeline.watch.answers_json = arguments.json and pipeline.rank == 0
     with pipeline:

@@ -18,7 +18,7 @@ from costmodel.capture.split import Queue, split_part
 from executor.feed import Feed
 from executor.holding import held_tensors, keep_only
 from executor.losses import StepLoss, own_loss, summed_loss
-from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, planned_optimizer, stage_optimizers
+from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, stage_optimizers
 from executor.planned import planned_times
 from executor.program import Instruction, Program
 from executor.recording import RawSpan, Recorder
@@ -42,7 +42,7 @@ class Worker:
     rank : int
     device : torch.device
     optimizer : callable, optional
-        Parameters -> optimizer, for the plan's OPT; default: the plan's own.
+        Parameters -> optimizer, for the plan's OPT.
     emulate : bool
         Hold each action for its planned time.
     keeps_model : bool
@@ -74,9 +74,8 @@ class Worker:
         self._posting_ns, links = 0, plan.cluster.links
         self._host_time_planned = links is not None and "p2p_host" in links.classes
         self._optimizers: dict[int, StageOptimizer] = {}
-        if any(action.kind is Kind.OPT for action in self.order):
-            make = optimizer or planned_optimizer(plan)
-            self._optimizers = stage_optimizers(plan, make, rank, self.owned, self.parameters)
+        if optimizer is not None and any(action.kind is Kind.OPT for action in self.order):
+            self._optimizers = stage_optimizers(plan, optimizer, rank, self.owned, self.parameters)
         self._weighted: bool | None = None  # learnt in the first step: only the last stage's loss says it
         self._closed = False
 

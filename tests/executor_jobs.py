@@ -162,7 +162,7 @@ def trained_by_the_plan(model: str, num_steps: int = 3, **options: Any) -> dict[
     """Run a plan that has OPT and return the model's state on rank 0."""
     plan = make_plan(model, **options)
     steps = batches(model, plan, num_steps)
-    with Pipeline(plan, steps[0]) as pipeline:
+    with Pipeline(plan, steps[0], optimizer=OPTIMIZERS[options["optimizer"]]) as pipeline:
         for batch in steps:
             pipeline.step(batch.kwargs or batch.args, batch.targets)
         return pipeline.state_dict()

@@ -11,7 +11,7 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from executor.reduction import stages_of_parameters
-from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult
+from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from simulator.actions import Action, Kind
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
@@ -123,7 +123,7 @@ def plan_by_hand(
         Prediction(timeline.step_time_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
         SearchResult("heuristic", timeline.step_time_ns, 0, "none", {}, timeline.step_time_ns),
         ("executor",),
-        {"options": {"optimizer": optimizer}} if optimizer else {},
+        Training(optimizer=optimizer or "none"),
     )
 
 
