@@ -11,14 +11,14 @@ import time
 from simulator.schedules import SCHEDULES, build_schedule
 from simulator.uniform import share_bytes, uniform_costs
 
-CHUNKS = {"loop": 4, "graph": 2, "line": 1}
+CHUNKS = {"loop": 4, "graph": 2, "line": 1, "wave": 2, "two-way": 1}
 """Stages a rank by placement; with several, a graph schedule has to simulate."""
 
 
 def seconds(name: str, ranks: int, microbatches: int) -> float:
     """Time one build; the synthesis gets the memory of ZB-1.5p, where it searches longest."""
     chunks = CHUNKS[SCHEDULES[name].placement]
-    costs = uniform_costs(ranks, chunks, 11347, 11248, 8132, 377)
+    costs = uniform_costs(ranks, chunks, 11347, 11248, 8132, 377, placement=SCHEDULES[name].placement)
     begin = time.perf_counter()
     build_schedule(name, costs, microbatches, memory_limit_bytes=ranks * share_bytes(chunks) * 3 // 2)
     return time.perf_counter() - begin

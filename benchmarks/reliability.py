@@ -49,6 +49,24 @@ def _schedules_of_peers(num_rows: int) -> list[str]:
     return reference_failures(num_rows, {**REFERENCES, **SYNTHESES})
 
 
+def _behind_peers(num_rows: int) -> list[str]:
+    from tests.schedule_promises import behind_failures
+
+    return behind_failures(num_rows)
+
+
+def _bubbles_within_memory(num_rows: int) -> list[str]:
+    from tests.schedule_promises import memory_limit_failures
+
+    return memory_limit_failures(num_rows)
+
+
+def _schedules_are_legal(num_cases: int) -> list[str]:
+    from tests.schedule_promises import engine_failures
+
+    return engine_failures(num_cases)
+
+
 def _bounds_hold(num_cases: int) -> list[str]:
     from tests.judge_promises import bound_failures
 
@@ -97,9 +115,30 @@ PROMISES = [
     Promise(
         "schedules-of-peers",
         "Schedules take no longer and no more memory than the published schedules of peers",
-        120,
-        1_470,
+        240,
+        2_680,
         _schedules_of_peers,
+    ),
+    Promise(
+        "behind-peers",
+        "v-half and v-min take at most 2.3 % and 0.3 % longer than the peers' at no more memory",
+        12,
+        120,
+        _behind_peers,
+    ),
+    Promise(
+        "bubble-within-memory",
+        "zb-v within a memory limit has no larger bubble than the published one",
+        8,
+        153,
+        _bubbles_within_memory,
+    ),
+    Promise(
+        "schedules-are-legal",
+        "Every schedule of the catalogue passes the validator, and two engines agree on its times and memory",
+        84,
+        2_100,
+        _schedules_are_legal,
     ),
     Promise(
         "bounds-hold",

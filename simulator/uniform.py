@@ -1,9 +1,11 @@
 """Costs of a pipeline whose ranks all cost the same: what ``simulate --ranks`` is asked about.
 
 Times are of all of one rank's work for one micro-batch; with V chunks a rank each takes a V-th of them,
-as integers by largest remainder in chunk order. Memory is counted in activation shares: what all chunks
-of one rank keep for one micro-batch is 1 share, held here as the least number of bytes at which a chunk's
-part, and what of it stays from I until W, are whole. Leaves out static memory, reduction and optimizer.
+as integers by largest remainder in chunk order. With two copies of the parameters (placement ``two-way``) a
+micro-batch runs on one of a rank's two stages, which takes the whole time. Memory is counted in activation
+shares: what all chunks of one rank keep for one micro-batch is 1 share, held here as the least number of bytes at
+which a chunk's (and a slice's) part, and what of it stays from I until W, are whole.
+Leaves out static memory, reduction and optimizer.
 """
 
 from fractions import Fraction
@@ -13,16 +15,18 @@ from costmodel.stages.costs import Costs, StageCost
 from simulator.schedule import chain_edges
 
 
-def share_bytes(chunks: int = 1, w_memory_fraction: float | str = 0.5) -> int:
-    """Return the bytes that stand for one activation share: chunks times the fraction's denominator.
+def share_bytes(chunks: int = 1, w_memory_fraction: float | str = 0.5, slices: int = 1) -> int:
+    """Return the bytes that stand for one activation share: chunks times slices times the fraction's denominator.
 
     Parameters
     ----------
     chunks : int
     w_memory_fraction : float or str
         Part of an activation that stays from I until W, taken as the decimal that it prints as.
+    slices : int
+        Sequence slices of a micro-batch.
     """
-    return chunks * _fraction(w_memory_fraction).denominator
+    return chunks * slices * _fraction(w_memory_fraction).denominator
 
 
 def uniform_costs(
@@ -33,8 +37,10 @@ def uniform_costs(
     backward_weight_ns: int,
     p2p_ns: int = 0,
     w_memory_fraction: float | str = 0.5,
+    placement: str = "loop",
+    slices: int = 1,
 ) -> Costs:
-    """Return the costs of stages c * ranks + r on rank r, one chain.
+    """Return the costs of one chain of stages.
 
     Parameters
     ----------
@@ -46,11 +52,16 @@ def uniform_costs(
         Delay of every edge between ranks.
     w_memory_fraction : float or str
         Part of an activation that stays from I until W.
+    placement : str
+        ``wave``, ``two-way``, or any other for a loop (`simulator.schedules.placement`).
+    slices : int
+        Sequence slices of a micro-batch; the costs stay those of a whole one.
 
     Raises
     ------
     UsageError
-        For counts below one, negative times, or a fraction outside 0 to 1.
+        For counts below one, negative times, a fraction outside 0 to 1, or two ways with chunks or an odd number of
+        ranks.
     """
     if ranks < 1 or chunks < 1:
         raise UsageError(f"{ranks} ranks with {chunks} chunks; at least one of each is needed")
@@ -58,21 +69,39 @@ def uniform_costs(
     if min(times) < 0:
         raise UsageError(f"the times {times} ns hold a negative one; times are 0 or more")
     fraction = _fraction(w_memory_fraction)
-    activation_bytes = fraction.denominator
+    place_of = in_a_wave if placement == "wave" else in_a_loop
+    where: tuple[tuple[int, ...], ...] = tuple((place_of(stage, ranks),) for stage in range(chunks * ranks))
+    if placement == "two-way":
+        if chunks > 1 or ranks % 2:
+            raise UsageError(
+                f"two pipelines in opposite directions need one stage a rank and an even number of ranks, not {chunks} "
+                f"and {ranks}; take another number, or dualpipe-v"
+            )
+        where = tuple((stage, ranks - 1 - stage) for stage in range(ranks))
     forward, backward_input, backward_weight = (split_evenly(total, chunks) for total in times[:3])
     stages = tuple(
         StageCost(
             forward[chunk],
             backward_input[chunk],
             backward_weight[chunk],
-            activation_bytes=activation_bytes,
-            weight_activation_bytes=fraction.numerator,
+            activation_bytes=slices * fraction.denominator,
+            weight_activation_bytes=slices * fraction.numerator,
         )
         for chunk in range(chunks)
         for _ in range(ranks)
     )
-    placement = tuple((rank,) for _ in range(chunks) for rank in range(ranks))
-    return Costs(stages, tuple(chain_edges(len(stages), p2p_ns)), placement)
+    return Costs(stages, tuple(chain_edges(len(stages), p2p_ns)), where)
+
+
+def in_a_loop(stage: int, positions: int) -> int:
+    """Return the place of a stage that goes round and round."""
+    return stage % positions
+
+
+def in_a_wave(stage: int, positions: int) -> int:
+    """Return the place of a stage that goes to and fro: down with even chunks, up with odd ones."""
+    chunk, place = divmod(stage, positions)
+    return positions - 1 - place if chunk % 2 else place
 
 
 def split_evenly(total: int, parts: int) -> tuple[int, ...]:

@@ -144,7 +144,7 @@ def test_every_schedule_of_random_stage_graphs_is_legal_and_never_waits_on_itsel
         num_microbatches = rng.choice((1, 2, 3, 4, 6, 12))
         costs = random_costs(rng, num_microbatches, one_stage_a_rank=seed % 3 == 0)
         for name in SCHEDULES:
-            if name == "zb-auto":
+            if SCHEDULES[name].synthesis:
                 continue
             try:
                 schedule = build_schedule(name, costs, num_microbatches)
@@ -154,7 +154,8 @@ def test_every_schedule_of_random_stage_graphs_is_legal_and_never_waits_on_itsel
             assert validate_schedule(schedule) == (), f"{name}, seed {seed}"
             num_built[name] += 1
     assert num_built["graph-1f1b"] == num_built["graph-kfkb"] == 150
-    assert min(count for name, count in num_built.items() if name != "zb-auto") > 20
+    anywhere = [name for name, kind in SCHEDULES.items() if kind.placement != "wave" and kind.placement != "two-way"]
+    assert min(num_built[name] for name in anywhere if not SCHEDULES[name].synthesis) > 20
 
 
 @pytest.mark.parametrize(

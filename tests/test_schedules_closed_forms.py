@@ -44,6 +44,6 @@ def test_the_document_shows_the_table() -> None:
 def test_every_schedule_names_its_source_and_says_what_it_does() -> None:
     for name, kind in SCHEDULES.items():
         assert kind.name == name
-        assert kind.placement in ("line", "loop", "graph")
+        assert kind.placement in ("line", "loop", "wave", "two-way", "graph")
         assert kind.source
         assert kind.description

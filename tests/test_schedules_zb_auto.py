@@ -116,3 +116,24 @@ def test_one_message_over_each_edge_is_set_aside() -> None:
     costs = Costs(stages, tuple(EdgeCost(i, i + 1, 1, size_bytes=3) for i in range(2)))
     assert pipeline("zb-auto", costs, stage_graph(costs), 8, 40).room == (34, 28, 34)
     assert max(times_of(costs, 8, 40).peak_memory_bytes) <= 40
+
+
+PROVED = [  # four ranks at 0.6 of 1F1B's memory: micro-batches, F, I, W and delay, and the least step (CP-SAT, proved)
+    (8, (12, 7, 7, 0), 372),
+    (6, (7, 9, 4, 2), 260),
+    (6, (9, 6, 12, 0), 249),
+    (8, (8, 14, 5, 2), 449),
+    (6, (9, 13, 12, 1), 363),
+    (6, (7, 10, 12, 1), 297),
+    (8, (10, 7, 5, 2), 364),
+    (6, (14, 11, 9, 2), 402),
+    (6, (6, 10, 11, 1), 280),
+    (8, (12, 13, 5, 0), 460),
+]
+
+
+def test_below_the_memory_of_1f1b_it_is_within_four_per_cent_of_the_proved_optimum() -> None:
+    limit = int(0.6 * 4 * share_bytes())
+    found = [times_of(uniform_costs(4, 1, *four), m, limit, "step").step_time_ns / least for m, four, least in PROVED]
+    assert max(found) <= 1.04
+    assert sum(one == 1 for one in found) >= 6

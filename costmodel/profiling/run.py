@@ -95,12 +95,8 @@ def profile(
         alike = signatures(captured, sizes[-1])
         counted = counted_graph(captured, sizes)
         reused = profile_reusing(bench, counted, alike, options.dtype, old, options.reuse)
-        return replace(
-            reused,
-            links=old.links,
-            extra={**reused.extra, "signatures": alike},
-            origin=Origin(autocast=options.autocast),
-        )
+        extra, origin = {**reused.extra, "signatures": alike}, Origin(autocast=options.autocast)
+        return replace(reused, links=old.links, extra=extra, origin=origin)
     try:
         return _Session(options, sizes, captured, journal, say).profile()
     except RuntimeError as error:

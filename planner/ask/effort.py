@@ -12,16 +12,19 @@ class Effort:
     Attributes
     ----------
     time_limit_s : float
-        Wall clock after which the search returns what it has; 0 keeps the first heuristic plan.
+        Wall clock of the whole command, after which it returns what it has; 0 keeps the first heuristic plan.
     deterministic_limit : float, optional
         Work limit of the solver, in its own deterministic seconds: what it finds then does not depend on the machine,
         and the clock ends the search only as a backstop.
     seed : int
+    spent_s : float
+        Seconds of the time limit that were gone before the search began.
     """
 
     time_limit_s: float = 10.0
     deterministic_limit: float | None = None
     seed: int = 0
+    spent_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.time_limit_s < 0 or (self.deterministic_limit is not None and self.deterministic_limit < 0):

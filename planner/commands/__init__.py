@@ -23,6 +23,7 @@ COMMANDS = {
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
+    "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
     "explain": "say why a plan takes as long as it does, and what would change that",
     "validate": "check a plan independently of the planner",

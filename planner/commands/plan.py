@@ -107,7 +107,6 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
     profile, *others = map(read_profile, args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
-    left = max(0.0, args.time_limit - (time.perf_counter() - start))
     return Problem(
         profile=profile,
         other_profiles=tuple(others),
@@ -124,5 +123,5 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
         pins=pins,
         space=Space(**{field.name: getattr(args, field.name) for field in fields(Space)}),
         target=args.target,
-        effort=Effort(left, args.deterministic_limit, args.seed),
+        effort=Effort(args.time_limit, args.deterministic_limit, args.seed, time.perf_counter() - start),
     )

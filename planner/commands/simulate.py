@@ -3,7 +3,9 @@
     penstock simulate PLAN
     penstock simulate --schedule zb-h1 --ranks 8 --microbatches 32 --forward-ns 1000 ...
     penstock simulate --schedule graph-1f1b --microbatches 16 --costs costs.json
+    penstock simulate --schedule orders.csv --microbatches 8 --forward-ns 1000
 
+A schedule is a name of the catalogue or a CSV of orders as torch writes them (one row a rank, cells like 0F0).
 Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
 activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes.
 """
@@ -36,7 +38,7 @@ UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="plan file")
-    parser.add_argument("--schedule", metavar="NAME", help="a schedule of the catalogue")
+    parser.add_argument("--schedule", metavar="NAME", help="a schedule of the catalogue, or a CSV of orders")
     parser.add_argument("--microbatches", type=positive, metavar="M")
     parser.add_argument("--costs", metavar="FILE", help="costs of each stage and edge (penstock-costs)")
     parser.add_argument("--ranks", type=positive, metavar="P")
@@ -44,15 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backward-input-ns", type=nanoseconds, metavar="T", help="I (default 1000)")
     parser.add_argument("--backward-weight-ns", type=nanoseconds, metavar="T", help="W (default 1000)")
     parser.add_argument("--p2p-ns", type=nanoseconds, metavar="T", help="delay between two ranks (default 0)")
-    parser.add_argument("--chunks", type=positive, metavar="V", help="stages a rank (default 1)")
+    parser.add_argument("--chunks", type=positive, metavar="V", help="stages a rank (default: the schedule's)")
+    parser.add_argument("--slices", type=positive, metavar="S", help="sequence slices of seq1f1b (default 2)")
     parser.add_argument(
         "--w-memory-fraction", type=fraction, metavar="f", help="part kept from I until W (default 0.5)"
     )
-    parser.add_argument("--group-size", type=positive, metavar="G", help="of interleaved-1f1b (default: the ranks)")
+    parser.add_argument(
+        "--group-size",
+        type=positive,
+        metavar="G",
+        help="of interleaved-1f1b and group-interleaved (default: the ranks)",
+    )
     parser.add_argument(
         "--memory-limit", type=exact_amount, metavar="X", help="activation shares, or bytes with --costs"
     )
-    parser.add_argument("--objective", choices=("span", "step"), help="of zb-auto (default span)")
+    parser.add_argument("--objective", choices=("span", "step"), help="of a synthesis (default span)")
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="of a synthesis; 0 = heuristic alone")
     parser.add_argument("--p2p", choices=P2P_MODES, default="latency", help="how transfers take time")
     parser.add_argument("--optimizer-mode", choices=OPTIMIZER_MODES, default="independent")
@@ -87,48 +95,93 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 
     if not args.schedule or not args.microbatches:
         raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
-    costs, share_bytes = _costs(args)
+    given = _given_orders(args)
+    costs, share_bytes = _costs(args, given)
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
     start = time.perf_counter()
-    compute = build_schedule(
+    compute = given or build_schedule(
         args.schedule,
         costs,
         args.microbatches,
         group_size=args.group_size,
         memory_limit_bytes=limit,
         objective=args.objective or "span",
+        num_slices=_slices(args),
     )
     elapsed = time.perf_counter() - start
+    synthesis = given is None and SCHEDULES[args.schedule].synthesis
     schedule = _closed(compute, costs)
     timeline = simulate(schedule, costs, p2p=args.p2p, optimizer_mode=args.optimizer_mode)
     _check_limit(args, timeline, limit, share_bytes)
-    extra: dict[str, object] = {"search_seconds": elapsed} if SCHEDULES[args.schedule].synthesis else {}
+    extra: dict[str, object] = {"search_seconds": elapsed} if synthesis else {}
     if share_bytes:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
         extra["peak_memory_bytes"] = None  # shares have no size
     return _answer(args, schedule, costs, timeline, limit, extra, share_bytes)
 
 
-def _costs(args: argparse.Namespace) -> tuple["Costs", int]:
+def _given_orders(args: argparse.Namespace) -> "Schedule | None":
+    """Return the orders of a user's own CSV; None for a name of the catalogue."""
+    if not args.schedule.lower().endswith(".csv"):
+        return None
+    from simulator.torch_csv import read_torch_csv
+
+    schedule = read_torch_csv(args.schedule)
+    if schedule.num_microbatches != args.microbatches:
+        raise UsageError(f"{args.schedule} has {schedule.num_microbatches} micro-batches, not {args.microbatches}")
+    for name in ("group_size", "slices", "objective", "chunks"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} does not go with a CSV of orders, which fixes it")
+    return schedule
+
+
+def _slices(args: argparse.Namespace) -> int:
+    from simulator.schedules import SCHEDULES
+
+    kind = SCHEDULES.get(args.schedule)
+    return args.slices or (2 if kind and kind.sliced else 1)
+
+
+def _costs(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs", int]:
     """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
     from costmodel.stages.costs import read_costs
+    from simulator.schedules import SCHEDULES
     from simulator.uniform import share_bytes, uniform_costs
 
     if args.costs:
-        given = [name for name in UNIFORM if getattr(args, name) is not None]
-        if given:
-            raise UsageError(
-                f"--{given[0].replace('_', '-')} does not go with --costs, which gives every stage its own"
-            )
-        return read_costs(args.costs, args.microbatches), 0
-    if not args.ranks:
-        raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
-    chunks = args.chunks or 1
+        both = [name for name in UNIFORM if getattr(args, name) is not None]
+        if both:
+            raise UsageError(f"--{both[0].replace('_', '-')} does not go with --costs, which gives every stage its own")
+        costs = read_costs(args.costs, args.microbatches)
+        if given and costs.ranks != given.graph.ranks:
+            raise UsageError(f"{args.schedule} places its stages on {given.graph.ranks}, {args.costs} on {costs.ranks}")
+        return costs, 0
+    ranks, chunks, placement = _shape(args, given)
+    kind = SCHEDULES.get(args.schedule)
     kept = 0.5 if args.w_memory_fraction is None else args.w_memory_fraction
     given_ns = (args.forward_ns, args.backward_input_ns, args.backward_weight_ns)
     forward_ns, input_ns, weight_ns = (1000 if value is None else value for value in given_ns)
-    costs = uniform_costs(args.ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept)
-    return costs, share_bytes(chunks, kept)
+    slices = _slices(args) if kind else 1
+    costs = uniform_costs(ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices)
+    return replace(costs, ranks=given.graph.ranks) if given else costs, share_bytes(chunks, kept, slices)
+
+
+def _shape(args: argparse.Namespace, given: "Schedule | None") -> tuple[int, int, str]:
+    """Return ranks, stages a rank, and placement."""
+    from simulator.schedules import SCHEDULES
+
+    if given:
+        ranks, stages = given.graph.num_ranks, given.graph.num_stages
+        if args.ranks not in (None, ranks) or stages % ranks:
+            raise UsageError(
+                f"{args.schedule} has {stages} stages on {ranks} ranks; --ranks has to agree, and the stages to divide "
+                "evenly (or give --costs FILE)"
+            )
+        return ranks, stages // ranks, "loop"
+    if not args.ranks:
+        raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
+    kind = SCHEDULES.get(args.schedule)
+    return args.ranks, args.chunks or (kind.chunks if kind else 1), kind.placement if kind else "loop"
 
 
 def _closed(schedule: "Schedule", costs: "Costs") -> "Schedule":
@@ -149,7 +202,7 @@ def _check_limit(args: argparse.Namespace, timeline: "Timeline", limit: int | No
     needed, allowed = peak / (share_bytes or 1), float(args.memory_limit)
     raise NoPlanFits(
         f"{args.schedule} needs {needed:g} {unit} on rank {rank}, the limit is {allowed:g}; raise --memory-limit by "
-        "the difference or choose a schedule that plans within a limit (zb-auto)"
+        "the difference or choose a schedule that plans within a limit (zb-auto, zb-v)"
     )
 
 

@@ -137,13 +137,15 @@ class Families:
         return tuple(map(max, zip(*rows, strict=True)))
 
     def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
-        """Return what operators (all of them by default) take together on the fastest type of device.
+        """Return what operators (all by default, or the line of waists) take together on the fastest type of device.
 
         None where they cannot be divided as the family has it.
         """
-        members = range(len(self.problem.profile.graph.operators)) if operators is None else operators
-        key = (*self._spread(family), family.microbatch_size, operators)
+        config = family.config
+        key = (config.data, config.tensor, config.context, config.expert, config.sequence, family.microbatch_size,
+               operators is None)  # fmt: skip
         if key not in self._work:
+            members = range(len(self.problem.profile.graph.operators)) if operators is None else operators
             try:
                 models = self.models(family.microbatch_size)
                 self._work[key] = min(model.least_work_ns(members, *self._spread(family)) for model in models)
@@ -188,16 +190,16 @@ class Families:
         places = num_places or self.most_places(family)
         return int(self.rounds(family) * work / (places * max(self.problem.speeds)))
 
-    def _estimate_ns(self, family: Family) -> tuple[float, int]:
+    def _estimate_ns(self, family: Family) -> tuple[bool, float, int]:
         """Return what even stages in a line would take that divide all work evenly, filling and draining them too.
 
-        A guess at where to look first; fewer places first.
+        A guess at where to look first: one stage a place before several, fewer places before more.
         """
         places = self.most_places(family)
         num = self.rounds(family) * family.chunks
         work = self.least_work_ns(Family(StageConfig(), family.microbatch_size)) or 0
         divided = work / (family.config.tensor * family.config.context)
-        return (num + places - 1) * divided / (places * family.chunks), places
+        return family.chunks > 1, (num + places - 1) * divided / (places * family.chunks), places
 
     def rounds(self, family: Family) -> int:
         """Return how many micro-batches one replica works on."""

@@ -36,6 +36,8 @@ EARLY_PART = 0.45
 """Most of the time that may pass before the solver starts."""
 SOLVER_PART = 0.75
 """Most of the time left that the solver may take; the rest is for improving what it found."""
+SEARCH_PART = 0.92
+"""Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
 PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
 MOST_STAGES = 32
@@ -342,6 +344,7 @@ def memory_can_bind(cuts: Cuts) -> bool:
 
 
 def clock_s(problem: Problem) -> float:
-    """Return the seconds after which a search ends."""
+    """Return the seconds after which a search ends, so that the plan can be made within the limit."""
     effort = problem.effort
-    return effort.time_limit_s * (PATIENCE if effort.deterministic_limit is not None else 1)
+    left = max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
+    return left * (PATIENCE if effort.deterministic_limit is not None else 1)

@@ -23,6 +23,8 @@ from planner.search.limits import Limits
 from planner.search.setting import Setting
 
 NUM_ORDERS = 2
+FAR, WORTH = 1.1, 0.95
+"""From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
 LOOPED = 0.97
 """Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
@@ -85,14 +87,19 @@ class Screen:
         return rows
 
     def _could_matter(self, family: Family, least_ns: int, places: int) -> bool:
-        """Whether a bound leaves room below what is known: of its rung, or for mixtures of several, of any."""
-        strategy = strategy_of([family.config] * places, is_line=True)
+        """Whether a bound leaves room below what is known of its rung; for mixtures and several stages a place, of any.
+
+        A rung that is far from the best is not searched to the last per cent.
+        """
+        strategy = strategy_of([family.config] * min(places, 2), is_line=True)
         runs = self.incumbent.runs_config(family.config, pipelined=places > 1)
         known = self.incumbent.best_ns(strategy, runs=runs)
-        if "+" in strategy and self.incumbent.best_fits:
-            best_ns = self.incumbent.best.step_time_ns
-            known = min(best_ns, known) if known is not None else best_ns
-        return known is None or least_ns < known
+        if not self.incumbent.best_fits:
+            return known is None or least_ns < known
+        best_ns = self.incumbent.best.step_time_ns
+        if "+" in strategy or family.chunks > 1:
+            return least_ns < min(best_ns, known or best_ns)
+        return known is None or least_ns < (known if least_ns < FAR * best_ns else WORTH * known)
 
     def _could_fit(self, family: Family, places: int) -> bool:
         """Whether states fit, spread evenly over the places; one misfit is looked at, so that it can be told."""

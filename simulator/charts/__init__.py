@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
+from simulator.charts.schedules import CURVES_INCHES, schedule_curves
 from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture
 from simulator.charts.style import figure_svg, new_figure, save_figure
 from simulator.charts.timeline import gantt, gantt_height, pair_height, predicted_and_measured
 from simulator.timeline import Timeline
 
 __all__ = [
+    "CURVES_INCHES",
     "ComparedRow",
     "bubbles",
     "bubbles_height",
@@ -27,6 +29,7 @@ __all__ = [
     "pair_height",
     "predicted_and_measured",
     "save_figure",
+    "schedule_curves",
     "stage_graph_height",
     "stage_graph_picture",
     "timeline_figure",

@@ -8,17 +8,27 @@ from costmodel.errors import UsageError
 from costmodel.stages.costs import Costs
 from simulator.schedule import Schedule, check_multiples, stage_graph
 from simulator.schedules import (
+    chimera,
+    dualpipe,
+    dualpipe_v,
     eager_1f1b,
     gpipe,
     graph_1f1b,
     graph_eager_1f1b,
     graph_kfkb,
+    group_interleaved,
+    hanayo,
     interleaved_1f1b,
+    interleaved_zb,
     looped_bfs,
     one_f_one_b,
+    seq1f1b,
+    v_half,
+    v_min,
     zb_auto,
     zb_h1,
     zb_h2,
+    zb_v,
 )
 from simulator.schedules.kind import ClosedForm, Request, ScheduleKind, Uniform
 
@@ -35,6 +45,16 @@ SCHEDULES: dict[str, ScheduleKind] = {
         zb_h1,
         zb_h2,
         zb_auto,
+        interleaved_zb,
+        group_interleaved,
+        zb_v,
+        v_half,
+        v_min,
+        dualpipe,
+        dualpipe_v,
+        chimera,
+        hanayo,
+        seq1f1b,
         graph_1f1b,
         graph_eager_1f1b,
         graph_kfkb,
@@ -51,6 +71,7 @@ def build_schedule(
     group_size: int | None = None,
     memory_limit_bytes: int | None = None,
     objective: str = "span",
+    num_slices: int = 1,
 ) -> Schedule:
     """Make a schedule from the catalogue.
 
@@ -66,18 +87,24 @@ def build_schedule(
     memory_limit_bytes : int, optional
         Bytes a rank may hold, for schedules that plan within a limit (`zb-auto`); a fixed order ignores it.
     objective : str
-        ``span`` or ``step``: what `zb-auto` minimises.
+        ``span`` or ``step``: what a synthesis minimises.
+    num_slices : int
+        Slices of a sequence; schedules that take sequences whole have 1.
 
     Raises
     ------
     UsageError
-        For an unknown name, or a placement that the schedule does not run on.
+        For an unknown name, a placement that the schedule does not run on, or slices that it does not take.
     NoPlanFits
         When a synthesis finds no order within the limit.
     """
     if name not in SCHEDULES:
         raise UsageError(f"no schedule is called {name!r}; there are {', '.join(SCHEDULES)}")
+    kind = SCHEDULES[name]
+    if num_slices > 1 and not kind.sliced:
+        sliced = ", ".join(other.name for other in SCHEDULES.values() if other.sliced)
+        raise UsageError(f"{name} takes sequences whole, not in {num_slices} slices; {sliced} takes slices")
     graph = stage_graph(costs)
     check_multiples(graph, num_microbatches)
-    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective)
-    return Schedule(name, graph, num_microbatches, SCHEDULES[name].orders(request))
+    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices)
+    return Schedule(name, graph, num_microbatches, kind.orders(request), num_slices)

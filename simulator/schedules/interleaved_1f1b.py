@@ -12,7 +12,7 @@ from costmodel.errors import UsageError
 from simulator.actions import Action, Kind
 from simulator.schedules.closed_forms import looped
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
-from simulator.schedules.placement import LoopRank, loop
+from simulator.schedules.placement import ChunkRank, loop
 from simulator.uniform import split_evenly
 
 
@@ -35,7 +35,7 @@ def orders(request: Request) -> Orders:
     return tuple(_order(place, group_size) for place in ranks)
 
 
-def _order(place: LoopRank, group_size: int) -> tuple[Action, ...]:
+def _order(place: ChunkRank, group_size: int) -> tuple[Action, ...]:
     sizes = group_sizes(len(place.microbatches), group_size, place.num_positions)
     ahead = in_turn(place.stages, place.microbatches, sizes, Kind.F)
     back = in_turn(place.stages[::-1], place.microbatches, sizes, Kind.B)

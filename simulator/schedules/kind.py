@@ -34,6 +34,8 @@ class Request:
         Most bytes (static part included) that a rank may hold; for schedules that plan within a limit.
     objective : str
         What a synthesis minimises: ``span`` or ``step``.
+    num_slices : int
+        Slices of a sequence, for schedules that work in slices.
     """
 
     costs: Costs
@@ -42,6 +44,7 @@ class Request:
     group_size: int | None = None
     memory_limit_bytes: int | None = None
     objective: str = "span"
+    num_slices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Uniform:
         F, I and W of all of one rank's work for one micro-batch, and the delay c of an edge.
     w_memory_fraction : Fraction
         f: the part of an activation that stays from I until W.
+    slices : int
+        n: the slices of a sequence.
     """
 
     ranks: int
@@ -66,6 +71,7 @@ class Uniform:
     backward_weight: Fraction
     p2p: Fraction = Fraction(0)
     w_memory_fraction: Fraction = Fraction(1, 2)
+    slices: int = 1
 
     @property
     def work(self) -> Fraction:
@@ -101,7 +107,8 @@ class ScheduleKind:
     ----------
     name : str
     placement : str
-        ``line`` (one stage a rank, in index order), ``loop`` (stage c p + r on rank r) or ``graph`` (any).
+        ``line`` (one stage a rank, in index order), ``loop`` (stage c p + r on rank r), ``wave`` (the same, and on
+        rank p - 1 - r where c is odd), ``two-way`` (stage s on the ranks s and p - 1 - s) or ``graph`` (any).
     split : bool
         Whether the backward is split into I and W.
     description, source : str
@@ -113,6 +120,12 @@ class ScheduleKind:
         Peak activations of a rank, in activation shares.
     bubble_of : str
         ``step`` or ``span``.
+    synthesis : bool
+        Whether it searches for its orders.
+    chunks : int
+        Stages a rank unless the caller says otherwise.
+    sliced : bool
+        Whether it works on slices of sequences.
     """
 
     name: str
@@ -125,3 +138,5 @@ class ScheduleKind:
     peak: ClosedForm | None = None
     bubble_of: str = "step"
     synthesis: bool = False
+    chunks: int = 1
+    sliced: bool = False

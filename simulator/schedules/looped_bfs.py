@@ -3,7 +3,7 @@
 from simulator.actions import Action, Kind
 from simulator.schedules.closed_forms import everything_held, looped
 from simulator.schedules.kind import Orders, Request, ScheduleKind
-from simulator.schedules.placement import LoopRank, loop
+from simulator.schedules.placement import ChunkRank, loop
 
 
 def orders(request: Request) -> Orders:
@@ -11,7 +11,7 @@ def orders(request: Request) -> Orders:
     return tuple(map(_order, loop("looped-bfs", request.graph, request.num_microbatches)))
 
 
-def _order(place: LoopRank) -> tuple[Action, ...]:
+def _order(place: ChunkRank) -> tuple[Action, ...]:
     ahead = [Action(Kind.F, stage, k) for stage in place.stages for k in place.microbatches]
     return (*ahead, *(Action(Kind.B, action.stage, action.microbatch) for action in reversed(ahead)))
 

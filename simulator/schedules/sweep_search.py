@@ -1,4 +1,4 @@
-"""The best of many sweeps: a grid of choices alike for all ranks, then changes at single ranks.
+"""The best of many sweeps: a grid of choices alike for all ranks, then changes at single ranks; and of a few lists.
 
 The number of sweeps follows from the size of the pipeline, not from a clock, so that equal input gives
 equal orders. Small pipelines are searched until a change at a rank seldom helps, large ones get the grid
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+from simulator.schedules.line_list import in_list, paces
 from simulator.schedules.sweep import (
     FILL_BOTH,
     FILL_NEVER,
@@ -31,7 +32,7 @@ Ranked = tuple[tuple[int, int, int], Choices, Result]
 
 
 def best_sweep(line: Pipeline, objective: str) -> Result:
-    """Return the best orders found.
+    """Return the best orders found, by sweeps or by list simulations (which win where memory is short).
 
     Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
     all show, then at full length starting from the best choices of the first search.
@@ -45,7 +46,16 @@ def best_sweep(line: Pipeline, objective: str) -> Result:
     found = _search(short, objective, [])
     if short.num_actions < line.num_actions:
         found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]])
-    return found[0][2]
+    results = [found[0][2], *_lists(line, objective)]
+    return min(results, key=lambda result: _key(result, objective))
+
+
+def _lists(line: Pipeline, objective: str) -> list[Result]:
+    """Return what the best paces on the first 2 p micro-batches come to at full length."""
+    short = line.cut(min(line.num_actions, 2 * line.num_places))
+    tried = [(_key(result, objective), index) for index, pace in enumerate(paces()) if (result := in_list(short, pace))]
+    best = [tuple(paces())[index] for _, index in sorted(tried)[: NUM_FINALISTS - 1]]
+    return [result for pace in best if (result := in_list(line, pace))]
 
 
 def _search(line: Pipeline, objective: str, seeds: list[Choices]) -> list[Ranked]:

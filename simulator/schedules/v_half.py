@@ -1,0 +1,28 @@
+"""`v-half`: a fold at about half the memory of 1F1B."""
+
+from simulator.schedules.fold import as_orders, fold
+from simulator.schedules.fold_search import best_fold
+from simulator.schedules.kind import Orders, Request, ScheduleKind
+
+
+def orders(request: Request) -> Orders:
+    """Return the best orders found within floor((p + 2) / 2) activation shares."""
+    laid = fold("v-half", request, shares(request.graph.num_stages // 2))
+    return as_orders(request, best_fold("v-half", laid, request.objective).rows)
+
+
+def shares(p: int) -> float:
+    """Return the activation shares that a rank may hold."""
+    return (p + 2) // 2
+
+
+KIND = ScheduleKind(
+    name="v-half",
+    placement="wave",
+    split=True,
+    description="Stages folded onto the ranks and searched at about half the memory of 1F1B",
+    source="Qi et al., Pipeline parallelism with controllable memory, NeurIPS 2024 (arXiv:2405.15362), section 4",
+    orders=orders,
+    synthesis=True,
+    chunks=2,
+)

@@ -1,0 +1,28 @@
+"""`v-min`: a fold at about a third of the memory of 1F1B."""
+
+from simulator.schedules.fold import as_orders, fold
+from simulator.schedules.fold_search import best_fold
+from simulator.schedules.kind import Orders, Request, ScheduleKind
+
+
+def orders(request: Request) -> Orders:
+    """Return the best orders found within floor((p + 4) / 3) activation shares, 3 / 2 on two ranks."""
+    laid = fold("v-min", request, shares(request.graph.num_stages // 2))
+    return as_orders(request, best_fold("v-min", laid, request.objective).rows)
+
+
+def shares(p: int) -> float:
+    """Return the activation shares that a rank may hold."""
+    return (p + 4) // 3 if p > 2 else 1.5 if p == 2 else 1
+
+
+KIND = ScheduleKind(
+    name="v-min",
+    placement="wave",
+    split=True,
+    description="Stages folded onto the ranks and searched at about a third of the memory of 1F1B",
+    source="Qi et al., Pipeline parallelism with controllable memory, NeurIPS 2024 (arXiv:2405.15362), section 4",
+    orders=orders,
+    synthesis=True,
+    chunks=2,
+)
