@@ -84,7 +84,10 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> l
     source = capture(load_model(model, batch.global_size), batch.microbatch_size)
     times: list[list[int]] = [[] for _ in plans]
     with ExitStack() as stack:
-        pipelines = [stack.enter_context(Pipeline(plan, source, optimizer=planned_optimizer(plan), emulate=emulate)) for plan in read]
+        pipelines = [
+            stack.enter_context(Pipeline(plan, source, optimizer=planned_optimizer(plan), emulate=emulate))
+            for plan in read
+        ]
         for step in range(-1, num_steps):
             for row, pipeline in zip(times, pipelines, strict=True):
                 if pipeline.num_ranks > 1:

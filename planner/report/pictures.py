@@ -11,8 +11,11 @@ from matplotlib.figure import Figure
 
 from planner.plan import Plan
 from planner.plan.replay import depth
+from planner.report.text import mebibytes
 from simulator.charts import (
     ComparedRow,
+    alike,
+    called,
     comparison,
     gantt,
     gantt_height,
@@ -47,7 +50,9 @@ class Picture:
     @property
     def height(self) -> float:
         """A good height in inches for the timelines."""
-        return (pair_height if self.measured else gantt_height)(self.predicted.num_ranks)
+        if self.measured:
+            return pair_height(self.predicted.num_ranks)
+        return gantt_height(len(alike(self.predicted)))
 
 
 def compare_figure(pictures: Sequence[Picture]) -> Figure:
@@ -59,10 +64,20 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
     for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
         plan = picture.plan
         title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
-        stage_graph_picture(axes[2 * i], graph, title=title)
+        stage_graph_picture(axes[2 * i], graph, captions=stage_captions(plan), edge_labels=sizes(plan), title=title)
         _timelines(axes[2 * i + 1], picture, end_ns)
     comparison(axes[-1], [compared_row(picture) for picture in pictures])
     return figure
+
+
+def stage_captions(plan: Plan) -> list[str]:
+    """Return what each stage is called and where it is: its ranks are those of the plan."""
+    return [f"{called(stage.ranks)}\n{stage.name}".strip() for stage in plan.stages]
+
+
+def sizes(plan: Plan) -> dict[tuple[int, int], str]:
+    """Return what each edge sends, for people."""
+    return {(edge.source, edge.target): mebibytes(edge.size_bytes) for edge in plan.edges}
 
 
 def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
@@ -71,7 +86,7 @@ def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
             ax, picture.predicted, picture.measured, title=picture.name, note=picture.note, end_ns=end_ns
         )
     else:
-        gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns)
+        gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns, ranks=picture.plan.blocks)
 
 
 def compared_row(picture: Picture) -> ComparedRow:

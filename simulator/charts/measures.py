@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from simulator.charts.rows import MOST_FULL, named
 from simulator.charts.style import (
     EDGE,
     FILLS,
@@ -99,7 +100,7 @@ def _curves(timeline: Timeline) -> dict[int, dict[str, Any]]:
 
 def bubbles_height(num_rows: int) -> float:
     """Return a good height in inches for idle time of so many rows."""
-    return 1.0 + BAR_INCHES * max(num_rows, 3)
+    return 1.0 + BAR_INCHES * min(max(num_rows, 3), MOST_FULL)
 
 
 def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "idle time by cause") -> Axes:
@@ -132,7 +133,7 @@ def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "
         handles.append(Patch(facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5, label=label))
     _rows(ax, list(causes))
     ax.set_xlim(0, 1.14 * max((*lefts, 1e-6)))
-    for position, total in enumerate(lefts):
+    for position, total in enumerate(lefts if len(lefts) <= MOST_FULL else ()):
         ax.annotate(
             f"{total:.4g}", (total, position), (3, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE
         )
@@ -180,7 +181,7 @@ def _comparison_legend(ax: Axes, rows: Sequence[ComparedRow]) -> None:
 
 
 def _rows(ax: Axes, names: Sequence[str]) -> None:
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(*named(names))
     ax.set_ylim(len(names) - 0.45, -0.55)
     ax.tick_params(axis="y", length=0)
     ax.tick_params(labelsize=FONT_SIZE)
