@@ -5,10 +5,9 @@
     torchrun --nproc-per-node 4 -m examples.train plan.json --steps 150
     python -m examples.train --steps 150                               # the same in one process
 
-The pins only see to it that four ranks work; without them the search decides. The loop steps an optimizer of its own, so
-the plan has none. Both print the same losses: the model
-starts alike, every rank draws the same batches, and the gradients are those of one process. Leaves out what a real
-job adds: data loading, checkpoints on disk, evaluation.
+The pins only see to it that four ranks work; without them the search decides. The loop steps its own optimizer, so the
+plan has none. Both print the same losses: the model starts alike, every rank draws the same batches, and the gradients
+are those of one process. Leaves out what a real job adds: data loading, checkpoints on disk, evaluation.
 """
 
 import argparse

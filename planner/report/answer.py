@@ -109,8 +109,8 @@ class PlanAnswer:
         stages = f"{len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, " if len(plan.stages) > 1 else ""
         rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
         return [
-            f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} devices, "
-            f"{stages}{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
+            f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} "
+            f"devices, {stages}{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
             f"chosen       {plan.extra.get('choice')}",
             f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
             f"a second     {self._rates()}",

@@ -15,7 +15,6 @@ from planner.report.text import mebibytes
 from simulator.charts import (
     ComparedRow,
     alike,
-    called,
     comparison,
     gantt,
     gantt_height,
@@ -64,20 +63,17 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
     for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
         plan = picture.plan
         title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
-        stage_graph_picture(axes[2 * i], graph, captions=stage_captions(plan), edge_labels=sizes(plan), title=title)
+        names = [stage.name.replace(" .. ", "\n.. ") for stage in plan.stages]
+        ranks = [stage.ranks for stage in plan.stages]
+        stage_graph_picture(axes[2 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
         _timelines(axes[2 * i + 1], picture, end_ns)
     comparison(axes[-1], [compared_row(picture) for picture in pictures])
     return figure
 
 
-def stage_captions(plan: Plan) -> list[str]:
-    """Return what each stage is called and where it is: its ranks are those of the plan."""
-    return [f"{called(stage.ranks)}\n{stage.name}".strip() for stage in plan.stages]
-
-
 def sizes(plan: Plan) -> dict[tuple[int, int], str]:
     """Return what each edge sends, for people."""
-    return {(edge.source, edge.target): mebibytes(edge.size_bytes) for edge in plan.edges}
+    return {(edge.source, edge.target): mebibytes(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
 
 
 def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:

@@ -74,7 +74,7 @@ def timeline_figure(
     figure, axes = new_figure([*heights, *([bubbles_height(len(rows))] if causes else [])])
     gantt(axes[0], timeline, title=title, communication=communication, ranks=ranks)
     if with_memory:
-        memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes)
+        memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes, ranks=ranks)
     if causes:
         bubbles(axes[-1], {called(standing_for(row, ranks)): causes[row[0]] for row in rows})
     return figure

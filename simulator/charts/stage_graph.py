@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
 from simulator.charts.rows import called
-from simulator.charts.style import EDGE, FONT_SIZE
+from simulator.charts.style import AXIS_SHARE, EDGE, FONT_SIZE
 from simulator.schedule import StageEdge, StageGraph
 
 BOX_WIDTH, BOX_HEIGHT = 0.62, 0.74
@@ -50,6 +50,7 @@ def stage_graph_picture(
     captions: Sequence[str] = (),
     edge_labels: Mapping[tuple[int, int], str] | None = None,
     title: str = "",
+    ranks: Sequence[Sequence[int]] = (),
 ) -> Axes:
     """Draw a stage graph.
 
@@ -58,11 +59,12 @@ def stage_graph_picture(
     ax : Axes
     graph : StageGraph
     captions : sequence of str
-        What stands in each stage's box beside its number, in lines; by default its ranks. Lines that are too long
-        lose their beginning.
+        Text for each stage, under its ranks; lines that are too long lose their beginning.
     edge_labels : mapping of (int, int) to str, optional
         Text on edges, e.g. their bytes.
     title : str
+    ranks : sequence of sequence of int
+        Ranks of each stage, where the graph's stand for several each.
     """
     layers = _layers(graph)
     _untangle(layers)
@@ -73,7 +75,13 @@ def stage_graph_picture(
     for number, edge in enumerate(graph.edges):
         _arrow(ax, number, edge, place, (edge_labels or {}).get((edge.source, edge.target), ""))
     for stage in range(graph.num_stages):
-        _box(ax, place[stage, -1], graph, stage, captions[stage] if captions else _where(graph, stage))
+        _box(
+            ax,
+            place[stage, -1],
+            graph,
+            stage,
+            [called(ranks[stage] if ranks else graph.ranks[stage]), *captions[stage : stage + 1]],
+        )
     tallest = max(map(len, layers.rows))
     ax.set_ylim(-tallest / 2, tallest / 2)
     ax.set_axis_off()
@@ -113,7 +121,7 @@ def _untangle(layers: _Layers) -> None:
             height.update({node: y - (len(row) - 1) / 2 for y, node in enumerate(row)})
 
 
-def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, caption: str) -> None:
+def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, text: Sequence[str]) -> None:
     x, y = centre
     ax.add_patch(
         FancyBboxPatch(
@@ -123,7 +131,11 @@ def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, c
     )  # fmt: skip
     most = _letters(ax)
     multiple = graph.multiples[stage]
-    lines = [f"stage {stage}", *caption.splitlines(), *([f"{multiple} micro-batches at once"] if multiple > 1 else [])]
+    lines = [
+        f"stage {stage}",
+        *"\n".join(text).splitlines(),
+        *([f"{multiple} micro-batches at once"] if multiple > 1 else []),
+    ]
     if most < FEWEST_LETTERS:
         lines = [str(stage)] if most >= len(str(stage)) else []
     for number, line in enumerate(lines):
@@ -142,12 +154,8 @@ def _letters(ax: Axes) -> int:
     """Return about how many letters a box is wide."""
     figure = ax.get_figure(root=True)
     left, right = ax.get_xlim()
-    points = 72 * (figure.get_figwidth() if figure else 10.0) * BOX_WIDTH / (right - left)
+    points = 72 * AXIS_SHARE * (figure.get_figwidth() if figure else 10.0) * BOX_WIDTH / (right - left)
     return int(points / (0.55 * FONT_SIZE))
-
-
-def _where(graph: StageGraph, stage: int) -> str:
-    return called(graph.ranks[stage])
 
 
 def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[float, float]], label: str) -> None:
@@ -172,4 +180,12 @@ def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[fl
     if label and _letters(ax) >= FEWEST_LETTERS:
         (x0, y0), (x1, y1) = points[0], points[1]
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        ax.text((x0 + x1) / 2, (y0 + y1) / 2, label, ha="center", va="center", fontsize=FONT_SIZE - 1.5, bbox=box)
+        ax.text(
+            (x0 + x1) / 2,
+            (y0 + y1) / 2,
+            label,
+            ha="center",
+            va="center",
+            fontsize=FONT_SIZE - 1.5,
+            bbox=box,
+        )

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from simulator.actions import COMPUTE, Kind
 from simulator.charts.rows import MOST_FULL, alike, called, named, rows_inches, standing_for
 from simulator.charts.style import (
+    AXIS_SHARE,
     EDGE,
     FONT_SIZE,
     OTHER,
@@ -27,8 +28,6 @@ from simulator.timeline import Span, Timeline
 
 LARGEST_DARKENING = 0.25
 LABELS_AT_MOST = 4000
-AXIS_SHARE = 0.78
-"""Part of a figure's width that its axis takes beside a legend, about."""
 
 
 @dataclass(frozen=True, slots=True)
