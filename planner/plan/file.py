@@ -136,7 +136,7 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "config": stage.config.to_json(),
         "microbatch_multiple": stage.microbatch_multiple,
         "cost": stage_to_json(stage.cost),
-        "name": stage.name,
+        **({"name": stage.name} if stage.name else {}),
     }
 
 

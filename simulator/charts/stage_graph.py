@@ -75,13 +75,8 @@ def stage_graph_picture(
     for number, edge in enumerate(graph.edges):
         _arrow(ax, number, edge, place, (edge_labels or {}).get((edge.source, edge.target), ""))
     for stage in range(graph.num_stages):
-        _box(
-            ax,
-            place[stage, -1],
-            graph,
-            stage,
-            [called(ranks[stage] if ranks else graph.ranks[stage]), *captions[stage : stage + 1]],
-        )
+        where = called(ranks[stage] if ranks else graph.ranks[stage])
+        _box(ax, place[stage, -1], graph, stage, [where, *captions[stage : stage + 1]])
     tallest = max(map(len, layers.rows))
     ax.set_ylim(-tallest / 2, tallest / 2)
     ax.set_axis_off()
@@ -131,11 +126,8 @@ def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, t
     )  # fmt: skip
     most = _letters(ax)
     multiple = graph.multiples[stage]
-    lines = [
-        f"stage {stage}",
-        *"\n".join(text).splitlines(),
-        *([f"{multiple} micro-batches at once"] if multiple > 1 else []),
-    ]
+    at_once = [f"{multiple} at once"] if multiple > 1 else []
+    lines = [f"stage {stage}", *"\n".join(text).splitlines(), *at_once]
     if most < FEWEST_LETTERS:
         lines = [str(stage)] if most >= len(str(stage)) else []
     for number, line in enumerate(lines):
