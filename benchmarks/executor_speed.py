@@ -21,7 +21,7 @@ from tests.rank_pool import RankPool
 BARS = {"pipelined": 1.02, "single": 1.03}
 """The largest median ratio asked for."""
 
-NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "one-stage")
+NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "zb-v", "one-stage")
 
 
 def main() -> None:

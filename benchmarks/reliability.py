@@ -6,6 +6,7 @@ python -m benchmarks.reliability [--full] [--only NAME] [--json]
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,25 @@ def _no_rank_is_left(num_cases: int) -> list[str]:
     return lost_rank_failures(num_cases)
 
 
+def _altered_plans(num_cases: int) -> list[str]:
+    from tests.altered_plans import altered_plan_failures
+
+    with tempfile.TemporaryDirectory() as folder:
+        return altered_plan_failures(num_cases, folder)
+
+
+def _misused_loops(num_cases: int) -> list[str]:
+    from tests.misuses import misuse_failures
+
+    return misuse_failures(num_cases)
+
+
+def _real_loops(num_steps: int) -> list[str]:
+    from tests.loop_jobs import all_job_failures
+
+    return all_job_failures(num_steps)
+
+
 def _profiles_resume(num_cases: int) -> list[str]:
     from tests.profiler_promises import interruption_failures
 
@@ -167,6 +187,27 @@ PROMISES = [
         6,
         80,
         _no_rank_is_left,
+    ),
+    Promise(
+        "altered-plans",
+        "A plan altered at random is refused by all ranks alike (3, 6 or 7) or runs exactly; none hangs",
+        100,
+        5_000,
+        _altered_plans,
+    ),
+    Promise(
+        "misused-loops",
+        "A misused training loop has the plain loop's losses, or every rank ends in an error within the timeout",
+        10,
+        60,
+        _misused_loops,
+    ),
+    Promise(
+        "real-loops",
+        "Steps of a real job (groups, warm-up, clipping, evaluation, resumed under another cut) have the plain losses",
+        10,
+        50,
+        _real_loops,
     ),
     Promise(
         "profiles-resume",

@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.nn import functional as F
@@ -41,6 +42,7 @@ SCHEDULES = {
     "1f1b": (Schedule1F1B, 1),
     "interleaved-1f1b": (ScheduleInterleaved1F1B, 2),
     "interleaved-zb": (ScheduleInterleavedZeroBubble, 2),
+    "zb-v": (ScheduleZBVZeroBubble, 2),
 }
 """Our name -> torch's class, stages a rank."""
 
@@ -64,7 +66,8 @@ def pipelined(name: str, num_runs: int) -> Measured:
     model, torch_model = chain(), chain()
     stages, schedule, theirs = _torch_side(name, torch_model, rank, num_ranks)
     order = partial(_torch_order, schedule) if isinstance(schedule, PipelineScheduleMulti) else name
-    with Pipeline(_plan(order, stages, num_ranks), capture(model, MICROBATCH)) as pipeline:
+    places = [_rank_of(name, stage, num_ranks) for stage in range(len(stages))]
+    with Pipeline(_plan(order, stages, places), capture(model, MICROBATCH)) as pipeline:
 
         def ours() -> None:
             pipeline.step()
@@ -72,14 +75,14 @@ def pipelined(name: str, num_runs: int) -> Measured:
         ours_ns, theirs_ns = _in_turn(ours, theirs, num_runs)
         owned = [n for n, _ in pipeline.named_parameters()]
         error = _gradient_error(model.module, torch_model.module, owned)
-        actions = [end - start for _, stream, start, end in pipeline.worker.measured() if stream == "compute"]
+        actions = _actions_ns(pipeline)
     return Measured(ours_ns, theirs_ns, error, min(actions))
 
 
 def single(num_runs: int) -> Measured:
     """Run a plan of one stage, and the plain loop over the same micro-batches, in turn."""
     model, plain_model = chain(), chain()
-    with Pipeline(_plan("graph-1f1b", [range(LAYERS)], 1), capture(model, MICROBATCH)) as pipeline:
+    with Pipeline(_plan("graph-1f1b", [range(LAYERS)], [0]), capture(model, MICROBATCH)) as pipeline:
 
         def ours() -> None:
             pipeline.step()
@@ -87,8 +90,15 @@ def single(num_runs: int) -> Measured:
         ours_ns, theirs_ns = _in_turn(ours, lambda: _plain_step(plain_model), num_runs)
         names = [n for n, _ in model.module.named_parameters()]
         error = _gradient_error(model.module, plain_model.module, names)
-        actions = [end - start for _, stream, start, end in pipeline.worker.measured() if stream == "compute"]
+        actions = _actions_ns(pipeline)
     return Measured(ours_ns, theirs_ns, error, min(actions))
+
+
+def _actions_ns(pipeline: Pipeline) -> list[int]:
+    """Return what the computing actions of one more step take."""
+    observer = pipeline.observe()
+    pipeline.step()
+    return [end - start for _, stream, start, end in observer.measured() if stream == "compute"]
 
 
 def chain() -> TrainingModel:
@@ -100,13 +110,19 @@ def chain() -> TrainingModel:
     return TrainingModel("chain", module, (inputs,), {}, targets, True, F.mse_loss, {}, size)
 
 
-def _plan(schedule: str | Callable[[Costs, int], Schedule], stages: Sequence[range], num_ranks: int) -> Plan:
-    """Return a plan of stages of consecutive layers; stage s runs on rank s mod `num_ranks`."""
+def _rank_of(name: str, stage: int, num_ranks: int) -> int:
+    """Return where a stage runs: in a loop, or there and back in a V."""
+    back = 2 * num_ranks - 1 - stage
+    return min(stage, back) if name == "zb-v" else stage % num_ranks
+
+
+def _plan(schedule: str | Callable[[Costs, int], Schedule], stages: Sequence[range], ranks: Sequence[int]) -> Plan:
+    """Return a plan of stages of consecutive layers, each on one rank."""
     source = capture(chain(), MICROBATCH)
     return plan_by_hand(
         source,
         _operators(source, stages),
-        ranks=[(s % num_ranks,) for s in range(len(stages))],
+        ranks=[(rank,) for rank in ranks],
         num_microbatches=MICROBATCHES,
         microbatch_size=MICROBATCH,
         schedule=schedule,
@@ -139,11 +155,12 @@ def _torch_side(name: str, model: TrainingModel, rank: int, num_ranks: int) -> t
     modules = list(model.module.children())
     mine = [
         PipelineStage(nn.Sequential(*(modules[i] for i in layers[s])), s, num_stages, torch.device("cpu"))
-        for s in range(rank, num_stages, num_ranks)
+        for s in range(num_stages)
+        if _rank_of(name, s, num_ranks) == rank
     ]
     schedule = kind(mine[0] if chunks == 1 else mine, MICROBATCHES, loss_fn=F.mse_loss)
     arguments = model.args if rank == 0 else ()
-    targets = model.targets if rank == num_ranks - 1 else None
+    targets = model.targets if rank == _rank_of(name, num_stages - 1, num_ranks) else None
 
     def step() -> None:
         for stage in mine:

@@ -12,7 +12,6 @@ from pathlib import Path
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Host
 from costmodel.model.whole import SplitRatios
-from executor.optimizer import planned_optimizer
 from planner.candidate.order import ordered
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
 from simulator.actions import Kind, parse_action
@@ -78,6 +77,7 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> l
     from costmodel.capture.capture import capture
     from costmodel.capture.models import load_model
     from executor import Pipeline
+    from executor.optimizer import timing_optimizer
 
     read = [read_plan(path) for path in plans]
     batch = read[0].batch
@@ -85,7 +85,7 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> l
     times: list[list[int]] = [[] for _ in plans]
     with ExitStack() as stack:
         pipelines = [
-            stack.enter_context(Pipeline(plan, source, optimizer=planned_optimizer(plan), emulate=emulate))
+            stack.enter_context(Pipeline(plan, source, optimizer=timing_optimizer(plan), emulate=emulate))
             for plan in read
         ]
         for step in range(-1, num_steps):

@@ -53,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         "--step-log", metavar="FILE", help="write one JSON line a step: predicted, measured, slowest rank"
     )
     parser.add_argument("--emulate", action="store_true", help="hold each action for its planned time")
-    parser.add_argument("--autocast", choices=("bfloat16", "float16"), help="run forwards under autocast to it")
+    parser.add_argument(
+        "--autocast", choices=("bfloat16",), help="run forwards under autocast to it (default: as the plan says)"
+    )
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="silence after which a rank is lost")
     parser.add_argument("--threads", type=_positive, default=1, metavar="T", help="CPU threads a rank (1)")
     parser.add_argument("--seed", type=int, default=0, help="for the model's parameters and inputs (0)")

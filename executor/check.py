@@ -1,22 +1,26 @@
 """``--check``: the gradients of one step against one process that runs the same micro-batches in the same order.
 
-The reference is rank 0's alone: the whole model in eager mode, a backward a micro-batch, accumulated. Owners
-send it their gradients, one parameter at a time. Leaves out models that draw random numbers: their
-micro-batches differ between ranks.
+The reference is rank 0's alone: the whole model in eager mode, a backward a micro-batch, accumulated; one that draws
+random numbers runs as it was captured, with the numbers that the ranks drew. Owners send it their gradients, one
+parameter at a time. Leaves out what a loss of the user's draws by itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from costmodel.capture.batches import TrainingModel, split_batch
-from executor.losses import StepLoss
+from costmodel.capture.capture import capture
+from costmodel.capture.parts import LOSS_WEIGHT, Part, extract
+from costmodel.model.graph import LOSS
+from executor.randomness import Draws, seeded_part
 from executor.worker import Worker
 
-LIMIT = 1e-5
-"""Largest gradient error that passes."""
+LIMIT, LIMIT_16 = 1e-5, 2e-2
+"""Largest gradient error that passes, and the one of a step that computes in sixteen bits."""
 
 _FLOOR = 1e-4
 """A parameter's own largest gradient counts as at least this share of the largest of all (CONTRACT)."""
@@ -24,32 +28,41 @@ _FLOOR = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far a step was from its reference."""
+    """How far a step was from its reference, and how far it may be."""
 
     max_gradient_error: float
     loss_error: float
     loss: float
     worst_parameter: str
+    limit: float
 
 
-def compare(
-    worker: Worker, loss: StepLoss, reference: TrainingModel | None, num_microbatches: int | None = None
-) -> Comparison:
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Choose kernels that always add in one order, where torch has such."""
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: int | None = None) -> Comparison:
     """Compare the last step's gradients with a reference; collective.
 
     Parameters
     ----------
     worker : Worker
-    loss : StepLoss
-        The step's loss over all ranks.
     reference : TrainingModel or None
         On rank 0 the unsplit model as it was before the step, with the batch of the step; None elsewhere.
     num_microbatches : int, optional
         Of the reference; default: the plan's.
     """
-    value = loss.total / loss.weight
+    value = worker.loss.value
     count = num_microbatches or worker.plan.batch.num_microbatches
-    expected = _reference_step(reference, count) if reference is not None else 0.0
+    with deterministic():
+        expected = _reference_step(worker, reference, count) if reference is not None else 0.0
     names = dict(reference.module.named_parameters()) if reference is not None else {}
     errors: dict[str, tuple[float, float]] = {}
     for name, gradient in _gathered(worker, names):
@@ -59,22 +72,25 @@ def compare(
     relative = {name: error / max(size, _FLOOR * largest, 1e-300) for name, (error, size) in errors.items()}
     worst = max(relative, key=lambda name: relative[name], default="")
     loss_error = abs(value - expected) / max(abs(expected), 1e-300)
-    numbers = torch.tensor([relative.get(worst, 0.0), loss_error], dtype=torch.float64)
-    if len(worker.plan.orders) > 1:
-        dist.broadcast(numbers, 0)
-    return Comparison(float(numbers[0]), float(numbers[1]), value, worst)
+    numbers = torch.tensor([relative.get(worst, 0.0), loss_error] if reference is not None else [0.0, 0.0]).double()
+    worker.company.sum(numbers)
+    return Comparison(float(numbers[0]), float(numbers[1]), value, worst, _limit(worker))
 
 
-def _reference_step(model: TrainingModel, num_microbatches: int) -> float:
+def _limit(worker: Worker) -> float:
+    model = worker.capture.model
+    short = {p.dtype for p in model.module.parameters()} | {model.autocast}
+    return LIMIT_16 if short & {torch.bfloat16, torch.float16} else LIMIT
+
+
+def _reference_step(worker: Worker, model: TrainingModel, num_microbatches: int) -> float:
     """Run all micro-batches one after the other, leave gradients in ``.grad`` and return the loss."""
     model.module.zero_grad(set_to_none=True)
+    run = _runner(worker, model)
     total = weights = 0.0
     weighted = False
     for index in range(num_microbatches):
-        batch = split_batch(model, index, num_microbatches)
-        with model.casting():
-            output = model.module(*batch.args, **batch.kwargs)
-        loss, weight = model.evaluate(output, batch.targets)
+        loss, weight = run(split_batch(model, index, num_microbatches), index)
         weighted = weight is not None
         share = 1.0 if weighted else 1.0 / num_microbatches
         if loss.requires_grad:
@@ -88,19 +104,52 @@ def _reference_step(model: TrainingModel, num_microbatches: int) -> float:
     return total / weights if weighted else total
 
 
+Run = Callable[[TrainingModel, int], tuple[torch.Tensor, Any]]
+
+
+def _runner(worker: Worker, model: TrainingModel) -> Run:
+    """Return what computes the loss and its weight of a micro-batch by its number."""
+
+    def eager(batch: TrainingModel, index: int) -> tuple[torch.Tensor, Any]:
+        with model.casting():
+            output = model.module(*batch.args, **batch.kwargs)
+        return batch.evaluate(output, batch.targets)
+
+    if not seeded_part(_whole(worker), worker.draws)[1]:
+        return eager
+    captured = capture(model, worker.plan.batch.microbatch_size)
+    draws = Draws(worker.draws.seed, worker.device, worker.draws.step - 1)
+    part, _ = seeded_part(extract(captured, captured.operators), draws)
+
+    def drawing(batch: TrainingModel, index: int) -> tuple[torch.Tensor, Any]:
+        with draws.of_microbatch(index):
+            result = part(captured.bind(batch), batch.targets)
+        return result[LOSS], result.get(LOSS_WEIGHT)
+
+    return drawing
+
+
+def _whole(worker: Worker) -> Part:
+    return extract(worker.capture, worker.capture.operators)
+
+
 def _gathered(worker: Worker, reference: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield every trainable parameter's gradient on rank 0, each rank's own elsewhere; collective."""
+    company = worker.company
     for name, owner in worker.lowest_owners().items():
         if worker.rank == owner:
             gradient = worker.parameters[name].grad
             found = None if gradient is None else gradient.detach().cpu().contiguous()
             if owner:
                 parameter = worker.parameters[name]
-                dist.send(torch.zeros(parameter.shape, dtype=parameter.dtype) if found is None else found, 0)
+                sent = torch.zeros(parameter.shape, dtype=parameter.dtype) if found is None else found
+                with company.waiting((0,)):
+                    company.control.send([sent], 0, 0).wait()
             yield name, found
         elif worker.rank == 0:
             arrived = torch.empty_like(reference[name], device="cpu", memory_format=torch.contiguous_format)
-            dist.recv(arrived, owner)
+            with company.waiting((owner,)):
+                company.control.recv([arrived], owner, 0).wait()
             yield name, arrived
 
 

@@ -1,4 +1,11 @@
-"""Joining torch's process groups, and leaving them before the interpreter ends.
+"""The ranks of one pipeline: their process groups, made once a set of ranks and ended as they were made.
+
+A pipeline is a guest: in a world that the program has joined, whatever its backend, it makes a group of its own on the
+CPU for what ranks tell each other, and of the device's backend where tensors travel there; where nobody has joined a
+world it joins one. Only members make a group (torch's `new_group` wants all of the world, or names groups by how many
+each rank has made): backends stand directly on the world's store, under names that members agree on without a word.
+Ranks are numbered within the pipeline, and in a group by their place. Each group has a limit; who is late says the
+watch, sooner.
 
 A thread of gloo asks for the interpreter's lock when it drops a tensor that Python made, which it does a moment after
 it has said that the work is complete. Is the interpreter ending by then, the thread is made to exit inside a destructor
@@ -10,73 +17,191 @@ So these threads have to be joined before. Torch joins them when the last refere
 import atexit
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from executor.devices import carrier, identity
+from executor.mesh import connect_all
 from executor.watch import Watch
 
-_NEVER = timedelta(days=7)
-"""Waiting is the watch's business: it knows who is alive; the process group only sees silence."""
+_PIPELINES: dict[tuple[int, ...], int] = {}
+"""How many pipelines this process has made over the same ranks of its world, as each of these ranks has."""
+
+LIMIT_S = 300.0
+"""Least limit of a group: ranks come to the first meeting as fast as they have loaded and captured their model."""
 
 
-def start_processes(device: torch.device, num_ranks: int) -> bool:
-    """Join the world's process group unless that has been done; whether it was done here.
-
-    NCCL refuses two ranks on one GPU, so then gloo carries everything.
-    """
-    if dist.is_initialized() or num_ranks == 1:
-        return False
-    own_gpu = device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)) <= torch.cuda.device_count()
-    dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=_NEVER)
-    dist.barrier()
-    return True
-
-
-class Membership:
-    """One rank's part in the process groups, from the first collective to the last.
+class Company:
+    """The ranks of one pipeline and what they share.
 
     Parameters
     ----------
-    own : bool
-        Whether the groups end with it; else their maker ends them.
-    disconnect : callable
-        Gives up all that refers to the groups.
+    rank, size : int
+        Within the pipeline.
+    timeout_s : float
+        After which a rank that the others wait for is lost.
+    group : torch.distributed.ProcessGroup, optional
+        The pipeline's ranks in a world of the user's; default: all of the world.
+
+    Attributes
+    ----------
+    control : ProcessGroup or None
+        All ranks, on the CPU; None for a rank that is alone.
     watch : Watch
-        Told when this rank fails.
+    carrier : str
+        What takes tensors of the ranks' devices: ``gloo`` or ``nccl``; known after `meet`.
     """
 
-    def __init__(self, own: bool, disconnect: Callable[[], None], watch: Watch) -> None:
-        self._own, self._disconnect, self._watch = own, disconnect, watch
+    def __init__(self, rank: int, size: int, timeout_s: float, group: Any = None) -> None:
+        self.rank, self.size = rank, size
+        self._limit = timedelta(seconds=max(timeout_s, LIMIT_S))
+        self._owns_world = size > 1 and not dist.is_initialized()
+        self._made: dict[str, Any] = {}
+        self.control: Any = None
+        self.carrier = "gloo"
+        sockets = {}
+        if self._owns_world:
+            dist.init_process_group("gloo", timeout=self._limit)
+        if size > 1:
+            members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+            _PIPELINES[members] = _PIPELINES.get(members, 0) + 1
+            self._name = f"penstock/{'.'.join(map(str, members))}/{_PIPELINES[members]}"
+            self.control = self.group(range(size), "gloo")
+            sockets = connect_all(rank, self.tell_all)
+        self.watch = Watch(rank, sockets, timeout_s)
+
+    def group(self, ranks: Sequence[int], backend: str, purpose: str = "") -> Any:
+        """Return the group of some ranks, made when it is first asked for; collective over them.
+
+        `purpose` tells groups of the same ranks apart where one must not wait for another.
+        """
+        key = f"{self._name}/{backend}/{'.'.join(map(str, ranks))}/{purpose}"
+        if key not in self._made:
+            store = dist.distributed_c10d.PrefixStore(key, dist.distributed_c10d._get_default_store())
+            place = list(ranks).index(self.rank)
+            if backend == "nccl":
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = self._limit
+                self._made[key] = dist.ProcessGroupNCCL(store, place, len(ranks), options)
+            else:
+                self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self._limit)
+        return self._made[key]
+
+    def group_on(self, device: torch.device, ranks: Sequence[int], purpose: str = "") -> Any:
+        """Return the group of some ranks that takes tensors of a device (through the host if it must)."""
+        return self.group(ranks, "gloo" if device.type == "cpu" else self.carrier, purpose)
+
+    def tell_all(self, data: bytes) -> list[bytes]:
+        """Return every rank's bytes, in order of rank; collective (and without numpy, which torch's objects need)."""
+        return self._told(data, everyone=True) or []
+
+    def tell_first(self, data: bytes) -> list[bytes] | None:
+        """Return every rank's bytes on rank 0, None elsewhere; collective."""
+        return self._told(data, everyone=False)
+
+    def _told(self, data: bytes, everyone: bool) -> list[bytes] | None:
+        if self.size == 1:
+            return [data]
+        length = torch.tensor([len(data)])
+        lengths = [torch.zeros_like(length) for _ in range(self.size)]
+        with self.waiting():
+            self.control.allgather(lengths, length).wait()
+            own = torch.zeros(max(1, *(int(n) for n in lengths)), dtype=torch.uint8)
+            if data:
+                own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            rows = [torch.zeros_like(own) for _ in range(self.size if everyone or self.rank == 0 else 0)]
+            (self.control.allgather(rows, own) if everyone else self.control.gather(rows, own, 0)).wait()
+        return [bytes(row.untyped_storage())[: int(n)] for row, n in zip(rows, lengths, strict=True)] if rows else None
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a CPU tensor over all ranks, in place; collective."""
+        if self.size > 1:
+            with self.waiting():
+                self.control.allreduce([values]).wait()
+        return values
+
+    @contextmanager
+    def waiting(self, ranks: Iterable[int] | None = None) -> Iterator[None]:
+        """Wait for some ranks (all by default) under the watch; a connection that breaks is a lost rank."""
+        watch = getattr(self, "watch", None)  # none while its own connections are made: there the group's limit counts
+        if watch is None:
+            yield
+            return
+        peers = tuple(rank for rank in ranks or range(self.size) if rank != self.rank)
+        watch.waits_for(*peers)
+        try:
+            yield
+        except RuntimeError as error:
+            raise watch.lost(peers[0], str(error).strip().split("\n")[0]) from None
+        finally:
+            watch.works()
+
+    def expects(self, device: torch.device, peer: int) -> None:
+        """Let the watch judge by the device what a call of NCCL has only put into its streams."""
+        if device.type == "cuda" and self.carrier == "nccl":
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(device))
+            self.watch.expects(peer, event.query)
+
+    def choose_carrier(self, device: torch.device) -> None:
+        """Agree on what carries tensors of the ranks' devices, and say it once; collective."""
+        self.carrier = carrier([row.decode() for row in self.tell_all(identity(device).encode())])
+        if self.rank == 0 and self.size > 1 and device.type == "cuda":
+            how = "nccl" if self.carrier == "nccl" else "gloo through the host, for ranks share a GPU"
+            print(f"messages of {self.size} ranks travel by {how}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """End the groups that were made here, and no others."""
+        for key in list(self._made):
+            self._made.pop(key).shutdown()
+        self.control = None
+        if self._owns_world and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Membership:
+    """One rank's part in its company, from the first collective to the last.
+
+    Parameters
+    ----------
+    company : Company
+    disconnect : callable
+        Gives up all that refers to the groups.
+    """
+
+    def __init__(self, company: Company, disconnect: Callable[[], None]) -> None:
+        self._company, self._disconnect = company, disconnect
         atexit.register(self._at_exit)
 
     def leave(self) -> None:
         """Leave as agreed with all other ranks, with no thread of the groups left behind."""
         atexit.unregister(self._at_exit)
         self._disconnect()
-        if self._own:
-            dist.destroy_process_group()
-        self._watch.close()
+        self._company.end()
+        self._company.watch.close()
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one fails; the process may go on, but not through the interpreter's end."""
         exit_code = getattr(error, "exit_code", 1)
         atexit.unregister(self._at_exit)
-        self._watch.close(exit_code)
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        self._company.watch.close(exit_code, f"{type(error).__name__}: {error}".split("\n")[0])
+        if self._company.size > 1:
             atexit.register(_end_process, exit_code)
 
     def _at_exit(self) -> None:
-        """Leave what nobody has left, while the interpreter is whole; the watch sees to it that this ends."""
+        """Leave what nobody has left, while the interpreter is whole: with all others, or as one that they lose."""
         if hasattr(sys, "last_value"):  # an error ends the program
-            self._watch.close(1)
+            self._company.watch.close(1, "an error ended its program")
             _end_process(1)
+        self._company.watch.enters("the end")
+        self._company.tell_all(b"")
         self._disconnect()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        self._company.end()
 
 
 def _end_process(exit_code: int) -> None:

@@ -3,7 +3,7 @@
 A model is captured whole where it was built, since all ranks must find the same operators in it. Then its program is
 aimed at the rank's device, what the rank's stages read is moved there tensor by tensor, and everything else is emptied
 in place (shape [0]), so that whoever refers to it lets go of its memory too. What no stage reads stays with rank 0,
-which saves it. Leaves out building less than the whole model: random values are those of one seed in one order.
+which saves it. A model built on `meta` never had any values: those of the rank's part alone are made (`materializing`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,25 +19,28 @@ from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
+from executor.groups import Company
 from planner.plan import Plan
 
 Tensors = dict[int, torch.Tensor]
 """Tensors by their id: parameters of one model, once each."""
 
 
-def capture_where_built(model: TrainingModel, microbatch_size: int) -> Capture:
+def capture_where_built(model: TrainingModel, microbatch_size: int, values_follow: bool) -> Capture:
     """Capture a model on the device of its parameters, without moving them.
 
     Raises
     ------
     DoesNotMatch
-        When a parameter has no values: it is on `meta`, or another pipeline has emptied it.
+        When a parameter has no values: it is on `meta` and none follow, or another pipeline has emptied it.
     """
     for name, parameter in model.module.named_parameters():
-        if parameter.is_meta or not parameter.numel():
+        if parameter.is_meta is not values_follow or not parameter.numel():
             raise DoesNotMatch(
-                f"the parameter {name!r} has no values: the model was built on meta, or a pipeline has taken it and "
-                "kept this rank's part alone; build the model anew for each pipeline"
+                f"the parameter {name!r} has values already: values= is for a model that was built on meta"
+                if values_follow and parameter.numel()
+                else f"the parameter {name!r} has no values: the model was built on meta, or a pipeline has taken it "
+                "and kept this rank's part alone; build the model anew for each pipeline, or give values="
             )
     return capture(move(model, _built_on(model.module)), microbatch_size)
 
@@ -94,6 +97,31 @@ def held_tensors(plan: Plan, captured: Capture, rank: int) -> tuple[Tensors, Ten
     anywhere = {key for found in read for key in found}
     unread = {key: t for key, t in named_tensors(captured.model.module).items() if key not in anywhere}
     return own, unread if rank == 0 else {}
+
+
+def copies_start_alike(plan: Plan, captured: Capture, company: Company, device: torch.device) -> None:
+    """Give each parameter and buffer that several ranks hold the values of the lowest of them; collective.
+
+    A user's seed may differ from rank to rank.
+    """
+    holders = holders_of_tensors(plan, captured)
+    for key, tensor in named_tensors(captured.model.module).items():
+        ranks = holders.get(key, ())
+        if len(ranks) > 1 and company.rank in ranks:
+            value = tensor.detach().contiguous()
+            with company.waiting(ranks):
+                company.group_on(device, ranks).broadcast(value, 0).wait()
+            if not tensor.is_contiguous() and tensor.untyped_storage().nbytes() >= value.nbytes:  # else it is expanded
+                tensor.data.copy_(value)
+
+
+def holders_of_tensors(plan: Plan, captured: Capture) -> dict[int, tuple[int, ...]]:
+    """Return the ranks whose stages read each tensor, rising."""
+    holders: dict[int, set[int]] = {}
+    for stage in plan.stages:
+        for key in tensors_read(captured, stage.operators):
+            holders.setdefault(key, set()).update(stage.ranks)
+    return {key: tuple(sorted(ranks)) for key, ranks in holders.items()}
 
 
 def named_tensors(module: nn.Module) -> Tensors:

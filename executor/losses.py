@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
+from executor.groups import Company
 from executor.stage import Stage
 
 
@@ -20,6 +20,11 @@ class StepLoss:
     total: float
     weight: float
     weighted: bool
+
+    @property
+    def value(self) -> float:
+        """The loss."""
+        return self.total / self.weight
 
 
 def own_loss(stages: Iterable[Stage]) -> StepLoss:
@@ -35,9 +40,26 @@ def own_loss(stages: Iterable[Stage]) -> StepLoss:
     return StepLoss(total, weight if weighted else 1.0, weighted)
 
 
-def summed_loss(own: StepLoss) -> StepLoss:
-    """Return the sum of all ranks' losses; collective."""
-    values = torch.tensor([own.total, own.weight if own.weighted else 0.0, own.weighted], dtype=torch.float64)
-    dist.all_reduce(values)
-    total, weight, weighted = values.tolist()
-    return StepLoss(total, weight if weighted else 1.0, weighted > 0)
+class LossSum:
+    """The sum of all ranks' losses, on its way from when each knows its own: nobody waits for it at the step's end.
+
+    Parameters
+    ----------
+    own : StepLoss
+    company : Company
+    """
+
+    def __init__(self, own: StepLoss, company: Company) -> None:
+        self._own, self._company = own, company
+        values = [own.total, own.weight if own.weighted else 0.0, own.weighted]
+        self._values = torch.tensor(values, dtype=torch.float64)
+        self._work = company.control.allreduce([self._values]) if company.size > 1 else None
+
+    def result(self) -> StepLoss:
+        """Return the loss over all ranks, once it is there."""
+        if self._work is None:
+            return self._own
+        with self._company.waiting():
+            self._work.wait()
+        total, weight, weighted = self._values.tolist()
+        return StepLoss(total, weight if weighted else 1.0, weighted > 0)

@@ -1,29 +1,38 @@
 """Does this plan belong to this model, this number of processes and this device? Asked before any communication.
 
-Orders that would hang or fail half-way are refused as well; whether a plan's figures are right says
-``penstock validate``.
+What is wrong with the plan itself says the independent checker, as ``penstock validate --model`` does.
 """
 
 import os
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from costmodel.capture.capture import Capture, operator_graph
 from costmodel.errors import DoesNotMatch, ReadableButWrong
-from planner import checker
+from planner.checker import check_plan, executor_problems
 from planner.plan import Plan
 
 
-def check_world(plan: Plan) -> tuple[int, int]:
-    """Return (rank, number of ranks) as torchrun gives them, 0 of 1 without it.
+def check_world(plan: Plan, group: Any = None) -> tuple[int, int]:
+    """Return (rank, number of ranks) in a group of the user's, else as torch or torchrun says; 0 of 1 without any.
 
     Raises
     ------
     DoesNotMatch
-        When the plan is for another number of ranks.
+        When the plan is for another number of ranks, or this process is no member of the group.
     """
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     needed = len(plan.orders)
+    if group is not None:
+        rank, world = dist.get_rank(group), dist.get_world_size(group)
+        if rank < 0 or world != needed:
+            found = f"has {world}" if rank >= 0 else "does not hold this process"
+            raise DoesNotMatch(f"the plan is for {needed} ranks, the group {found}; give a group of {needed} ranks")
+        return rank, world
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if dist.is_initialized():
+        rank, world = dist.get_rank(), dist.get_world_size()
     if world != needed:
         raise DoesNotMatch(
             f"the plan is for {needed} ranks, {world} {'is' if world == 1 else 'are'} running; "
@@ -61,50 +70,27 @@ def check_hosts(plan: Plan, rank: int) -> None:
         )
 
 
-def check_strategies(plan: Plan) -> None:
-    """Refuse a plan that uses what the executor does not run.
+def check_target(plan: Plan) -> None:
+    """Refuse a plan that uses what the executor does not run, whomever it was made for.
 
     Raises
     ------
     DoesNotMatch
         Names the stage and what of its configuration.
     """
-    for index, stage in enumerate(plan.stages):
-        config = stage.config
-        wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
-        wrong += ["zero"] if config.zero > 1 else []
-        wrong += ["recompute"] if config.recompute == "selective" else []
-        wrong += ["offload"] if config.offload != "none" else []
-        if wrong:
-            raise DoesNotMatch(
-                f"stage {index} has config.{wrong[0]} = {getattr(config, wrong[0])}; the executor runs replicas, "
-                "ZeRO-1 and full recompute: plan with --target executor"
-            )
+    for problem in executor_problems(plan):
+        raise DoesNotMatch(f"{problem.place} {problem.message}")
 
 
-def check_orders(plan: Plan) -> None:
-    """Refuse orders that break off or wait for ever: better no rank starts than that all wait for the timeout.
-
-    Raises
-    ------
-    ReadableButWrong
-        Names the first problem.
-    """
-    problems = checker.check_orders(plan)
-    if problems:
-        raise ReadableButWrong(
-            f"the plan cannot run: {problems[0].place}: {problems[0].message} ({len(problems)} such problems; "
-            "penstock validate lists them): plan the model again"
-        )
-
-
-def check_model(plan: Plan, capture: Capture) -> None:
-    """Refuse a model other than the planned one.
+def check_gate(plan: Plan, capture: Capture) -> None:
+    """Refuse another model than the planned one, and a plan with which something would go wrong.
 
     Raises
     ------
     DoesNotMatch
         When the fingerprints differ; says what else does.
+    ReadableButWrong
+        Names the first problem that the checker finds with the model's graph.
     """
     size = capture.static_batch or plan.batch.microbatch_size
     graph = operator_graph(capture, (size,))
@@ -114,8 +100,19 @@ def check_model(plan: Plan, capture: Capture) -> None:
             f"{plan.fingerprint[:12]}), {capture.model.name} has {len(graph.operators)} ({graph.fingerprint[:12]}); "
             "run the plan with the model that was profiled, or profile and plan this one"
         )
+    if capture.static_batch not in (None, plan.batch.microbatch_size):
+        raise DoesNotMatch(
+            f"the model fixes its batch when it is captured ({capture.static_batch}), and the plan's micro-batches "
+            f"hold {plan.batch.microbatch_size}"
+        )
     if capture.static_batch is not None and any(stage.microbatch_multiple > 1 for stage in plan.stages):
         raise DoesNotMatch("the model fixes its batch when it is captured, so no stage can take several micro-batches")
+    problems = check_plan(plan, graph)
+    if problems:
+        raise ReadableButWrong(
+            f"the plan cannot run: {problems[0].place}: {problems[0].message} ({len(problems)} such problems; "
+            "penstock validate --model lists them): plan the model again"
+        )
 
 
 def check_device(plan: Plan, rank: int, device: torch.device) -> None:

@@ -8,26 +8,28 @@ import os
 import secrets
 import socket
 import struct
+from collections.abc import Callable
 
-import torch
-import torch.distributed as dist
-
-_TOKEN_BYTES, _ADDRESS_BYTES = 16, 64
+_TOKEN_BYTES = 16
 _HELLO = struct.Struct(f">{_TOKEN_BYTES}si")
 _CONNECT_S = 60.0
 
 
-def connect_all(rank: int, num_ranks: int) -> dict[int, socket.socket]:
-    """Return a non-blocking socket to every other rank; collective over the world's group."""
+def connect_all(rank: int, tell_all: Callable[[bytes], list[bytes]]) -> dict[int, socket.socket]:
+    """Return a non-blocking socket to every other rank; collective.
+
+    `tell_all` returns every rank's bytes, in order of rank.
+    """
     token = secrets.token_bytes(_TOKEN_BYTES)
     family, host = _own_address()
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((host, 0))
-        listener.listen(num_ranks)
+        listener.listen(socket.SOMAXCONN)
         listener.settimeout(_CONNECT_S)
         port = listener.getsockname()[1]
-        addresses = _exchange(token + struct.pack(">H", port) + host.encode(), num_ranks)
-        found = {}
+        addresses = tell_all(token + struct.pack(">H", port) + host.encode())
+        num_ranks = len(addresses)
+        found: dict[int, socket.socket] = {}
         for peer in range(rank):
             address = addresses[peer]
             (peer_port,) = struct.unpack_from(">H", address, _TOKEN_BYTES)
@@ -54,15 +56,6 @@ def _own_address() -> tuple[socket.AddressFamily, str]:
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # sends nothing: a datagram socket only picks its route
         return family, str(probe.getsockname()[0])
-
-
-def _exchange(data: bytes, num_ranks: int) -> list[bytes]:
-    """Return every rank's bytes, in order of rank (without numpy, which gathering objects needs)."""
-    own = torch.zeros(1 + _ADDRESS_BYTES, dtype=torch.uint8)
-    own[: 1 + len(data)] = torch.tensor(list(bytes([len(data)]) + data), dtype=torch.uint8)
-    rows = [torch.zeros_like(own) for _ in range(num_ranks)]
-    dist.all_gather(rows, own)
-    return [bytes(row[1 : 1 + int(row[0])].tolist()) for row in rows]
 
 
 def _greeted(connection: socket.socket, token: bytes) -> int:

@@ -1,99 +1,187 @@
-"""The optimizer steps of a plan that has OPT: one optimizer a stage, over what that stage owns.
+"""The optimizer steps of a plan that has OPT: the user's own optimizer, over what a rank steps.
 
-ZeRO-1 divides a stage's parameters, whole ones, among its replicas. Leaves out learning-rate schedules and
-clipping, which are the user's own, and ZeRO-2 and 3.
+A rank has one optimizer, so that schedules of the learning rate and saved states are torch's own; OPT of a stage steps
+that stage's parameters alone. ZeRO-1 divides a stage's parameters, whole ones, among its replicas; each steps its share
+and hands it to the others. Leaves out ZeRO-2 and 3, and the scaling of losses that float16 would need.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, UsageError
+from executor.groups import Company
 from planner.plan import Plan
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 OPTIMIZERS: Mapping[str, MakeOptimizer] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),
     "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
     "adam": partial(torch.optim.Adam, lr=1e-4),
 }
-"""By the names that a plan uses; the rates matter to no timing."""
+"""By the names that a plan uses, for the command, which times steps; a training job brings its own."""
 
 
-def planned_optimizer(plan: Plan) -> MakeOptimizer | None:
-    """Return what makes the optimizer that the plan was made with, for timing; None for a plan without OPT.
+def timing_optimizer(plan: Plan) -> MakeOptimizer | None:
+    """Return what makes the optimizer that a plan was priced with; None for a plan without OPT.
 
     Raises
     ------
     DoesNotMatch
         When the plan names none that the executor has.
     """
-    if not has_optimizer(plan):
+    if not has_opt(plan):
         return None
-    options: Any = plan.provenance.get("options", {})
-    name = plan.training.optimizer or options.get("optimizer")  # plans of version 1 have it in their options
-    if name not in OPTIMIZERS:
-        raise DoesNotMatch(f"the plan's optimizer is {name!r}; the executor has {', '.join(OPTIMIZERS)}: give your own")
+    options: Any = plan.provenance.get("options", {})  # where version 1 has it
+    name = plan.training.optimizer or (options.get("optimizer") if isinstance(options, Mapping) else None)
+    if not isinstance(name, str) or name not in OPTIMIZERS:
+        raise DoesNotMatch(f"the plan's optimizer is {name!r}; the executor times {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[name]
 
 
-def has_optimizer(plan: Plan) -> bool:
-    """Whether a plan has OPT."""
+def has_opt(plan: Plan) -> bool:
+    """Whether the plan steps an optimizer."""
     return any(text.endswith("OPT") for order in plan.orders for text in order)
 
 
-class StageOptimizer:
-    """The optimizer step of one stage; with ZeRO-1 each replica steps its share and hands it to the others.
+def check_optimizer(plan: Plan, make: MakeOptimizer | None) -> None:
+    """Refuse a plan with OPT and no optimizer, and the other way round.
+
+    Raises
+    ------
+    UsageError
+    """
+    if has_opt(plan) and make is None:
+        raise UsageError(
+            f"the plan steps an optimizer (OPT, priced as {plan.training.optimizer or 'unnamed'}) and none is given: "
+            "pass optimizer=lambda parameters: ... to Pipeline, or plan with --optimizer none and step your own"
+        )
+    if make is not None and not has_opt(plan):
+        raise UsageError(
+            "an optimizer is given and the plan has no OPT: step your own over pipe.parameters(), or plan with "
+            "--optimizer"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one stage's OPT does on a rank: the parameters that it steps, and those that replicas hand over."""
+
+    mine: tuple[nn.Parameter, ...]
+    dealt: Mapping[int, Sequence[nn.Parameter]]
+    group: Any
+
+
+class RankOptimizer:
+    """The user's optimizer on one rank, and the steps of its stages.
 
     Parameters
     ----------
+    plan : Plan
     make : callable
-    parameters : sequence of torch.nn.Parameter
-        Stepped on this rank alone or, being tied to other stages, alike everywhere.
-    shared : sequence of torch.nn.Parameter
-        Divided among the replicas.
-    ranks : tuple of int
-        The replicas.
-    rank : int
-        This one.
+        Parameters that this rank steps -> their optimizer.
+    company : Company
+    device : torch.device
+    owned : sequence of sequences of str
+        Names of the trainable parameters that each stage reads.
+    parameters : mapping
+        This rank's, by name.
+
+    Attributes
+    ----------
+    optimizer : torch.optim.Optimizer
+
+    Raises
+    ------
+    UsageError
+        When the optimizer does not hold just the parameters it was given.
     """
 
     def __init__(
         self,
+        plan: Plan,
         make: MakeOptimizer,
-        parameters: Sequence[nn.Parameter],
-        shared: Sequence[nn.Parameter],
-        ranks: tuple[int, ...],
-        rank: int,
+        company: Company,
+        device: torch.device,
+        owned: Sequence[Sequence[str]],
+        parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        self._shares = _even_shares(shared, ranks)
-        mine = [*parameters, *self._shares.get(rank, ())]
-        self._optimizer = make(mine) if mine else None
-        self.group: Any = None  # of the replicas, once they are connected
+        self._company = company
+        self._shares = _shares(plan, company, device, owned, parameters)
+        mine = [parameter for share in self._shares.values() for parameter in share.mine]
+        # A rank that steps nothing has an optimizer too, so that the program's schedules run everywhere alike.
+        self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=device))])
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise UsageError(f"optimizer= made a {type(self.optimizer).__name__}; it must make a torch Optimizer")
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if mine and held != {id(p) for p in mine}:
+            raise UsageError(
+                f"optimizer= made an optimizer over {len(held)} parameters and was given {len(mine)}: it must hold "
+                "each of them and no other; freeze parameters before the pipeline is made"
+            )
 
-    def step(self) -> None:
-        """Step, then exchange shares."""
-        if self._optimizer is not None:
-            self._optimizer.step()
-        for owner, parameters in self._shares.items():
-            for parameter in parameters:
-                dist.broadcast(parameter.detach(), owner, group=self.group)
+    def step(self, stage: int) -> None:
+        """Step one stage's parameters and hand the shares of its replicas round."""
+        share = self._shares[stage]
+        if share.mine:
+            with _only(self.optimizer, share.mine, alone=len(self._shares) == 1):
+                self.optimizer.step()
+        for owner, parameters in share.dealt.items():
+            with self._company.waiting(share.dealt):
+                for parameter in parameters:
+                    share.group.broadcast(parameter.detach(), list(share.dealt).index(owner)).wait()
+
+    def close(self) -> None:
+        """Give up the groups."""
+        self._shares.clear()
 
 
-def connect_shards(plan: Plan, optimizers: Mapping[int, StageOptimizer]) -> None:
-    """Make the groups of replicas that divide an optimizer; collective over all ranks of the plan."""
-    if not has_optimizer(plan):
-        return
-    for index, stage in enumerate(plan.stages):
-        if stage.config.zero and len(stage.ranks) > 1:
-            group = dist.new_group(list(stage.ranks))
-            if index in optimizers:
-                optimizers[index].group = group
+class _only:  # noqa: N801 - a context, written as a call
+    """Lets an optimizer's groups hold some of their parameters for the time of a step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], alone: bool) -> None:
+        self._groups = [] if alone else optimizer.param_groups
+        self._chosen = {id(parameter) for parameter in parameters}
+
+    def __enter__(self) -> None:
+        self._whole = [group["params"] for group in self._groups]
+        for group in self._groups:
+            group["params"] = [p for p in group["params"] if id(p) in self._chosen]
+
+    def __exit__(self, *_: object) -> None:
+        for group, params in zip(self._groups, self._whole, strict=True):
+            group["params"] = params
+
+
+def _shares(
+    plan: Plan,
+    company: Company,
+    device: torch.device,
+    owned: Sequence[Sequence[str]],
+    parameters: Mapping[str, nn.Parameter],
+) -> dict[int, Share]:
+    """Return what each stage of a rank steps; what two of its stages share is stepped by the first, tied ones alike."""
+    taken: set[str] = set()
+    made = {}
+    for stage, names in enumerate(owned):
+        planned = plan.stages[stage]
+        if company.rank not in planned.ranks or not planned.cost.backward:
+            continue
+        mine = [name for name in names if name not in taken]
+        taken.update(mine)
+        elsewhere = {name for other, row in enumerate(owned) if other != stage for name in row}
+        divides = planned.config.zero and len(planned.ranks) > 1
+        divided = [name for name in mine if name not in elsewhere] if divides else []
+        dealt = _even_shares([parameters[name] for name in divided], planned.ranks)
+        alone = [parameters[name] for name in mine if name not in divided]
+        group = company.group_on(device, planned.ranks) if dealt else None
+        made[stage] = Share((*alone, *dealt.get(company.rank, ())), dealt, group)
+    return made
 
 
 def _even_shares(parameters: Sequence[nn.Parameter], ranks: tuple[int, ...]) -> dict[int, list[nn.Parameter]]:
@@ -105,24 +193,3 @@ def _even_shares(parameters: Sequence[nn.Parameter], ranks: tuple[int, ...]) -> 
         shares[least].append(parameter)
         sizes[least] += parameter.numel()
     return shares
-
-
-def stage_optimizers(
-    plan: Plan, make: MakeOptimizer, rank: int, owned: Sequence[Sequence[str]], parameters: Mapping[str, nn.Parameter]
-) -> dict[int, StageOptimizer]:
-    """Return the optimizer of each stage of a rank; what two of its stages share is stepped by the first."""
-    taken: set[str] = set()
-    made = {}
-    for stage, names in enumerate(owned):
-        planned = plan.stages[stage]
-        if rank not in planned.ranks:
-            continue
-        mine = [name for name in names if name not in taken]
-        taken.update(mine)
-        elsewhere = {name for other, row in enumerate(owned) if other != stage for name in row}
-        divided = [n for n in mine if n not in elsewhere] if planned.config.zero and len(planned.ranks) > 1 else []
-        alone = [name for name in mine if name not in divided]
-        made[stage] = StageOptimizer(
-            make, [parameters[n] for n in alone], [parameters[n] for n in divided], planned.ranks, rank
-        )
-    return made

@@ -1,31 +1,37 @@
 """The library: a plan, a model and a loss become something with `step`, inside the user's own training loop.
 
-Leaves out optimizers, schedules and data loading, which stay the user's.
+Leaves out learning-rate schedules and data loading, which stay the user's.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from costmodel.capture.batches import Split, TrainingModel
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
-from costmodel.errors import DoesNotMatch, UsageError
+from costmodel.errors import UsageError
+from executor.devices import choose_device
 from executor.feed import as_arguments
-from executor.groups import Membership, start_processes
+from executor.groups import Company, Membership
 from executor.holding import aimed_at, capture_where_built
-from executor.losses import StepLoss
-from executor.matching import check_device, check_hosts, check_model, check_orders, check_strategies, check_world
-from executor.optimizer import MakeOptimizer, has_optimizer
+from executor.matching import check_device, check_gate, check_hosts, check_target, check_world
+from executor.materializing import Values
+from executor.observer import Observer
+from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
+from executor.precision import planned_dtype, with_precision
+from executor.standing import Standing
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
-from executor.watch import Watch
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
+
+FILE_PATIENCE = 20
+"""Timeouts for which ranks may write or read a checkpoint together."""
 
 
 class Pipeline:
@@ -43,22 +49,34 @@ class Pipeline:
         With the same parameters on every rank. The capture of a model spares capturing it again and leaves
         the model whole, where it is, for other pipelines of it; a callable makes the training model from the
         first step's inputs and targets.
+    optimizer : callable, optional
+        The parameters that this rank steps -> their optimizer, for a plan with OPT (which is refused without): `step`
+        steps it. It must hold each of them, in what groups it likes.
+    max_norm : float, optional
+        With `optimizer`: the gradients' norm over all ranks is clipped to it before each step of the optimizer.
+    group : torch.distributed.ProcessGroup or DeviceMesh, optional
+        This pipeline's ranks in a world that the program has joined; default: the whole world.
+    seed : int
+        Of the random numbers that steps draw: (seed, step, micro-batch, operator) decide what is drawn.
     device : torch.device, optional
         Default: the kind that the plan names.
     timeout_s : float, optional
-        A rank that is silent for longer is lost; default max(30 s, 20 x the predicted step).
-    optimizer : callable, optional
-        Parameters -> optimizer, for a plan with OPT, and needed there.
+        A rank that others wait for longer is lost; default max(30 s, 20 x the predicted step).
     emulate : bool
         Hold each action for its planned time.
+    values : callable or path, optional
+        For a model built on meta (one that no host holds): (name, tensor on meta) -> its values, or a safetensors file.
+        Each rank asks for its own parameters and buffers alone.
 
     Raises
     ------
     UsageError
-        When the plan has OPT and no optimizer was given.
+        When the plan has OPT and no optimizer is given, or the other way round.
     DoesNotMatch
-        When the plan is for another model, number of ranks, layout of hosts or kind of device, or a parameter
-        has no values because another pipeline has taken the model.
+        When the plan is for another model, precision, number of ranks, layout of hosts or kind of device, or a
+        parameter has no values because another pipeline has taken the model.
+    ReadableButWrong
+        When the checker finds anything wrong with the plan.
     """
 
     def __init__(
@@ -66,32 +84,36 @@ class Pipeline:
         plan: Plan,
         model: TrainingModel | Capture | Callable[[Any, Any], TrainingModel],
         *,
+        optimizer: MakeOptimizer | None = None,
+        max_norm: float | None = None,
+        group: Any = None,
+        seed: int = 0,
         device: torch.device | None = None,
         timeout_s: float | None = None,
-        optimizer: MakeOptimizer | None = None,
         emulate: bool = False,
+        values: Values | None = None,
     ) -> None:
         self.plan = plan
-        self.rank, self.num_ranks = check_world(plan)
-        if not emulate:  # which only imitates the plan's machines
+        self._group = group.get_group() if hasattr(group, "get_group") else group
+        self.rank, self.num_ranks = check_world(plan, self._group)
+        check_target(plan)
+        check_optimizer(plan, optimizer)
+        if max_norm is not None and optimizer is None:
+            raise UsageError("max_norm= clips before the plan's OPT; without one call clip_grad_norm_ before you step")
+        planned_dtype(plan)
+        if not emulate and group is None:  # emulated it only imitates the plan's machines
             check_hosts(plan, self.rank)
         self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
         check_device(plan, self.rank, self.device)
-        check_strategies(plan)
-        check_orders(plan)
-        if optimizer is None and has_optimizer(plan):
-            raise UsageError(
-                "the plan steps an optimizer (OPT) and none was given: pass optimizer=, a function of the parameters "
-                "such as torch.optim.Adam, or plan with --optimizer none and step your own"
-            )
         if self.device.type == "cpu":
             keep_freed_memory()
         else:
             torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
-        self._options = (optimizer, emulate)
-        self._timeout_s = timeout_s or default_timeout_s(plan)
+        self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
+        self._values = values
+        self._timeout_s = timeout_s or max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
         self._worker: Worker | None = None
-        self._closed = False
+        self._ended = ""
         self._make = model if callable(model) else None
         if isinstance(model, TrainingModel | Capture):
             self._start(model)
@@ -125,7 +147,7 @@ class Pipeline:
         split : mapping, optional
             Exceptions from cutting tensors along their first dimension.
         autocast : torch.dtype, optional
-            Run forward and loss under `torch.autocast` to this type; backwards follow.
+            Run forward and loss under `torch.autocast` to this type, as the plan must say; default: what it says.
         options
             As of the class.
         """
@@ -159,43 +181,58 @@ class Pipeline:
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """What this rank reads of a step's batch: input name or position (and ``targets``) -> sample ranges.
 
-        The ranges are [first, stop). Anything else may hold what it likes, an unnamed tensor may be None.
+        The ranges are [first, stop). Other samples may hold what they like, an unnamed tensor may be None.
         """
         return self.worker.inputs_needed()
 
-    def step(self, inputs: Any = None, targets: Any = None) -> float | None:
-        """Run one step: forward and backward of the whole batch, and the optimizer if the plan has it.
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What `optimizer` has made on this rank, for schedules of its learning rate."""
+        found = self.worker.optimizer
+        if found is None:
+            raise UsageError("the plan has no OPT: the optimizer is the one that you step yourself")
+        return found.optimizer
 
-        Gradients are left in ``.grad`` of `parameters`, this step's alone.
+    def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False) -> float:
+        """Run one step: forward and backward of the whole batch, and the optimizer if the plan has OPT.
+
+        Without OPT the gradients, of this step alone, are left in ``.grad`` of `parameters`; with it they are used up.
 
         Parameters
         ----------
         inputs, targets
             The step's batch; default: the one that the model was given with.
+        accumulate : bool
+            Keep the gradients for the next call, which adds its own to them, and step no optimizer.
 
         Returns
         -------
-        float or None
-            The loss of this rank's samples' share, on ranks that compute it; `total_loss` is the whole.
+        float
+            The step's loss over all ranks, on every rank.
         """
-        if self._closed:
-            raise UsageError("the pipeline is closed; make a new one")
-        if self._worker is None:
+        if self._worker is None and not self._ended:
             if self._make is None or inputs is None:
                 raise UsageError("the first step needs inputs")
             self._start(self._make(inputs, targets))
-        if inputs is not None:
-            self.worker.feed.load(inputs, targets)
-        loss = self.worker.step()
-        return loss.total / loss.weight if any(stage.losses for stage in self.worker.stages.values()) else None
+        self._load(inputs, targets)
+        with self.together(f"step {self.worker.draws.step}"):
+            loss = self.worker.step(accumulate)
+            self.watch.last_complete_step += 1
+        return loss.value
 
-    def total_loss(self) -> StepLoss:
-        """Return the last step's loss on every rank; collective."""
-        return self.worker.total_loss()
+    def evaluate(self, inputs: Any = None, targets: Any = None) -> float:
+        """Return the loss of a batch, over all ranks, on every rank: forwards only, in eval mode."""
+        self._load(inputs, targets)
+        self.worker.prepare_evaluation()
+        with self.together("an evaluation"):
+            return self.worker.evaluate().value
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the trainable parameters of this rank's stages."""
-        yield from self.worker.parameters.values()
+        """Yield the trainable parameters of this rank's stages.
+
+        A rank that has none yields one without values, so that optimizers are made everywhere alike.
+        """
+        yield from self.worker.parameters.values() or [nn.Parameter(torch.empty(0, device=self.device))]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield them with their names in the unsplit model."""
@@ -209,41 +246,74 @@ class Pipeline:
         float
             The norm before.
         """
-        owners = self.worker.lowest_owners()
-        mine = [p.grad for n, p in self.named_parameters() if owners[n] == self.rank and p.grad is not None]
-        square = torch.tensor([sum(float(torch.linalg.vector_norm(g)) ** 2 for g in mine)], dtype=torch.float64)
-        if self.num_ranks > 1:
-            dist.all_reduce(square)
-        norm = float(square.sqrt())
-        if norm > max_norm:
-            for parameter in self.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(max_norm / (norm + 1e-6))
-        return norm
+        if has_opt(self.plan):
+            raise UsageError("the plan's OPT has stepped already: give max_norm= to Pipeline")
+        with self.together("clipping"):
+            return self.worker.clip(max_norm)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the unsplit model's state on rank 0, an empty one elsewhere; collective."""
-        return whole_state(self.worker)
+        with self.together("the state's collection"):
+            return whole_state(self.worker)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's part of an unsplit model's state."""
         load_state(self.worker, state)
 
-    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the state of an optimizer over `parameters`, by their names, on rank 0; collective."""
-        return optimizer_state(self.worker, optimizer)
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+        """Return an optimizer's state by the names of its parameters on rank 0; collective.
 
-    def load_optimizer_state_dict(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-        """Give an optimizer over `parameters` its part of a state by names."""
-        load_optimizer_state(self.worker, optimizer, state)
+        Default: the optimizer that the plan's OPT steps, else it is one over `parameters`.
+        """
+        with self.together("the optimizer's collection"):
+            return optimizer_state(self.worker, optimizer or self.optimizer)
+
+    def load_optimizer_state_dict(
+        self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Give this rank's optimizer its part of a state by names."""
+        load_optimizer_state(self.worker, optimizer or self.optimizer, state)
+
+    def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Write a checkpoint of torch.distributed.checkpoint by the unsplit model's names; collective.
+
+        Parameters
+        ----------
+        folder : path
+            That all ranks see.
+        optimizer : torch.optim.Optimizer, optional
+            One over `parameters`, whose moments go along; default: the one that the plan's OPT steps, if it has OPT.
+        """
+        from executor.checkpoint import save
+
+        with self.together("saving", FILE_PATIENCE):
+            self.company.tell_all(b"")
+            with self.company.waiting():
+                save(self.worker, folder, self._own(optimizer), self._group)
+
+    def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
+        """Take this rank's part of a checkpoint, saved under whatever plan; returns the steps done; collective."""
+        from executor.checkpoint import load
+
+        with self.together("loading", FILE_PATIENCE):
+            self.company.tell_all(b"")
+            with self.company.waiting():
+                return load(self.worker, folder, self._own(optimizer), self._group)
+
+    def _own(self, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
+        return optimizer or (self.optimizer if has_opt(self.plan) else None)
+
+    def observe(self) -> Observer:
+        """Measure the steps from now on."""
+        return self.worker.observe()
 
     def close(self) -> None:
         """Leave together with all other ranks; collective."""
-        if self._worker is None or self._closed:
+        if self._worker is None or self._ended:
             return
-        if self.num_ranks > 1:
-            dist.barrier()
-        self._closed = True
+        with self.together("the end"):
+            self.company.tell_all(b"")
+        self._ended = "the pipeline is closed; make a new one"
         self._membership.leave()
 
     def __enter__(self) -> "Pipeline":
@@ -252,45 +322,61 @@ class Pipeline:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None:
             self.close()
-        elif self._worker is not None:  # the other ranks cannot go on without this one
-            if isinstance(error, RuntimeError) and self.num_ranks > 1:
-                self.watch.listen()
-            self._membership.fail(error)
+        elif self._worker is not None and not self._ended:  # the other ranks cannot go on without this one
+            self._fail(error)
+
+    def _load(self, inputs: Any, targets: Any) -> None:
+        """Refuse what this rank can see before it waits for another, and take the batch."""
+        if self._ended:
+            raise UsageError(self._ended)
+        self._standing.check()
+        if inputs is not None:
+            self.worker.feed.load(inputs, targets)
+
+    @contextmanager
+    def together(self, what: str, patience: int = 1) -> Iterator[None]:
+        """Do something that takes all ranks, under the watch; an error in it ends the pipeline on all of them."""
+        if self._ended:
+            raise UsageError(self._ended)
+        self.worker  # noqa: B018 - says what is missing
+        self.watch.enters(what, patience)
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.watch.rests()
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one cannot go on."""
+        self._ended = f"the pipeline has failed ({type(error).__name__}: {error}); make a new one in a new process"
+        if isinstance(error, RuntimeError) and self.num_ranks > 1:
+            self.watch.listen()  # a lost rank may be the reason
+        self._membership.fail(error)
 
     def _start(self, model: TrainingModel | Capture) -> None:
         """Match the model with the plan, then connect the ranks."""
         size = self.plan.batch.microbatch_size
-        captured = model if isinstance(model, Capture) else capture_where_built(model, size)
-        check_model(self.plan, captured)
-        if model is not captured:
+        if isinstance(model, Capture):
+            captured = replace(model, model=with_precision(self.plan, model.model))
+        else:
+            captured = capture_where_built(with_precision(self.plan, model), size, self._values is not None)
+        check_gate(self.plan, captured)
+        if isinstance(model, TrainingModel):
             captured = aimed_at(captured, self.device)
-        worker = Worker(self.plan, captured, self.rank, self.device, *self._options, keeps_model=model is captured)
-        own_group = start_processes(self.device, self.num_ranks)
-        self.watch = Watch(self.rank, self.num_ranks, self._timeout_s)
-        self._membership = Membership(own_group, worker.disconnect, self.watch)
+        keeps_model = isinstance(model, Capture)
+        worker = Worker(self.plan, captured, self.rank, self.device, self._seed, keeps_model, self._values)
+        self._standing = Standing(captured, worker.parameters)
+        self.company = Company(self.rank, self.num_ranks, self._timeout_s, self._group)
+        self.watch = self.company.watch
+        self._membership = Membership(self.company, worker.disconnect)
+        self.watch.enters("the start")
         try:
-            worker.connect(self.watch)
+            worker.connect(self.company, self._optimizer, self._max_norm)
         except BaseException as error:
             self._membership.fail(error)
             raise
+        self.watch.rests()
         self._worker = worker
-
-
-def default_timeout_s(plan: Plan) -> float:
-    """Return max(30 s, 20 x the predicted step)."""
-    return max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
-
-
-def choose_device(kind: str) -> torch.device:
-    """Return this process's device of a kind; GPUs are shared when there are fewer than processes.
-
-    Raises
-    ------
-    DoesNotMatch
-        When there is none of that kind.
-    """
-    if kind != "cuda":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise DoesNotMatch("the plan is for GPUs and torch sees none here; profile and plan on this machine's CPU")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        if self._emulates:
+            worker.observe(emulates=True)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
+from executor.reduction import Note
 from executor.stage import Stage
 from executor.transport import Pending, Transport
 from executor.wiring import Direction, Key, Wire, Wiring, cut, join
@@ -26,16 +27,12 @@ Bound = tuple[Callable[[], Any] | None, Callable[[Any], None]]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One action, bound: `collect` waits for what it needs, `execute` does it.
-
-    `planned_ns` is how long it is held when the run is emulated.
-    """
+    """One action, bound: `collect` waits for what it needs, `execute` does it."""
 
     action: Action
     stream: str
     collect: Callable[[], Any] | None
     execute: Callable[[Any], None]
-    planned_ns: int = 0
 
 
 class Mailbox:
@@ -44,7 +41,7 @@ class Mailbox:
     def __init__(self, transport: Transport | None) -> None:
         self.transport = transport
         self.slots: dict[Key, Message | Pending] = {}
-        self.waits: list[tuple[Action, int, int]] = []
+        self.note: Note | None = None
 
     def take(self, key: Key) -> Message:
         """Return a message, waiting for it where it is on its way."""
@@ -59,7 +56,8 @@ class Mailbox:
         assert self.transport is not None
         start = time.perf_counter_ns()
         message = self.transport.wait(found)
-        self.waits.append((_receive_action(key), start, time.perf_counter_ns()))
+        if self.note is not None:
+            self.note(_receive_action(key), "receive", start)
         return message
 
 
@@ -93,7 +91,7 @@ class Program:
         self.mailbox = Mailbox(transport)
         self._reduce, self._optimize, self._num_microbatches = reduce, optimize, num_microbatches
 
-    def bind(self, order: Iterable[Action], planned_ns: Callable[[Action], int]) -> tuple[Instruction, ...]:
+    def bind(self, order: Iterable[Action]) -> tuple[Instruction, ...]:
         """Return the instructions of an order of actions.
 
         Raises
@@ -112,7 +110,7 @@ class Program:
                 raise DoesNotMatch(f"rank {self.rank} is to do {action}, but does not run stage {action.stage}")
             stream, method = _TABLE[action.kind]
             collect, execute = method(self, action)
-            bound.append(Instruction(action, stream, collect, execute, planned_ns(action)))
+            bound.append(Instruction(action, stream, collect, execute))
         return tuple(bound)
 
     def forward(self, action: Action) -> Bound:

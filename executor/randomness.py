@@ -1,28 +1,100 @@
-"""The random numbers that a stage will draw next, noted and put back: a recomputed forward draws them again.
+"""Random numbers that do not know where they are drawn: seeded by (seed, step, micro-batch, operator).
 
-A GPU has a generator of its own beside the CPU's. Leaves out generators that a model brings along.
+Dropout gives the same masks under any cut and any number of replicas, and when a forward is run again. What draws in a
+stage's part is called through `Draws`, which seeds the generators of host and device for each call; the program's own
+states are put back behind the part. Operators of a library other than torch's own count as drawing. Leaves out
+generators that a model brings along.
 """
 
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import fx, nn
+
+from costmodel.capture.parts import Part
+from executor.rewriting import arguments, rewritten
 
 
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """States of the CPU's generator and of the GPU's, where the stage is on one."""
+@dataclass(slots=True)
+class Draws:
+    """Seeds of one rank's draws.
 
-    host: torch.Tensor
-    device: torch.Tensor | None = None
+    Attributes
+    ----------
+    seed : int
+        The job's, the same on every rank.
+    device : torch.device
+    step : int
+        Of the job.
+    first : int
+        The micro-batch that is at work, by its number in the batch.
+    """
+
+    seed: int
+    device: torch.device
+    step: int = 0
+    first: int = 0
+
+    @contextmanager
+    def of_microbatch(self, first: int) -> Iterator[None]:
+        """Draw for a micro-batch; afterwards the program's own generators are as before."""
+        self.first = first
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            yield
+
+    def seed_for(self, operator: str) -> None:
+        """Seed the generators for one call of an operator."""
+        words = f"{self.seed}/{self.step}/{self.first}/{operator}"
+        number = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "big")
+        torch.default_generator.manual_seed(number)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(number)
 
 
-def random_state(device: torch.device) -> RandomState:
-    """Return the state from which a stage on this device draws."""
-    return RandomState(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
+class _Drawing(nn.Module):
+    """A call that draws."""
+
+    def __init__(self, target: Callable[..., Any], operator: str, draws: Draws) -> None:
+        super().__init__()
+        self._target, self._operator, self._draws = target, operator, draws
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._draws.seed_for(self._operator)
+        return self._target(*args, **kwargs)
 
 
-def set_random_state(state: RandomState, device: torch.device) -> None:
-    """Draw from this state on."""
-    torch.set_rng_state(state.host)
-    if state.device is not None:
-        torch.cuda.set_rng_state(state.device, device)
+def draws_numbers(node: fx.Node) -> bool:
+    """Whether a call draws random numbers, or may; dropout in eval mode or with probability 0 does not."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return target.namespace not in ("aten", "prims", "prim")
+    given = arguments(node)
+    return not any(given.get(name, 1) in (0, False) for name in ("p", "dropout_p", "dropout", "train", "training"))
+
+
+def seeded_part(part: Part, draws: Draws) -> tuple[Part, bool]:
+    """Return a part whose draws are seeded one by one, and whether there are any."""
+    found = False
+
+    def seed(module: fx.GraphModule, node: fx.Node, path: str) -> None:
+        nonlocal found
+        if not draws_numbers(node):
+            return
+        found = True
+        name = f"drawing_{node.name}"
+        module.add_submodule(name, _Drawing(node.target, path + node.name, draws))  # type: ignore[arg-type]
+        with module.graph.inserting_before(node):
+            call = module.graph.call_module(name, node.args, node.kwargs)
+        call.meta = node.meta
+        node.replace_all_uses_with(call)
+        module.graph.erase_node(node)
+
+    changed = rewritten(part, seed)
+    return (changed, True) if found else (part, False)

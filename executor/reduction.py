@@ -1,23 +1,26 @@
 """Sums of gradients over ranks: replicas of a stage, and parameters that several stages share.
 
-Parameters are put into sets by the stages that own them; a set whose stages lie on several ranks is
-summed over all of these in one all-reduce. It starts at the last REDUCE of those stages on each rank and
-is waited for at the end of the step, so that a rank never blocks here while others need its backwards. All
-copies start as the lowest rank's.
-Leaves out sharding.
+Parameters are put into sets by the stages that own them; a set whose stages lie on several ranks is summed over all of
+these in one all-reduce. It starts behind the last REDUCE of those stages on each rank, and behind the sums that come
+before it in one order of all, which follows from the plan: a device that runs one sum at a time would else wait for
+ever. It is waited for at the end of the step, so that a rank never blocks here while others need its backwards. Leaves
+out sharding.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from executor.watch import Watch
+from executor.groups import Company
+from planner.plan import Plan
 from simulator.actions import Action, Kind
+
+Note = Callable[[Action, str, int], None]
+"""Told of a wait that ends now: its action, its stream and its start in ns."""
 
 
 @dataclass(slots=True)
@@ -46,65 +49,57 @@ class Reduction:
 
     Parameters
     ----------
+    plan : Plan
     owned : sequence of iterables of str
         Names of the trainable parameters that each stage reads, all stages of the plan.
-    ranks : sequence of sequences of int
-        Ranks of each stage.
     parameters : mapping
         Parameters by name.
     device : torch.device
-    watch : Watch
-        Told what this rank waits for.
+    company : Company
     """
 
     def __init__(
         self,
+        plan: Plan,
         owned: Sequence[Iterable[str]],
-        ranks: Sequence[Sequence[int]],
         parameters: Mapping[str, nn.Parameter],
         device: torch.device,
-        watch: Watch,
+        company: Company,
     ) -> None:
-        self._watch = watch
-        me = watch.rank
+        self._watch, self._expects, self._device = company.watch, company.expects, device
+        me = company.rank
         by_stages: dict[tuple[int, ...], list[str]] = {}
         for name, stages in stages_of_parameters(owned).items():
             by_stages.setdefault(stages, []).append(name)
-        self.waits: list[tuple[Action, int, int]] = []
+        self.note: Note | None = None
         self._sets: list[SharedSet] = []
-        for stages, names in sorted(by_stages.items()):
-            members = tuple(sorted({rank for stage in stages for rank in ranks[stage]}))
-            if len(members) == 1:
+        for stages, names in sorted(by_stages.items(), key=lambda item: (_readiness(plan, item[0]), item[0])):
+            members = tuple(sorted({rank for stage in stages for rank in plan.stages[stage].ranks}))
+            if len(members) == 1 or me not in members:
                 continue
-            group = dist.new_group(list(members))  # collective: every rank makes every group, in this order
-            if me in members:
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
-                mine = tuple(stage for stage in stages if me in ranks[stage])
-                shared = SharedSet(mine, members, tuple(parameters[n] for n in sorted(names)), group)
-                for parameter in shared.parameters:  # a user's seed may differ from rank to rank
-                    dist.broadcast(parameter.detach(), members[0], group=group)
-                self._sets.append(shared)
+            mine = tuple(stage for stage in stages if me in plan.stages[stage].ranks)
+            group = company.group_on(device, members)
+            self._sets.append(SharedSet(mine, members, tuple(parameters[n] for n in sorted(names)), group))
 
     def begin(self) -> None:
         """Start a step: every stage of every set is still at work."""
-        self.waits.clear()
+        self._next = 0
         for shared in self._sets:
             shared.waiting = set(shared.stages)
 
     def stage_is_done(self, stage: int) -> None:
-        """Start the sums of the sets whose last stage on this rank this is."""
+        """Start the sums whose turn it is when this stage has ended."""
         for shared in self._sets:
-            if stage in shared.waiting:
-                shared.waiting.discard(stage)
-                if not shared.waiting:
-                    _start(shared)
+            shared.waiting.discard(stage)
+        while self._next < len(self._sets) and not self._sets[self._next].waiting:
+            _start(self._sets[self._next])
+            self._next += 1
 
     def finish(self) -> None:
         """Start what no REDUCE has started, wait for all sums and put them into ``.grad``."""
-        for shared in self._sets:
-            if shared.waiting:
-                shared.waiting.clear()
-                _start(shared)
+        for shared in self._sets[self._next :]:
+            _start(shared)
+        self._next = len(self._sets)
         for shared in self._sets:
             while shared.flying:
                 work, flat, gradients = shared.flying.pop(0)
@@ -120,13 +115,23 @@ class Reduction:
         peer = next(rank for rank in shared.ranks if rank != self._watch.rank)
         action = self._watch.at = Action(Kind.REDUCE, shared.stages[-1])
         start = time.perf_counter_ns()
-        self._watch.waits_for(peer)
+        self._watch.waits_for(*(rank for rank in shared.ranks if rank != self._watch.rank))
         try:
             work.wait()
         except RuntimeError as error:
             raise self._watch.lost(peer, str(error).strip().split("\n")[0]) from None
         self._watch.works()
-        self.waits.append((action, start, time.perf_counter_ns()))
+        self._expects(self._device, peer)
+        if self.note is not None:
+            self.note(action, "collective", start)
+
+
+def _readiness(plan: Plan, stages: Sequence[int]) -> int:
+    """Return how soon a set's stages have ended wherever they run: what is behind the last of their REDUCE, negated."""
+    texts = {f"{stage}REDUCE" for stage in stages}
+    ranks = {rank for stage in stages for rank in plan.stages[stage].ranks}
+    behind = [next((i for i, t in enumerate(reversed(plan.orders[rank])) if t in texts), 0) for rank in ranks]
+    return -min(behind)
 
 
 def _start(shared: SharedSet) -> None:
@@ -138,4 +143,4 @@ def _start(shared: SharedSet) -> None:
         by_type.setdefault(parameter.dtype, []).append(parameter.grad)
     for gradients in by_type.values():
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        shared.flying.append((dist.all_reduce(flat, group=shared.group, async_op=True), flat, gradients))
+        shared.flying.append((shared.group.allreduce([flat]), flat, gradients))

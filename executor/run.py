@@ -6,26 +6,30 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput
-from executor.check import LIMIT, Comparison, compare
+from executor.check import Comparison, compare, deterministic
 from executor.matching import check_world
 from executor.measure import gather_timeline
-from executor.optimizer import planned_optimizer
+from executor.observer import Observer
+from executor.optimizer import timing_optimizer
 from executor.pipeline import Pipeline
+from executor.precision import planned_dtype
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
 
 FAR_OFF = 0.10
 """A prediction further than this from its step is reported."""
+
+CHECK_PATIENCE = 10
+"""Timeouts for which rank 0 may run the reference while the others wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +46,82 @@ def run_plan(arguments: argparse.Namespace) -> Answer:
     torch.set_num_threads(arguments.threads)
     plan = read_plan(arguments.plan)
     check_world(plan)
-
-    def load() -> TrainingModel:
-        # One call makes the whole step's batch, so that its micro-batches differ; each rank reads what it needs.
-        model = load_model(arguments.model, plan.batch.global_size, arguments.seed)
-        return replace(model, autocast=getattr(torch, arguments.autocast) if arguments.autocast else None)
-
-    optimizer = planned_optimizer(plan)
-    pipeline = Pipeline(plan, load(), timeout_s=arguments.timeout, optimizer=optimizer, emulate=arguments.emulate)
-    pipeline.watch.catch_signals()
-    pipeline.watch.answers_json = arguments.json and pipeline.rank == 0
-    with pipeline:
-        return _run(pipeline, arguments, load)
+    with _pipeline(plan, arguments) as pipeline:
+        pipeline.watch.catch_signals()
+        pipeline.watch.answers_json = arguments.json and pipeline.rank == 0
+        return _run(pipeline, arguments)
 
 
-def _run(pipeline: Pipeline, arguments: argparse.Namespace, load: Callable[[], TrainingModel]) -> Answer:
-    plan = pipeline.plan
-    steps, comparison = [], None
+def _pipeline(plan: Plan, arguments: argparse.Namespace) -> Pipeline:
+    return Pipeline(
+        plan,
+        _load(plan, arguments),
+        optimizer=timing_optimizer(plan),
+        timeout_s=arguments.timeout,
+        emulate=arguments.emulate,
+        seed=arguments.seed,
+    )
+
+
+def _load(plan: Plan, arguments: argparse.Namespace) -> TrainingModel:
+    """Build the model in the plan's precision, as the profiler did.
+
+    One call makes the whole step's batch, so that its micro-batches differ; each rank reads what it needs.
+    """
+    model = load_model(arguments.model, plan.batch.global_size, arguments.seed)
+    autocast = getattr(torch, arguments.autocast) if arguments.autocast else None
+    device = next((p.device for p in model.module.parameters()), torch.device("cpu"))
+    return replace(move(model, device, planned_dtype(plan)), autocast=autocast)
+
+
+def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> Answer:
+    plan, worker = pipeline.plan, pipeline.worker
+    observer = worker.observer or pipeline.observe()
+    worker.keeps_gradients = arguments.check
+    steps, checked, loss = [], None, 0.0
     with _step_log(arguments.step_log if pipeline.rank == 0 else None) as log:
         for step in range(arguments.steps):
-            steps.append(_timed_step(pipeline, step))
-            loss = pipeline.total_loss()
+            with deterministic() if arguments.check and step == 0 else nullcontext():
+                timed, loss = _timed_step(pipeline, step, observer)
+            steps.append(timed)
             if pipeline.rank == 0:
-                print(steps[-1].line(), file=sys.stderr, flush=True)
-                log(steps[-1].to_json())
+                print(timed.line(), file=sys.stderr, flush=True)
+                log(timed.to_json())
             if arguments.check and step == 0:
-                reference = move(load(), pipeline.device) if pipeline.rank == 0 else None
-                comparison = compare(pipeline.worker, loss, reference)
+                checked = _check(pipeline, arguments)
     if arguments.timeline:
-        timeline = gather_timeline(pipeline.worker.measured(), pipeline.rank, pipeline.num_ranks)
+        with pipeline.together("writing the timeline"):
+            timeline = gather_timeline(observer.measured(), pipeline.company)
         if timeline is not None:
             write_timeline(arguments.timeline, timeline, {"plan": arguments.plan, "model": arguments.model})
-    return _answer(plan, [step.measured_ns for step in steps], loss.total / loss.weight, comparison)
+    exact = _check_exactly(plan, arguments) if checked and _rounds(plan, checked) else None
+    return _answer(plan, [step.measured_ns for step in steps], loss, checked, exact)
+
+
+def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> Comparison:
+    """Compare the last step with one process; collective."""
+    with pipeline.together("the check", CHECK_PATIENCE):
+        own = _load(pipeline.plan, arguments) if pipeline.rank == 0 else None
+        reference = None
+        if own is not None:
+            reference = replace(move(own, pipeline.device), autocast=pipeline.worker.capture.model.autocast)
+        return compare(pipeline.worker, reference)
+
+
+def _rounds(plan: Plan, checked: Comparison) -> bool:
+    """Whether an error above the limit may be rounding: not where the step ran in float64 already."""
+    return checked.max_gradient_error > checked.limit and plan.training.dtype != "float64"
+
+
+def _check_exactly(plan: Plan, arguments: argparse.Namespace) -> Comparison:
+    """Run the first step again in float64, by the plan and by one process, and compare them; collective."""
+    exactly = replace(plan, training=replace(plan.training, dtype="float64", autocast=""))
+    arguments = argparse.Namespace(**{**vars(arguments), "autocast": None, "emulate": False})
+    with _pipeline(exactly, arguments) as pipeline:
+        pipeline.worker.keeps_gradients = True
+        with deterministic():
+            pipeline.step()
+        return _check(pipeline, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +170,24 @@ def _step_log(path: str | None) -> Iterator[Callable[[dict[str, object]], None]]
         yield lambda row: print(json.dumps(row), file=file)
 
 
-def _timed_step(pipeline: Pipeline, step: int) -> StepTime:
-    """Run a step that all ranks start together; it takes as long as the longest of them."""
-    if pipeline.num_ranks > 1:
-        dist.barrier()
+def _timed_step(pipeline: Pipeline, step: int, observer: Observer) -> tuple[StepTime, float]:
+    """Run a step that all ranks start together, and return its loss; it takes as long as the longest of them."""
+    company = pipeline.company
+    with pipeline.together("the start of a step"):
+        company.tell_all(b"")
     start = time.perf_counter_ns()
-    pipeline.step()
+    loss = pipeline.step()
     if pipeline.device.type == "cuda":
         torch.cuda.synchronize(pipeline.device)
-    own = torch.tensor([time.perf_counter_ns() - start, pipeline.worker.excess_ns()])
-    rows = [torch.zeros_like(own) for _ in range(pipeline.num_ranks)]
-    if pipeline.num_ranks > 1:
-        dist.all_gather(rows, own)
-    else:
-        rows = [own]
+    own = [time.perf_counter_ns() - start, observer.excess_ns()]
+    with pipeline.together("the end of a step"):
+        rows = [json.loads(row) for row in company.tell_all(json.dumps(own).encode())]
     slowest = max(range(len(rows)), key=lambda rank: int(rows[rank][1]))
-    return StepTime(step, max(int(row[0]) for row in rows), pipeline.plan.prediction.step_time_ns, slowest)
+    predicted_ns = pipeline.plan.prediction.step_time_ns
+    return StepTime(step, max(row[0] for row in rows), predicted_ns, slowest), loss
 
 
-def _answer(plan: Plan, times: list[int], loss: float, comparison: Comparison | None) -> Answer:
+def _answer(plan: Plan, times: list[int], loss: float, checked: Comparison | None, exact: Comparison | None) -> Answer:
     numbers: dict[str, Any] = {
         "step_time_ns": int(statistics.median(times[1:] or times)),
         "predicted_step_time_ns": plan.prediction.step_time_ns,
@@ -150,14 +197,21 @@ def _answer(plan: Plan, times: list[int], loss: float, comparison: Comparison | 
         "max_gradient_error": None,
         "loss_error": None,
     }
-    if comparison is None:
+    if checked is None:
         return Answer(numbers, 0, "")
     numbers |= {
-        "max_gradient_error": comparison.max_gradient_error,
-        "loss_error": comparison.loss_error,
-        "worst_parameter": comparison.worst_parameter,
+        "max_gradient_error": checked.max_gradient_error,
+        "loss_error": checked.loss_error,
+        "worst_parameter": checked.worst_parameter,
     }
-    verdict = f"gradient error {comparison.max_gradient_error:.3g} ({comparison.worst_parameter or 'every parameter'})"
-    if comparison.max_gradient_error <= LIMIT:
-        return Answer(numbers, 0, f"check: {verdict}, at most {LIMIT:g} is allowed")
-    return Answer(numbers, 7, f"check failed: {verdict}, at most {LIMIT:g} is allowed")
+    verdict = f"gradient error {checked.max_gradient_error:.3g} ({checked.worst_parameter or 'every parameter'})"
+    allowed = f"at most {checked.limit:g} is allowed"
+    if checked.max_gradient_error <= checked.limit:
+        return Answer(numbers, 0, f"check: {verdict}, {allowed}")
+    if exact is None:
+        return Answer(numbers, 7, f"check failed: {verdict}, {allowed}")
+    numbers["max_gradient_error_float64"] = exact.max_gradient_error
+    again = f"{verdict}, above {checked.limit:g}; the same step in float64 has {exact.max_gradient_error:.3g}"
+    if exact.max_gradient_error <= exact.limit:
+        return Answer(numbers, 0, f"check: {again}: rounding, no wrong gradient")
+    return Answer(numbers, 7, f"check failed: {again} ({exact.worst_parameter}), {allowed}: a wrong gradient")

@@ -2,11 +2,12 @@
 
 Received tensors become leaves of the stage's own autograd graph; a tensor that is passed on (relayed) is
 such a leaf too, so its downstream gradient adds to the local one by itself. Outputs are kept only as the
-edges at which the backward starts, so that memory follows the plan. A stage that recomputes draws the same
-random numbers again and leaves buffers (BatchNorm's averages) as its forward did. Leaves out messages and order.
+edges at which the backward starts, so that memory follows the plan. A stage that recomputes leaves buffers
+(BatchNorm's averages) as its forward did. Leaves out messages and order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from costmodel.capture.parts import LOSS_WEIGHT, Part
 from costmodel.capture.split import Queue, WeightHalf
 from costmodel.model.graph import LOSS
-from executor.randomness import RandomState, random_state, set_random_state
+from executor.randomness import Draws
 from executor.wiring import Wire
 
 Gradients = dict[str, torch.Tensor]
@@ -27,7 +28,6 @@ class Running:
     """What a stage keeps of one micro-batch group from its forward until its backward."""
 
     leaves: dict[str, torch.Tensor]
-    random_state: RandomState | None = None
     recorded: bool = True
     roots: dict[str, GradientEdge] = field(default_factory=dict)
     loss: torch.Tensor | None = None
@@ -57,8 +57,8 @@ class Stage:
         Where a split part leaves its weight halves.
     buffers : tuple of torch.Tensor
         Those that the part reads, and perhaps updates.
-    device : torch.device
-        Where it computes.
+    draws : Draws or None
+        Seeds of its random numbers, where it draws any.
     losses : list of (loss, weight or None)
         Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
     """
@@ -74,7 +74,7 @@ class Stage:
     recomputes: bool = False
     queue: Queue | None = None
     buffers: tuple[torch.Tensor, ...] = ()
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    draws: Draws | None = None
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     weight_halves: dict[int, list[WeightHalf]] = field(default_factory=dict)
@@ -85,8 +85,6 @@ class Stage:
         `received` holds the tensors of each incoming wire; returned are those of each outgoing one.
         """
         running = Running(self._leaves(received), recorded=self.trains and not self.recomputes)
-        if self.recomputes:
-            running.random_state = random_state(self.device)
         result = self._run(first, running)
         if self.part.has_loss:
             loss, weight = result[LOSS], result.get(LOSS_WEIGHT)
@@ -101,13 +99,11 @@ class Stage:
     def recompute(self, first: int) -> None:
         """Run a group's forward again, now for its backward, with the random numbers of the first time."""
         running = self.running[first]
-        if running.recorded or running.random_state is None:
+        if running.recorded:
             return
         running.recorded = True
-        later, kept = random_state(self.device), [buffer.clone() for buffer in self.buffers]
-        set_random_state(running.random_state, self.device)
+        kept = [buffer.clone() for buffer in self.buffers]
         self._run(first, running)
-        set_random_state(later, self.device)
         for buffer, value in zip(self.buffers, kept, strict=True):
             buffer.data.copy_(value)  # past autograd, which has saved what it needs
 
@@ -151,7 +147,8 @@ class Stage:
     def _run(self, first: int, running: Running) -> dict[str, torch.Tensor]:
         """Compute the part; while recorded, note where its backward starts."""
         raw, targets = self.inputs(first)
-        with torch.set_grad_enabled(running.recorded):
+        drawing = nullcontext() if self.draws is None else self.draws.of_microbatch(first)
+        with torch.set_grad_enabled(running.recorded), drawing:
             result = self.part({**running.leaves, **raw}, targets)
         if not running.recorded:
             return result

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
-from executor.measure import gather_bytes
 from executor.worker import Worker
 
 
@@ -33,7 +32,7 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
     """
     buffer = io.BytesIO()
     torch.save(dict(own), buffer)
-    rows = gather_bytes(buffer.getvalue(), worker.rank, len(worker.plan.orders))
+    rows = worker.company.tell_first(buffer.getvalue())
     found: dict[str, Any] = {}
     for row in reversed(rows or []):
         found |= torch.load(io.BytesIO(row), weights_only=True, map_location="cpu")
@@ -45,6 +44,7 @@ def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
 
     What no stage reads is what rank 0 was given.
     """
+    worker.averages.agree()
     found = gathered_state(worker, own_state(worker))
     if worker.rank:
         return {}
@@ -89,8 +89,9 @@ def optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer) -> dict[st
 
 def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Give an optimizer over this rank's parameters its part of a state by parameter name."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in worker.parameters.items():
-        if name in state:
+        if name in state and id(parameter) in stepped:
             optimizer.state[parameter] = {
                 key: value.to(parameter.device if value.dim() else "cpu").clone()
                 if isinstance(value, torch.Tensor)

@@ -1,9 +1,8 @@
 """Messages between two ranks on torch.distributed: groups, posting and waiting.
 
-Point-to-point goes through the world's group with one tag a message on gloo, through one group a directed
-pair on NCCL, which knows no tags; there the plan's order keeps both ends in step. Where the backend
-cannot take the device's tensors (gloo and CUDA: one GPU shared by several ranks) they are copied through
-the host. Leaves out when to send: the plan says that.
+Point-to-point goes through the company's control group with one tag a message on gloo, through one group a directed
+pair on NCCL, which knows no tags; there the plan's order keeps both ends in step. Where gloo carries the tensors of
+GPUs (several ranks share one) they are copied through the host. Leaves out when to send: the plan says that.
 """
 
 from collections import deque
@@ -12,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from costmodel.errors import PeerLost
+from executor.groups import Company
 from executor.packing import empty_message, pack
-from executor.watch import Watch
 from executor.wiring import Template
 
 MAX_UNSETTLED = 4
@@ -38,29 +36,28 @@ class Transport:
 
     Parameters
     ----------
-    rank : int
+    company : Company
+        Its watch is told what this rank waits for.
     device : torch.device
         Where tensors live.
     pairs : iterable of (int, int)
         All (sender, receiver) ranks of the plan, the same on every rank.
-    watch : Watch
-        Told what this rank waits for.
     """
 
-    def __init__(self, rank: int, device: torch.device, pairs: Iterable[tuple[int, int]], watch: Watch) -> None:
-        self.device, self._rank = device, rank
-        self._watch = watch
-        self._direct = device.type == "cpu" or uses_nccl()
+    def __init__(self, company: Company, device: torch.device, pairs: Iterable[tuple[int, int]]) -> None:
+        self.device, self._rank = device, company.rank
+        self._watch, self._expects = company.watch, company.expects
+        nccl = device.type == "cuda" and company.carrier == "nccl"
+        self._direct = device.type == "cpu" or nccl
         self._wire_device = device if self._direct else torch.device("cpu")
         self._groups: dict[tuple[int, int], Any] = {}
         self._unsettled: dict[int, deque[tuple[Any, torch.Tensor]]] = {}
-        world: Any = dist.group.WORLD
-        if device.type == "cuda" and self._direct:
-            for pair in sorted(set(pairs)):
-                self._groups[pair] = dist.new_group(sorted(pair))
-                _warm_up(self._groups[pair], pair, device)
-        # Straight to gloo: torch's dispatcher takes a quarter of a call from a core whose caches hold a stage's data.
-        self._world = world._get_backend(self._wire_device) if self._wire_device.type == "cpu" else world
+        for pair in sorted(set(pairs)) if nccl else ():
+            if self._rank in pair:
+                self._groups[pair] = company.group(sorted(pair), "nccl", f"{pair[0]} to {pair[1]}")
+                with company.waiting(pair):
+                    self._groups[pair].allreduce([torch.zeros(1, device=device)]).wait()  # connects them now
+        self._control = company.control
 
     def send(self, peer: int, tensors: Sequence[torch.Tensor], tag: int) -> None:
         """Start sending some tensors as one message."""
@@ -92,6 +89,8 @@ class Transport:
         except RuntimeError as error:
             raise self._lost(pending.peer, error) from None
         self._watch.works()
+        if self._groups:
+            self._expects(self.device, pending.peer)
         pending.work = None  # gloo's Work objects must be gone before the groups are
         return pending.tensors if self._direct else [tensor.to(self.device) for tensor in pending.tensors]
 
@@ -105,7 +104,7 @@ class Transport:
         """Give up the groups."""
         self._unsettled.clear()
         self._groups.clear()
-        self._world = None
+        self._control = None
 
     def _settle(self, peer: int) -> None:
         work, _ = self._unsettled[peer][0]
@@ -120,21 +119,7 @@ class Transport:
     def _group(self, sender: int, receiver: int, peer: int) -> tuple[Any, int]:
         """Return the group of a directed pair and the peer's rank in it."""
         group = self._groups.get((sender, receiver))
-        return (self._world, peer) if group is None else (group, int(peer == max(sender, receiver)))
+        return (self._control, peer) if group is None else (group, int(peer == max(sender, receiver)))
 
     def _lost(self, peer: int, error: RuntimeError) -> PeerLost:
         return self._watch.lost(peer, str(error).strip().split("\n")[0])
-
-
-def uses_nccl() -> bool:
-    """Whether the world's group takes tensors of GPUs."""
-    return "nccl" in str(dist.get_backend_config())
-
-
-def _warm_up(group: Any, pair: tuple[int, int], device: torch.device) -> None:
-    """Exchange one number, so that the connection is made now and in this order."""
-    number = torch.zeros(1, device=device)
-    if dist.get_rank() == pair[0]:
-        dist.send(number, pair[1], group=group)
-    elif dist.get_rank() == pair[1]:
-        dist.recv(number, pair[0], group=group)

@@ -1,9 +1,11 @@
 """Who is still there: a thread on every rank that hears at once when another dies, and in time when one stalls.
 
-Ranks are joined by plain sockets. The kernel closes those of a dead process, so its end is seen within
-milliseconds whatever the main thread is doing; a stopped process falls silent, a stuck one goes on
-saying that it works. In either case this rank says what it was at and ends with `PeerLost`'s exit code:
-its main thread may sit in a call that nothing interrupts. Leaves out recovery.
+Ranks are joined by plain sockets. The kernel closes those of a dead process, so its end is seen within milliseconds
+whatever the main thread is doing; a stopped process falls silent; every other one says twice a second what it is in (a
+step, a check, the end) and whom it waits for. A rank that others wait for longer than the timeout is lost, whether it
+computes, stands in the program's own code or has left it; one that is in something else than they are is lost at once.
+Then this rank says what it was at and ends with `PeerLost`'s exit code: its main thread may sit in a call that nothing
+interrupts. Leaves out recovery.
 """
 
 import json
@@ -11,14 +13,15 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 
 from costmodel.errors import PeerLost
-from executor.mesh import connect_all
 from simulator.actions import Action
 
 BEAT_S = 0.5
@@ -27,10 +30,37 @@ BEAT_S = 0.5
 SETTLING_S = 0.5
 """How long a broken connection waits for the news of who died: neighbours of the dead fall too."""
 
-OUTSIDE, WORKING, LEAVING = -1, -2, -3
-"""What a rank says instead of whom it waits for: it is not in a step, it computes, it ends."""
+NOTHING = ""
 
-_BEAT = struct.Struct(">iii")  # state; when leaving also exit code and the rank whose loss is the reason, or -1
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a rank says of itself.
+
+    Attributes
+    ----------
+    meeting : int
+        Number of what all ranks do together that it has come to last: a step, an evaluation, the end.
+    within : str
+        Its name while the rank is within it, else nothing.
+    waits_for : tuple of int
+        Ranks without which it cannot go on.
+    leaves : bool
+        Whether these are its last words; then `code` is its exit code, `culprit` the rank whose loss is the reason, or
+        -1, and `why` its error.
+    """
+
+    meeting: int = 0
+    within: str = NOTHING
+    waits_for: tuple[int, ...] = ()
+    leaves: bool = False
+    code: int = 0
+    culprit: int = -1
+    why: str = ""
+
+    def line(self) -> bytes:
+        """Return the sign as one line."""
+        return json.dumps(asdict(self)).encode() + b"\n"
 
 
 class Watch:
@@ -38,9 +68,11 @@ class Watch:
 
     Parameters
     ----------
-    rank, num_ranks : int
+    rank : int
+    sockets : mapping of int to socket
+        To every other rank.
     timeout_s : float
-        A rank that is silent, or lets this one wait within a step, for longer is stalled.
+        A rank that is silent, or lets this one wait, for longer is lost.
 
     Attributes
     ----------
@@ -52,15 +84,17 @@ class Watch:
         Whether the last words also go to stdout as ``{"error", "exit"}``.
     """
 
-    def __init__(self, rank: int, num_ranks: int, timeout_s: float) -> None:
-        self.rank, self.timeout_s = rank, timeout_s
+    def __init__(self, rank: int, sockets: Mapping[int, socket.socket], timeout_s: float) -> None:
+        self.rank, self.timeout_s, self._limit_s = rank, timeout_s, timeout_s
         self.at: Action | None = None
         self.last_complete_step = -1
         self.answers_json = False
-        self._state, self._since = OUTSIDE, time.monotonic()
-        self._sockets = connect_all(rank, num_ranks) if num_ranks > 1 else {}
+        self._now: tuple[int, str, tuple[int, ...]] = (0, NOTHING, ())  # one value, which the thread reads at once
+        self._since = self._moved = time.monotonic()
+        self._expected: deque[tuple[int, Callable[[], bool]]] = deque()
+        self._sockets = dict(sockets)
         self._heard = dict.fromkeys(self._sockets, time.monotonic())
-        self._said = dict.fromkeys(self._sockets, OUTSIDE)
+        self._said = dict.fromkeys(self._sockets, Sign())
         self._unread = dict.fromkeys(self._sockets, b"")
         self._gone: set[int] = set()
         self._closed = self._catches = False
@@ -69,18 +103,30 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="penstock-watch", daemon=True)
         self._thread.start()
 
-    def waits_for(self, peer: int) -> None:
-        """Note that the main thread waits for a rank."""
+    def enters(self, what: str, patience: int = 1) -> None:
+        """Note that the main thread begins what all ranks do together; it computes.
+
+        `patience` is how many timeouts one rank may work while others wait for it.
+        """
+        self._limit_s = patience * self.timeout_s
+        self._now = (self._now[0] + 1, what, ())
+
+    def waits_for(self, *peers: int) -> None:
+        """Note that the main thread waits for some ranks."""
         self._since = time.monotonic()
-        self._state = peer
+        self._now = (*self._now[:2], peers)
 
     def works(self) -> None:
         """Note that the main thread computes."""
-        self._state = WORKING
+        self._now = (*self._now[:2], ())
+
+    def expects(self, peer: int, is_there: Callable[[], bool]) -> None:
+        """Note what a device waits for by itself, when the host's call returns at once; in the device's order."""
+        self._expected.append((peer, is_there))
 
     def rests(self) -> None:
-        """Note that the main thread is between two steps, where it may stay as long as it likes."""
-        self._state, self.at = OUTSIDE, None
+        """Note that the main thread is in the program's own code."""
+        self._now, self.at = (self._now[0], NOTHING, ()), None
 
     def catch_signals(self) -> None:
         """Let SIGTERM and SIGINT end this rank with its own last words; call it from the main thread."""
@@ -102,8 +148,10 @@ class Watch:
         """Wait for the news that may explain an error: the watch ends this process if a rank has died."""
         time.sleep(SETTLING_S)
 
-    def close(self, exit_code: int = 0) -> None:
+    def close(self, exit_code: int = 0, why: str = "") -> None:
         """End the watch: with 0 as agreed with the other ranks, else because this rank alone fails."""
+        if self._closed:
+            return
         self._closed = True
         self._waker.send(b"\0")
         self._thread.join(2 * BEAT_S)
@@ -111,7 +159,7 @@ class Watch:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._say(LEAVING, exit_code)
+        self._say(Sign(leaves=True, code=exit_code, why=why))
         for connection in (*self._sockets.values(), self._waker, self._wakes):
             connection.close()
 
@@ -128,7 +176,7 @@ class Watch:
                     elif not self._hear(key.data):
                         selector.unregister(key.fileobj)
                 if time.monotonic() >= next_beat:
-                    self._say(self._state)
+                    self._say(Sign(*self._now))
                     self._judge()
                     next_beat = time.monotonic() + BEAT_S
 
@@ -146,64 +194,88 @@ class Watch:
     def _hear(self, peer: int) -> bool:
         """Read what a rank says; False when there is no more to come."""
         try:
-            data = self._sockets[peer].recv(4096)
+            data = self._sockets[peer].recv(65536)
         except BlockingIOError:
             return True
         except OSError:
             data = b""
         if not data and peer not in self._gone:
-            self._end(8, self._message(peer, "its process has ended"), peer)
-        data = self._unread[peer] + data
-        whole = len(data) - len(data) % _BEAT.size
-        self._unread[peer] = data[whole:]
+            self._lose(peer, "its process has ended")
+        *lines, self._unread[peer] = (self._unread[peer] + data).split(b"\n")
         self._heard[peer] = time.monotonic()
-        for state, code, culprit in _BEAT.iter_unpack(data[:whole]):
-            self._said[peer] = state
-            if state == LEAVING:
-                self._leaves(peer, code, culprit)
+        for line in lines:
+            self._take(peer, Sign(**{**(found := json.loads(line)), "waits_for": tuple(found["waits_for"])}))
         return peer not in self._gone
 
-    def _leaves(self, peer: int, code: int, culprit: int) -> None:
+    def _take(self, peer: int, sign: Sign) -> None:
+        self._said[peer] = sign
+        if not sign.leaves:
+            return
         self._gone.add(peer)
-        if culprit >= 0 and culprit != self.rank:
-            self._end(8, self._message(culprit, f"rank {peer} has lost it"), culprit)
-        if code:
-            self._end(8, self._message(peer, f"it ended with exit code {code}"), peer)
+        if sign.culprit >= 0 and sign.culprit != self.rank:
+            self._lose(sign.culprit, f"rank {peer} has lost it ({sign.why})", sign.why)
+        if sign.code:
+            why = f": {sign.why}" if sign.why else ""
+            self._lose(peer, f"it ended with exit code {sign.code}{why}")
 
-    def _say(self, state: int, code: int = 0, culprit: int = -1) -> None:
+    def _say(self, sign: Sign) -> None:
+        line = sign.line()
         for peer, connection in self._sockets.items():
             if peer not in self._gone:
                 with suppress(OSError):
-                    connection.send(_BEAT.pack(state, code, culprit))
+                    connection.send(line)
 
     def _judge(self) -> None:
-        """End this rank when another one is silent or stuck for too long, or the launcher is gone."""
+        """End this rank when another one is silent, elsewhere or stuck for too long, or the launcher is gone."""
         if self._launcher is not None and os.getppid() != self._launcher:
             self._end(8, f"rank {self.rank}: the launcher has ended{self._place()}")
         now = time.monotonic()
         for peer, heard in self._heard.items():
             if now - heard > self.timeout_s and peer not in self._gone:
-                self._end(8, self._message(peer, f"it has been silent for {now - heard:.0f} s"), peer)
-        waited = now - self._since
-        if self._state >= 0 and waited > self.timeout_s:
-            peer = self._last_in_line()
-            if self._said.get(peer) != OUTSIDE:
-                limit = f"timeout {self.timeout_s:g} s"
-                self._end(8, self._message(peer, f"nothing came for {waited:.0f} s ({limit})"), peer)
+                self._lose(peer, f"it has been silent for {now - heard:.0f} s")
+        since, (meeting, within, waits_for) = self._since, self._now
+        for peer in waits_for:
+            said = self._said[peer]
+            if said.within and said.meeting == meeting and said.within != within:
+                self._lose(peer, f"it is in {said.within}, this rank in {within}")
+        if waits_for and now - since > self._limit_s:
+            self._stalled(self._last_in_line(waits_for), now - since)
+        self._judge_device(now)
 
-    def _last_in_line(self) -> int:
+    def _judge_device(self, now: float) -> None:
+        """End this rank when what its device waits for has not moved for too long."""
+        while self._expected and self._expected[0][1]():
+            self._expected.popleft()
+            self._moved = now
+        if not self._expected:
+            self._moved = now
+        elif now - self._moved > self.timeout_s:
+            self._stalled(self._expected[0][0], now - self._moved)
+
+    def _stalled(self, peer: int, waited_s: float) -> None:
+        said = self._said[peer]
+        where = f"it is in {said.within}" if said.within else "it is in its program's own code"
+        self._lose(peer, f"nothing came for {waited_s:.0f} s (timeout {self._limit_s:g} s), {where}")
+
+    def _last_in_line(self, waits_for: tuple[int, ...]) -> int:
         """Return the rank that all others in line wait for, this one first."""
-        peer, seen = self._state, {self.rank}
-        while peer not in seen and self._said[peer] >= 0:
+        line, seen = list(waits_for), {self.rank}
+        while line:
+            peer = line.pop(0)
+            said = self._said[peer]
+            done = said.meeting >= self._now[0] and not said.within
+            if peer not in seen and not said.waits_for and not done:
+                return peer
+            line = [*(said.waits_for if peer not in seen else ()), *line]
             seen.add(peer)
-            peer = self._said[peer]
-        return peer if peer != self.rank else self._state
+        return waits_for[0]
 
     def _message(self, peer: int, reason: str) -> str:
         return f"rank {self.rank}: lost rank {peer}: {reason}{self._place()}"
 
     def _place(self) -> str:
-        where, step = "between steps", "no step is complete"
+        within, step = self._now[1], "no step is complete"
+        where = f"in {within}" if within else "between steps"
         if self.at is not None:
             where = f"at {self.at} (stage {self.at.stage}"
             where += f", micro-batch {self.at.microbatch})" if self.at.microbatch >= 0 else ")"
@@ -211,12 +283,16 @@ class Watch:
             step = f"the last complete step is {self.last_complete_step}"
         return f"; this rank was {where}; {step}"
 
-    def _end(self, code: int, message: str, culprit: int = -1) -> None:
+    def _lose(self, peer: int, reason: str, first_reason: str = "") -> None:
+        """End this rank because of another one."""
+        self._end(8, self._message(peer, reason), peer, first_reason or reason)
+
+    def _end(self, code: int, message: str, culprit: int = -1, why: str = "") -> None:
         """End the process; the main thread may be in a call that nothing interrupts."""
         if self.answers_json:
             os.write(1, json.dumps({"error": message, "exit": code}).encode() + b"\n")
         farewell(code, message)
-        self._say(LEAVING, code, culprit)
+        self._say(Sign(leaves=True, code=code, culprit=culprit, why=why))
         os._exit(code)
 
 

@@ -1,11 +1,13 @@
 """One rank of a running plan: its stages, its program, and the step that runs it.
 
-Made without any communication, so that what does not fit together is found before a rank waits for
-another; `connect` then makes groups in one fixed order on every rank. Leaves out the user's side
-(`pipeline`) and what is compared or written afterwards (`check`, `measure`).
+Made without any communication, so that what does not fit together is found before a rank waits for another; `connect`
+then makes groups in one fixed order on every rank. Leaves out the user's side (`pipeline`), what watches a step
+(`observer`) and what is compared or written afterwards (`check`, `measure`).
 """
 
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,20 +17,27 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.capture.split import Queue, split_part
+from costmodel.errors import DoesNotMatch
+from executor.averages import Averages
+from executor.clipping import clip
+from executor.evaluation import evaluated_part
 from executor.feed import Feed
-from executor.holding import held_tensors, keep_only
-from executor.losses import StepLoss, own_loss, summed_loss
-from executor.optimizer import MakeOptimizer, StageOptimizer, connect_shards, stage_optimizers
-from executor.planned import planned_times
+from executor.groups import Company
+from executor.holding import copies_start_alike, held_tensors, holders_of_tensors, keep_only
+from executor.losses import LossSum, StepLoss, own_loss
+from executor.materializing import Values, materialized
+from executor.observer import Observer
+from executor.optimizer import MakeOptimizer, RankOptimizer
 from executor.program import Instruction, Program
-from executor.recording import RawSpan, Recorder
+from executor.randomness import Draws, seeded_part
 from executor.reduction import Reduction
 from executor.stage import Stage
 from executor.transport import Transport
-from executor.watch import Watch
 from executor.wiring import Wiring, wire_plan
 from planner.plan import Plan
 from simulator.actions import SENDS, Action, Kind, parse_action
+
+FORWARDS = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
 
 
 class Worker:
@@ -41,12 +50,23 @@ class Worker:
         Of the very model whose parameters are trained; already found to be the plan's.
     rank : int
     device : torch.device
-    optimizer : callable, optional
-        Parameters -> optimizer, for the plan's OPT.
-    emulate : bool
-        Hold each action for its planned time.
+    seed : int
+        Of random numbers that are drawn in steps.
     keeps_model : bool
         Whether parameters that this rank does not need stay as they are; else they are emptied.
+    values : callable or path, optional
+        Where the values of a model on meta come from.
+
+    Attributes
+    ----------
+    parameters : mapping of str to torch.nn.Parameter
+        The trainable ones of this rank's stages.
+    owned : list of tuple of str
+        Names of those that each stage of the plan reads.
+    loss : StepLoss
+        Of the last step, over all ranks.
+    observer : Observer or None
+    optimizer : RankOptimizer or None
     """
 
     def __init__(
@@ -55,146 +75,212 @@ class Worker:
         capture: Capture,
         rank: int,
         device: torch.device,
-        optimizer: MakeOptimizer | None = None,
-        emulate: bool = False,
+        seed: int = 0,
         keeps_model: bool = True,
+        values: Values | None = None,
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
-        self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
+        self.draws = Draws(seed, device)
         self.held, self.unread = held_tensors(plan, capture, rank)
-        if not keeps_model:
+        if values is not None:
+            self._materialize(values)
+        elif not keeps_model:
             keep_only(capture, self.held, self.unread, device)
+        self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
-        self._recorder = Recorder.on(device)
-        self._emulate = emulate
-        self._posting_ns, links = 0, plan.cluster.links
-        self._host_time_planned = links is not None and "p2p_host" in links.classes
-        self._optimizers: dict[int, StageOptimizer] = {}
-        if optimizer is not None and any(action.kind is Kind.OPT for action in self.order):
-            self._optimizers = stage_optimizers(plan, optimizer, rank, self.owned, self.parameters)
-        self._weighted: bool | None = None  # learnt in the first step: only the last stage's loss says it
+        with_loss = {index for index, stage in self.stages.items() if stage.part.has_loss}
+        self._num_losses = sum(action.kind is Kind.F and action.stage in with_loss for action in self.order)
+        self._sum: LossSum | None = None
+        self.observer: Observer | None = None
+        self.optimizer: RankOptimizer | None = None
+        self.keeps_gradients = False
+        self._earlier: list[torch.Tensor | None] | None = None  # gradients of the calls before, while they accumulate
         self._closed = False
+        self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
-    def connect(self, watch: Watch) -> None:
+    def connect(
+        self, company: Company, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
+    ) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
         ranks = [stage.ranks for stage in self.plan.stages]
-        self.watch = watch
-        alone = len(self.plan.orders) == 1
-        self.transport = None if alone else Transport(self.rank, self.device, self._pairs(), watch)
-        self.reduction = Reduction(self.owned, ranks, self.parameters, self.device, watch)
-        connect_shards(self.plan, self._optimizers)
-        self.program = Program(
+        self.company, self.watch, self._max_norm = company, company.watch, max_norm
+        company.choose_carrier(self.device)
+        self.transport = None if company.size == 1 else Transport(company, self.device, self._pairs())
+        copies_start_alike(self.plan, self.capture, company, self.device)
+        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company)
+        buffers = {index: stage.buffers for index, stage in self.stages.items()}
+        self.averages = Averages(company, self.device, ranks, buffers)
+        if make_optimizer is not None:
+            self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
+        self.program = self._program(self.stages)
+        self._instructions = self.program.bind(self.order)
+
+    def observe(self, emulates: bool = False) -> Observer:
+        """Measure the steps from now on; `emulates` holds each action for its planned time."""
+        self.observer = Observer(self.plan, self.order, self.device, emulates)
+        self.program.mailbox.note = self.reduction.note = self.observer.waited
+        return self.observer
+
+    def disconnect(self) -> None:
+        """Give up everything that refers to the groups; there are no more steps."""
+        for part in (self.transport, self.reduction, self.averages, self.optimizer):
+            if part is not None:
+                part.close()
+
+    def step(self, accumulates: bool = False) -> StepLoss:
+        """Run the loaded batch through the plan.
+
+        Parameters
+        ----------
+        accumulates : bool
+            Whether the gradients stay, for the next call to add its own, and no optimizer steps.
+        """
+        self._begin()
+        for instruction in self._instructions:
+            if instruction.action.kind is Kind.OPT:
+                self._close()
+                if accumulates:
+                    break
+            self._do(instruction)
+        self._close()
+        if self.transport is not None:
+            self.transport.settle()
+        if accumulates:
+            self._earlier = [parameter.grad for parameter in self.parameters.values()]
+        else:
+            self._earlier = None
+            if self.optimizer is not None and not self.keeps_gradients:
+                _clear(self.parameters.values())  # they are stepped: no other optimizer shall do it again
+        self.draws.step += 1
+        return self.loss
+
+    def prepare_evaluation(self) -> None:
+        """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
+        if self._evaluating is None:
+            evaluated_part(extract(self.capture, self.capture.operators))
+            program = self._program({index: self._evaluated(stage) for index, stage in self.stages.items()})
+            self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
+
+    def evaluate(self) -> StepLoss:
+        """Run the loaded batch forward, in eval mode; returns its loss over all ranks."""
+        self.prepare_evaluation()
+        assert self._evaluating is not None
+        self.averages.agree()
+        program, instructions = self._evaluating
+        kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
+        for stage in program.stages.values():
+            stage.losses.clear()
+        for instruction in instructions:
+            self.watch.at = instruction.action
+            instruction.execute(instruction.collect() if instruction.collect is not None else None)
+        if self.transport is not None:
+            self.transport.settle()
+        for buffer, value in kept:  # what only counts forwards counts no evaluation
+            buffer.data.copy_(value)
+        return LossSum(own_loss(program.stages.values()), self.company).result()
+
+    def _begin(self) -> None:
+        _clear(self.parameters.values())
+        for stage in self.stages.values():
+            stage.losses.clear()
+        if self.observer is not None:
+            self.observer.begin()
+        self.reduction.begin()
+        self._closed = False
+        # Reading a loss waits for a device; on a CPU its sum sets out with the last forward that has one.
+        self._sum, self._losses_left = None, self._num_losses if self.device.type == "cpu" else -1
+        if not self._losses_left:
+            self._sum_losses()
+
+    def _sum_losses(self) -> LossSum:
+        self._sum = LossSum(own_loss(self.stages.values()), self.company)
+        return self._sum
+
+    def _do(self, instruction: Instruction) -> None:
+        self.watch.at = instruction.action
+        if self.observer is not None:
+            self.observer.run(instruction)
+        else:
+            instruction.execute(instruction.collect() if instruction.collect is not None else None)
+        if instruction.action.kind is Kind.F and self.stages[instruction.action.stage].part.has_loss:
+            self._losses_left -= 1
+            if not self._losses_left:
+                self._sum_losses()
+
+    def _optimize(self, stage: int) -> None:
+        assert self.optimizer is not None  # a plan with OPT is refused without one
+        self.optimizer.step(stage)
+
+    def _close(self) -> None:
+        """Complete the gradients: sums over ranks, division by a total weight, those of earlier calls, their norm."""
+        if self._closed:
+            return
+        self._closed = True
+        self.reduction.finish()
+        start = time.perf_counter_ns()
+        self.loss = (self._sum or self._sum_losses()).result()
+        if self.observer is not None and self.company.size > 1:
+            self.observer.waited(Action(Kind.REDUCE, max(self.stages)), "collective", start)
+        if self.loss.weighted:
+            gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+            if gradients:
+                torch._foreach_div_(gradients, self.loss.weight)
+        if self._earlier is not None:
+            _add(self.parameters.values(), self._earlier)
+        if self._max_norm is not None:
+            self.norm = self.clip(self._max_norm)
+
+    def clip(self, max_norm: float) -> float:
+        """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
+        return clip(self.parameters, self.lowest_owners(), max_norm, self.company)
+
+    def _program(self, stages: dict[int, Stage]) -> Program:
+        return Program(
             self.rank,
             self.wiring,
-            self.stages,
+            stages,
             self.transport,
             self.reduction.stage_is_done,
             self._optimize,
             self.plan.batch.num_microbatches,
         )
-        self._instructions = self.program.bind(self.order, planned_times(self.plan, self.order))
 
-    def disconnect(self) -> None:
-        """Give up everything that refers to the groups; there are no more steps."""
-        if self.transport is not None:
-            self.transport.close()
-        self.reduction.close()
-        for optimizer in self._optimizers.values():
-            optimizer.group = None
+    def _evaluated(self, stage: Stage) -> Stage:
+        return replace(
+            stage,
+            part=evaluated_part(self._part(stage.index)),
+            trains=False,
+            recomputes=False,
+            queue=None,
+            draws=None,
+            losses=[],
+            running={},
+            weight_halves={},
+        )
 
-    def step(self) -> StepLoss:
-        """Run the loaded batch through the plan; gradients are this step's alone, in ``.grad``."""
-        self._begin()
-        for instruction in self._instructions:
-            self._do(instruction)
-        if not self._closed:
-            self._close()
-        if self.transport is not None:
-            self.transport.settle()
-        self.watch.rests()
-        self.watch.last_complete_step += 1
-        return self.loss
-
-    def _begin(self) -> None:
-        self.watch.works()
-        for parameter in self.parameters.values():
-            parameter.grad = None
-        for stage in self.stages.values():
-            stage.losses.clear()
-        self._recorder.clear()
-        self.program.mailbox.waits.clear()
-        self.reduction.begin()
-        self._closed = False
-
-    def _do(self, instruction: Instruction) -> None:
-        action = self.watch.at = instruction.action
-        received = instruction.collect() if instruction.collect is not None else None
-        mark, start = self._recorder.mark(instruction.stream), time.perf_counter_ns()
-        instruction.execute(received)
-        if self._emulate:
-            self._hold(instruction, start)
-        self._recorder.note(action, instruction.stream, mark)
-
-    def _hold(self, instruction: Instruction, start: int) -> None:
-        """Hold an action for its planned time, less what messages since the last one took if the plan counts that."""
-        spent = time.perf_counter_ns() - start
-        if instruction.stream in ("send", "receive"):
-            self._posting_ns += spent if self._host_time_planned else 0
-            return
-        left = instruction.planned_ns - spent - self._posting_ns
-        self._posting_ns = 0
-        if left > 0:
-            time.sleep(left / 1e9)
-
-    def _optimize(self, stage: int) -> None:
-        if not self._closed:
-            self._close()
-        if stage in self._optimizers:
-            self._optimizers[stage].step()
-
-    def _close(self) -> None:
-        """Complete the gradients: sums over ranks, and the division by a total weight."""
-        self._closed = True
-        self.reduction.finish()
-        self.loss = own_loss(self.stages.values())
-        if self._weighted is not False and len(self.plan.orders) > 1:
-            start = time.perf_counter_ns()
-            self.loss = self.total_loss()
-            self.reduction.waits.append((Action(Kind.REDUCE, max(self.stages)), start, time.perf_counter_ns()))
-        self._weighted = self.loss.weighted
-        if self._weighted:
-            gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-            if gradients:
-                torch._foreach_div_(gradients, self.loss.weight)
-
-    def measured(self) -> list[RawSpan]:
-        """Return the last step's spans: actions, waits for messages and for sums of gradients.
-
-        A receive has two: the call that posts it, and the later wait.
-        """
-        waits = [(action, "receive", start, end) for action, start, end in self.program.mailbox.waits]
-        sums = [(action, "collective", start, end) for action, start, end in self.reduction.waits]
-        return [*self._recorder.spans(), *waits, *sums]
-
-    def excess_ns(self) -> int:
-        """Return how much longer than planned the last step's actions, with their messages, took on this rank."""
-        planned = sum(i.planned_ns for i in self._instructions if i.stream == "compute")
-        return sum(end - start for _, stream, start, end in self._recorder.spans() if stream != "collective") - planned
-
-    def total_loss(self) -> StepLoss:
-        """Return the last step's loss over all ranks; collective."""
-        own = own_loss(self.stages.values())
-        return summed_loss(own) if len(self.plan.orders) > 1 else own
+    def _materialize(self, values: Values) -> None:
+        """Give this rank's part of a model on meta its values, and what no stage reads, on the host of rank 0."""
+        holders, unread = holders_of_tensors(self.plan, self.capture), set(self.unread)
+        read = {key for key in self.held if holders[key][0] == self.rank} | unread
+        self.held = materialized(self.capture, self.held, read, values, self.device)
+        self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
 
     def _stage(self, index: int) -> Stage:
         planned = self.plan.stages[index]
         kinds = {action.kind for action in self.order if action.stage == index}
         queue = Queue() if Kind.I in kinds else None
-        part = self._part(index) if queue is None else split_part(self._part(index), queue)
+        part, draws = seeded_part(self._part(index), self.draws)
+        if draws and planned.microbatch_multiple > 1:
+            raise DoesNotMatch(
+                f"stage {index} draws random numbers and takes {planned.microbatch_multiple} micro-batches in one "
+                "action, which would draw others than one at a time: plan with multiples of 1 (another --schedule than "
+                "graph-kfkb)"
+            )
+        part = part if queue is None else split_part(part, queue)
         read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
@@ -208,7 +294,7 @@ class Worker:
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
             buffers=self._buffers(part),
-            device=self.device,
+            draws=self.draws if draws else None,
         )
 
     def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:
@@ -262,6 +348,17 @@ class Worker:
             for action in sends
             if action.kind in SENDS
         }
+
+
+def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _add(parameters: Iterable[torch.nn.Parameter], earlier: Sequence[torch.Tensor | None]) -> None:
+    for parameter, gradient in zip(parameters, earlier, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:

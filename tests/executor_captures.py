@@ -9,7 +9,8 @@ from tests.random_training import NUM_MODELS, captured_random
 
 torch.set_num_threads(1)
 MODELS = "small_mmt small_uno small_gpt tied_gpt two_branch gated frozen masked sequence_first normed"
-MODELS += " scaled recommender unet detector experts" + (" gpt2 llama" if find_spec("transformers") else "")
+MODELS += " scaled recommender unet detector experts dropped dropped_plainly two_towers exact_gpt"
+MODELS += " gpt2 llama exact_llama" if find_spec("transformers") else ""
 
 for model in MODELS.split():
     captured(model)

@@ -96,7 +96,8 @@ def _last_words(ranks: Ranks, victim: int, start: float, limit_s: float) -> list
     for rank in others:
         code, _, err = found[rank]
         where = (
-            r"this rank was (between steps|at \d\w+\S* \(stage \d(, micro-batch \d)?\)); the last complete step is \d+"
+            r"this rank was (between steps|in [\w ]+|at \d\w+\S* \(stage \d(, micro-batch \d)?\)); "
+            r"the last complete step is \d+"
         )
         if code != 8 or penstock_exit(err) != [8]:
             problems.append(f"rank {rank} ended with {code}: {err[-300:]}")

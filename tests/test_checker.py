@@ -8,8 +8,10 @@ import pytest
 from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph, Parameter, Tensor
 from costmodel.stages.config import StageConfig
-from planner.checker import KINDS, check_orders, check_plan
-from planner.plan import Plan
+from planner.checker import KINDS, check_plan
+from planner.checker.rendezvous import deadlock_problems
+from planner.checker.steps import Layout, read_steps
+from planner.plan import Plan, Training
 from tests.small_plan import CLUSTER, COST, GRAPH, PLAN, with_edge, with_order, with_stage
 
 FROZEN = replace(COST, backward=False)
@@ -40,9 +42,9 @@ def searched(**changes: object) -> Plan:
     return replace(PLAN, search=replace(PLAN.search, **changes))  # type: ignore[arg-type]
 
 
-def closed(*texts: str) -> Plan:
+def closed(*texts: str, optimizer: str = "none") -> Plan:
     """Put the same closing actions behind every rank's own stage."""
-    plan = PLAN
+    plan = replace(PLAN, training=replace(PLAN.training, optimizer=optimizer))
     for rank in range(4):
         plan = with_order(plan, rank, lambda order, r=rank: order.extend(f"{r}{text}" for text in texts))
     return plan
@@ -54,8 +56,8 @@ def test_a_legal_plan_has_no_problems() -> None:
 
 
 def test_a_plan_with_optimizer_steps_has_none_either_when_they_take_no_time() -> None:
-    assert check_plan(closed("OPT"), GRAPH) == ()
-    assert check_plan(closed("REDUCE", "OPT"), GRAPH) == ()
+    assert check_plan(closed("OPT", optimizer="adam"), GRAPH) == ()
+    assert check_plan(closed("REDUCE", "OPT", optimizer="adam"), GRAPH) == ()
 
 
 PARTITION = [
@@ -269,13 +271,45 @@ def test_every_dropped_repeated_or_moved_action_is_found() -> None:
                 assert {p.kind for p in check_plan(plan)} & {"count", "message", "rank"}, (rank, text)
 
 
-CASES = [*ORDERS, *MESSAGES, *FIGURES]
+def divided(first: tuple[int, int], second: tuple[int, int]) -> Plan:
+    """Two stages whose two replicas divide the optimizer on the same ranks, stepped in these orders."""
+    return replace(
+        PLAN,
+        stages=tuple(
+            replace(stage, ranks=ranks, config=StageConfig(data=len(ranks), zero=int(len(ranks) > 1)))
+            for stage, ranks in zip(PLAN.stages, [(0, 1), (0, 1), (2,), (3,)], strict=True)
+        ),
+        orders=tuple(
+            (*(f"{stage}REDUCE" for stage in (0, 1)), *(f"{stage}OPT" for stage in stages)) if stages else ()
+            for stages in (first, second, (), ())
+        ),
+    )
 
 
-@pytest.mark.parametrize("plan", [PLAN, *(row[1] for row in CASES)], ids=["as it is", *(row[0] for row in CASES)])
-def test_the_orders_alone_have_the_problems_with_orders_of_the_whole_plan(plan: Plan) -> None:
-    kinds = {"action", "rank", "count", "order", "message", "deadlock"}
-    assert check_orders(plan) == tuple(problem for problem in check_plan(plan) if problem.kind in kinds)
+def test_opposite_orders_of_a_divided_optimizer_are_a_deadlock_and_one_order_is_none() -> None:
+    for first, second, kinds in (((0, 1), (1, 0), ["deadlock"]), ((0, 1), (0, 1), [])):
+        plan = divided(first, second)
+        orders, unread = read_steps(plan)
+        assert not unread
+        found = list(deadlock_problems(Layout.of(plan), orders, {}))
+        assert [problem.kind for problem in found] == kinds
+        assert not kinds or "1OPT waits for rank 0" in found[0].message
+
+
+CLAIMS = [
+    ("none beside OPT", closed("OPT"), "training", "none, and the orders hold OPT"),
+    ("an optimizer without OPT", replace(PLAN, training=Training("float32", "", "adam")), "training", "no OPT"),
+    ("an optimizer nobody knows", replace(PLAN, training=Training("", "", "magic")), "training", "'magic'"),
+    ("a precision nobody knows", replace(PLAN, training=Training("int3", "", "none")), "training", "'int3'"),
+    ("an executor that cannot run it", with_stage(PLAN, 1, config=StageConfig(zero=2)), "target", "config.zero = 2"),
+    ("terms of another sum", with_stage(
+        PLAN, 0, cost=replace(COST, memory_terms=(("parameters", 4),))), "memory", "add up to 4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "plan", "kind", "words"), CLAIMS, ids=[row[0] for row in CLAIMS])
+def test_claims_that_the_plan_contradicts_are_refused(what: str, plan: Plan, kind: str, words: str) -> None:
+    assert any(p.kind == kind and words in p.message for p in check_plan(plan)), check_plan(plan)
 
 
 def test_every_swap_of_neighbours_is_refused_or_changes_no_time() -> None:

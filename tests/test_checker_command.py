@@ -22,7 +22,9 @@ def validate(*words: object) -> tuple[int, str, str]:
 
 def test_a_legal_plan_is_fine() -> None:
     code, out, _ = validate(GOLDEN / "plan.json", "--json")
-    assert (code, json.loads(out)) == (0, {"ok": True, "problems": []})
+    answer = json.loads(out)
+    assert (code, answer["ok"], answer["problems"]) == (0, True, [])
+    assert answer["not_checked"]  # without --model
 
 
 def test_a_plan_that_reads_well_and_is_wrong_exits_7_with_its_problems(tmp_path: Path) -> None:

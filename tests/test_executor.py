@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from costmodel.errors import DoesNotMatch, ReadableButWrong
-from executor.matching import check_orders, check_strategies
+from executor.matching import check_gate, check_target
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
 
@@ -81,7 +81,7 @@ def test_stages_may_take_several_microbatches_in_one_action(ranks, multiples):
 def test_what_the_executor_does_not_run_is_refused_by_name(config):
     plan = jobs.make_plan("two_branch", configs=[{}, config, {}])
     with pytest.raises(DoesNotMatch, match=rf"stage 1 has config.{next(iter(config))} = .*--target executor"):
-        check_strategies(plan)
+        check_target(plan)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_what_the_executor_does_not_run_is_refused_by_name(config):
     ids=["reversed", "without its sends", "with an action of no stage"],
 )
 def test_orders_that_would_hang_are_refused_before_any_rank_waits(change, words):
-    plan = jobs.make_plan("two_branch")
-    check_orders(plan)
+    plan, source = jobs.make_plan("two_branch"), jobs.captured("two_branch")
+    check_gate(plan, source)
     orders = tuple(change(order) if rank == 1 else order for rank, order in enumerate(plan.orders))
     with pytest.raises(ReadableButWrong, match=rf"the plan cannot run: .*{words}"):
-        check_orders(replace(plan, orders=orders))
+        check_gate(replace(plan, orders=orders), source)
 
 
 def test_a_second_step_starts_from_fresh_gradients(ranks):

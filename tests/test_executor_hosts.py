@@ -135,7 +135,9 @@ def still_there(text):
 def test_the_example_job_under_two_agents_learns_as_alone_and_a_lost_agent_ends_it(tmp_path, capfd):
     plan_file = tmp_path / "plan.json"
     source = capture(load_model("examples.train:build", 4))
-    made = plan_by_hand(source, in_equal_runs(source.operators, 2), num_microbatches=4, microbatch_size=8)
+    made = plan_by_hand(
+        source, in_equal_runs(source.operators, 2), num_microbatches=4, microbatch_size=8, optimizer="adam"
+    )
     write_plan(plan_file, on_hosts(made, 1, 1))
     agents = Agents(tmp_path, plan_file)
     try:

@@ -1,10 +1,14 @@
 """`Pipeline` inside the user's own loop: losses, clipping, checkpoints under another plan, inputs needed."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
+from costmodel.stages.config import StageConfig
 from examples.train import train_alone, train_plan
 from planner.plan import write_plan
 from tests import executor_jobs as jobs
@@ -93,9 +97,29 @@ def test_a_rank_is_told_which_inputs_and_samples_it_reads(ranks):
     assert [answer["needed"] for answer in replicas] == [{0: h, 1: h, "targets": h} for h in halves]
 
 
-def test_the_example_job_has_the_same_curve_on_ranks_as_alone(ranks, tmp_path):
+def example_plan(path, num_stages, **options):
     source = capture(load_model("examples.train:build", 4))
-    groups = in_equal_runs(source.operators, 2)
-    write_plan(tmp_path / "plan.json", plan_by_hand(source, groups, num_microbatches=4, microbatch_size=8))
-    found = ranks.run(train_plan, plan=str(tmp_path / "plan.json"), num_steps=8)
-    assert found[0] == found[1] == pytest.approx(train_alone(8), rel=1e-5)
+    groups = in_equal_runs(source.operators, num_stages)
+    write_plan(path, plan_by_hand(source, groups, num_microbatches=4, microbatch_size=8, optimizer="adam", **options))
+    return str(path)
+
+
+def test_the_example_job_has_the_curve_of_one_process_also_when_it_goes_on_under_another_plan(ranks, tmp_path):
+    expected = train_alone(24)
+    first, second = example_plan(tmp_path / "one.json", 2), tmp_path / "two.json"
+    divided = [StageConfig(data=2, zero=1), StageConfig()]
+    second = example_plan(second, 2, ranks=[(0, 1), (1,)], configs=divided)
+    folder = str(tmp_path / "job")
+    found = ranks.run(train_plan, plan=first, num_steps=20, folder=folder)
+    assert found[0] == found[1] == pytest.approx(expected[:20], rel=1e-4)
+    found = ranks.run(train_plan, plan=second, num_steps=24, folder=folder)
+    assert len(found[0]) == 4
+    assert found[0] == found[1] == pytest.approx(expected[20:], rel=1e-4)
+
+
+def test_the_guides_loop_is_the_examples():
+    root = Path(__file__).resolve().parent.parent
+    blocks = re.findall(r"```python\n(.*?)```", (root / "docs" / "guide.md").read_text(), re.DOTALL)
+    assert any(
+        block.strip() in (root / "examples" / "train.py").read_text() for block in blocks if "def train_plan" in block
+    )

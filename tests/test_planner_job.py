@@ -284,10 +284,10 @@ def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
 
 
 def test_the_executor_refuses_tensor_parallel_ranks_and_says_how_to_plan(plan: Plan) -> None:
-    from executor.matching import check_strategies
+    from executor.matching import check_target
 
     with pytest.raises(DoesNotMatch, match=r"config.tensor = 2; .* plan with --target executor"):
-        check_strategies(plan)
+        check_target(plan)
 
 
 def test_a_search_for_a_trainer_of_lines_gives_a_line_and_says_who_takes_it() -> None:

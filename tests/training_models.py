@@ -332,3 +332,74 @@ def llama(batch: int = 4) -> Any:
 def hugging_face_loss(out: Any, tokens: Tensor) -> Tensor:
     logits = out["logits"]
     return F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+
+
+class Dropped(nn.Module):
+    """Dropout in every form that a model has it: modules, a call in place, whole channels, attention's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift, self.mix, self.head = nn.Linear(6, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.drop, self.channels = nn.Dropout(0.2), nn.Dropout1d(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.lift(x).relu())
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        x = x + F.scaled_dot_product_attention(q, k, v, dropout_p=0.25 if self.training else 0.0)
+        x = F.dropout(self.mix(x), 0.1, self.training, inplace=True)
+        noise = torch.rand_like(x) if self.training else torch.zeros_like(x)
+        return self.head(self.channels(x) + 0 * noise)
+
+
+class DroppedPlainly(Dropped):
+    """The same without noise of the model's own, which nothing tells from what eval mode keeps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.lift(x).relu())
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        x = x + F.scaled_dot_product_attention(q, k, v, dropout_p=0.25 if self.training else 0.0)
+        x = F.dropout(self.mix(x), 0.1, self.training, inplace=True)
+        return self.head(self.channels(x))
+
+
+def dropped(batch: int = 4) -> Any:
+    torch.manual_seed(13)
+    return Dropped().double(), (torch.randn(batch, 5, 6).double(),), lambda out: out.square().mean()
+
+
+def dropped_plainly(batch: int = 4) -> Any:
+    torch.manual_seed(13)
+    return DroppedPlainly().double(), (torch.randn(batch, 5, 6).double(),), lambda out: out.square().mean()
+
+
+class TwoTowers(nn.Module):
+    """Two towers of unlike inputs, joined by their products; in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(8 * 36, WIDTH))
+        self.text = nn.Sequential(nn.Embedding(30, WIDTH), nn.Flatten(), nn.LayerNorm(5 * WIDTH))
+        self.words = nn.Linear(5 * WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, image: Tensor, words: Tensor) -> Tensor:
+        return self.head(self.image(image).tanh() * self.words(self.text(words)).tanh())
+
+
+def two_towers(batch: int = 4) -> Any:
+    torch.manual_seed(14)
+    inputs = {"image": torch.randn(batch, 3, 6, 6).double(), "words": torch.randint(30, (batch, 5))}
+    return TwoTowers().double(), inputs, torch.randint(4, (batch,)), F.cross_entropy
+
+
+def exact_gpt(batch: int = 4) -> Any:
+    """The small decoder in float64."""
+    model, inputs, *rest = small_gpt(batch)
+    return model.double(), inputs, *rest
+
+
+def exact_llama(batch: int = 4) -> Any:
+    """Hugging Face's Llama in float64."""
+    model, inputs, *rest = llama(batch)
+    return model.double(), inputs, *rest

@@ -114,11 +114,14 @@ class Formula:
             out = torch.convolution(inputs, weight, bias, *self.geometry)
         half = self._half
         saved = inputs.detach()  # with its own graph, all that came before would live as long as the weight half
+        shape = out.shape
+        # A call in place on a view (which a linear map of three dimensions gives) is recorded behind its base.
+        made = out._base if out._is_view() else out
 
         def before(gradients: tuple[torch.Tensor, ...]) -> None:
-            leave(half(saved, gradients[0]))
+            leave(half(saved, gradients[0].reshape(shape)))
 
-        out.grad_fn.register_prehook(before)  # type: ignore[union-attr]
+        made.grad_fn.register_prehook(before)  # type: ignore[union-attr]
         return out
 
     def _half(self, inputs: torch.Tensor, gradient: torch.Tensor) -> LinearHalf | ConvolutionHalf:

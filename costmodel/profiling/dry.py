@@ -13,6 +13,7 @@ from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
+from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole import Whole
 from costmodel.profiling.measure.memory import counted_graph
@@ -58,4 +59,8 @@ def dry_profile(options: Options, say: Callable[[str], None] = lambda text: None
     times = tuple(OperatorTimes(none, none, none, (0.0,) * len(sizes)) for _ in graph.operators)
     provenance = {"torch": torch.__version__, "seed": options.seed}
     device = Device(options.device, "none: a dry run", 0)
-    return Profile(graph, device, options.dtype, sizes, times, Whole(none), None, provenance, {"dry_run": True})
+    none_run = {"dry_run": True}
+    return Profile(
+        graph, device, options.dtype, sizes, times, Whole(none), None, provenance, none_run,
+        origin=Origin(autocast=options.autocast),
+    )  # fmt: skip

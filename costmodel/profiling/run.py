@@ -296,7 +296,6 @@ def versions() -> dict[str, str]:
 def _provenance(options: Options) -> Mapping[str, object]:
     return {
         **versions(),
-        "autocast": options.autocast,
         "threads": options.threads,
         "repeats": options.repeats,
         "seed": options.seed,

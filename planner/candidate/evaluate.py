@@ -14,7 +14,7 @@ from costmodel.stages.costs import PER_ACTION, Costs
 from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, Place, alike
 from planner.candidate.fit import excess_bytes, limits_of, num_mixed
-from planner.candidate.order import ordered, with_recompute
+from planner.candidate.order import ordered
 from planner.candidate.price import Priced, Pricer
 from planner.graph.atoms import Apart, Atoms
 from planner.plan.rung import strategy_of
@@ -23,6 +23,7 @@ from simulator.lowering import close_step
 from simulator.schedule import stage_graph
 from simulator.schedules import build_schedule
 from simulator.schedules.warmup import graph_in_flight
+from simulator.transformations import with_recompute
 
 EAGER = "graph-eager-1f1b"
 """The one schedule of the search whose orders depend on times, and not on the stage graph alone."""
@@ -150,11 +151,11 @@ class Evaluator:
         """Return the closed order of a schedule, and the costs in the form in which stages then run."""
         count = self.num_microbatches // replicas
         backward = tuple(stage.backward for stage in costs.stages)
-        again = tuple(made and back for made, back in zip(remade, backward, strict=True)) if remade else ()
+        again = tuple(stage for stage, made in enumerate(remade) if made and backward[stage])
         optimizer = self.problem.optimizer != "none"
         if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
             order, costs = ordered(name, costs, count, self.ratios)
-            order = with_recompute(order, again) if any(again) else order
+            order = with_recompute(order, again)
             return Structure(close_step(order, reduces, optimizer)), costs
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
         key: tuple[object, ...] = (name, edges, reduces, backward, again, costs.ranks, costs.multiples, replicas)
@@ -162,7 +163,7 @@ class Evaluator:
             key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
         if key not in self._structures:
             order = build_schedule(name, costs, count)
-            order = with_recompute(order, again) if any(again) else order
+            order = with_recompute(order, again)
             self._structures[key] = Structure(close_step(order, reduces, optimizer))
         return self._structures[key], costs
 

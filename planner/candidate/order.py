@@ -1,11 +1,11 @@
-"""Orders for priced stages: by a schedule of the catalogue, forwards run again, and backwards in two halves.
+"""Orders for priced stages by a schedule of the catalogue, and their prices where it runs backwards in two halves.
 
 The stages come priced for F and whole B. With I and W apart F takes longer, and so do I and W together (`Whole.split`:
 values live longer, calls pass through Python), by ratios that were measured on the whole model. The time of messages
 is scaled along. Leaves out what halves cost a trainer other than the executor.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from costmodel.model.whole import SplitRatios
@@ -30,19 +30,6 @@ def ordered(name: str, costs: Costs, num_microbatches: int, ratios: SplitRatios)
     schedule = build_schedule(name, in_split_form(costs, trained, ratios), num_microbatches)
     split = {action.stage for order in schedule.orders for action in order if action.kind is Kind.I}
     return schedule, in_split_form(costs, split, ratios)
-
-
-def with_recompute(schedule: Schedule, recomputed: Sequence[bool]) -> Schedule:
-    """Put R before each B, or I, of the stages that recompute."""
-    orders = []
-    for order in schedule.orders:
-        found = []
-        for action in order:
-            if recomputed[action.stage] and action.kind in (Kind.B, Kind.I):
-                found.append(replace(action, kind=Kind.R))
-            found.append(action)
-        orders.append(tuple(found))
-    return replace(schedule, orders=tuple(orders))
 
 
 def in_split_form(costs: Costs, stages: Collection[int], ratios: SplitRatios) -> Costs:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.graph import OperatorGraph
+from planner.checker.claims import claim_problems, executor_problems
 from planner.checker.closing import closing_problems, shared_stages
 from planner.checker.figures import (
     batch_problems,
@@ -28,12 +29,16 @@ from planner.checker.steps import Layout, Step, lead_of_ranks, lockstep_problems
 from planner.checker.times import times_of
 from planner.plan import Plan
 
-__all__ = ["KINDS", "Problem", "check_orders", "check_plan"]
+__all__ = ["KINDS", "UNSEEN", "Problem", "check_plan", "executor_problems"]
 
 Orders = tuple[tuple[Step, ...], ...]
 
-_OF_ORDERS = ("action", "rank", "count", "order", "message", "deadlock")
-"""Kinds of problems with which a run would hang or fail; the others are wrong figures."""
+UNSEEN = (
+    "that the operators are the model's",
+    "that every tensor and gradient travels where it is needed",
+    "which stages share a parameter and have to sum its gradients",
+)
+"""What is not checked without the model's graph."""
 
 
 def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster | None = None) -> tuple[Problem, ...]:
@@ -57,7 +62,7 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
     basics = [*batch_problems(plan), *configuration_problems(plan)]
     orders, unread = read_steps(plan)
     found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics, *unread]
-    found += lockstep_problems(plan)
+    found += [*claim_problems(plan), *lockstep_problems(plan)]
     if not basics:
         layout = Layout.of(plan)
         found += link_problems(plan, layout)
@@ -66,22 +71,6 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
             wrong = list(_order_problems(plan, layout, orders, known))
             found += wrong or _figure_problems(plan, layout, orders, cluster)
     return tuple(found)
-
-
-def check_orders(plan: Plan) -> tuple[Problem, ...]:
-    """Check only whether the ranks can work a plan's orders off; what it says of operators, times and memory is not.
-
-    Returns
-    -------
-    tuple of Problem
-        Those of `check_plan` without the model, of the kinds action, rank, count, order, message and deadlock.
-    """
-    basics = [*batch_problems(plan), *configuration_problems(plan)]
-    orders, unread = read_steps(plan)
-    found = [*basics, *unread, *lockstep_problems(plan)]
-    if not basics and not unread:
-        found += _order_problems(plan, Layout.of(plan), orders, None)
-    return tuple(problem for problem in found if problem.kind in _OF_ORDERS)
 
 
 def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None) -> Iterator[Problem]:

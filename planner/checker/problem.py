@@ -18,6 +18,8 @@ KINDS = {
     "memory": "a peak that the orders and costs do not give, or that the device cannot hold",
     "search": "an objective or bound that contradicts the prediction",
     "model": "the plan says of the model what does not hold",
+    "training": "an optimizer or precision that the orders contradict or that means nothing",
+    "target": "a trainer is listed that cannot run the plan",
     "cluster": "devices or links that are not those the plan was made for",
 }
 """What `Problem.kind` can be, and its meaning."""

@@ -55,6 +55,8 @@ class Layout:
     backward: tuple[bool, ...]
     edges: tuple[tuple[int, int], ...]
     gradients: frozenset[tuple[int, int]]
+    divided: frozenset[int] = frozenset()
+    """Stages whose replicas divide the optimizer and meet in its step."""
 
     @classmethod
     def of(cls, plan: Plan) -> "Layout":
@@ -69,6 +71,7 @@ class Layout:
             frozenset(
                 (e.source, e.target) for e in plan.edges if e.gradient and backward[e.source] and backward[e.target]
             ),
+            frozenset(i for i, stage in enumerate(plan.stages) if stage.config.zero and len(leads_of(stage)) > 1),
         )
 
     @cached_property

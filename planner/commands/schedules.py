@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
-from planner.commands.answer import Answer, Table, milliseconds, percent
+from planner.commands.answer import Answer
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive
+from planner.report.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

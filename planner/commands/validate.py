@@ -1,8 +1,9 @@
 """Check a plan: partition, orders, sends and receives, memory and times, derived anew.
 
 Shares no code with the search or the simulator. Exit code 0 when nothing is wrong, 7 with the list of
-problems otherwise. With --model the plan is held against the model as captured here; where that can only
-be planned with, the answer says why.
+problems otherwise. With --model the plan is held against the model as captured here, by the very check that the
+executor makes before it runs; where the model can only be planned with, the answer says why. Without --model the
+answer says what was not checked.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Check the plan and answer with its problems."""
     from costmodel.errors import ReadableButWrong
     from costmodel.machines.cluster import read_cluster
-    from planner.checker import check_plan
+    from planner.checker import UNSEEN, check_plan
     from planner.checker.problem import Problem
     from planner.plan import read_plan
 
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     body = {
         "ok": not problems,
         "problems": [{"kind": p.kind, "place": p.place, "message": p.message} for p in problems],
+        "not_checked": [] if graph else list(UNSEEN),
         **({"plan_only": plan_only} if plan_only else {}),
     }
     if problems:
@@ -46,6 +48,7 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(body, lines, ReadableButWrong.exit_code)
     num_actions = sum(map(len, plan.orders))
     lines = [f"{args.plan}: {len(plan.stages)} stages, {num_actions} actions, nothing wrong"]
+    lines += [f"not checked without --model: {'; '.join(UNSEEN)}"] if graph is None else []
     return Answer(body, [*lines, *([f"plan only, no executor runs it: {plan_only}"] if plan_only else [])])
 
 

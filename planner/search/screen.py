@@ -44,13 +44,16 @@ class Screen:
         bound_ns = self.setting.bound_ns(family)
         if bound_ns is None or not any(self._could_matter(family, bound_ns, places) for places in (1, 2)):
             return
-        cuts = self.setting.cuts(family)
+        cuts, least = self.setting.cuts(family), 0
         for places in self._places(cuts):
             if self.limits.over and self.incumbent.found:
                 return
+            if 1 < places < least:
+                continue
             least_ns = self.setting.families.even_ns(family, places) or 0
             if not self._could_matter(family, least_ns, places) or not self._could_fit(family, places):
-                return  # fewer places take longer still, and hold more
+                least = places  # fewer places take longer still, and hold more; one alone is another rung
+                continue
             spared = self._without_savings(family, places)
             if spared in self._fitting or not self._could_matter(family, self._expected_ns(family, places), places):
                 continue

@@ -1,0 +1,57 @@
+"""What a plan says of itself beside its orders: the training it is for, who runs it, what its memory is made of.
+
+Leaves out whether other trainers than the executor would take it: that hangs on their versions.
+"""
+
+from collections.abc import Iterator
+
+from planner.checker.problem import Problem
+from planner.plan import Plan
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+
+
+def claim_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield claims that the plan's own orders, configurations and terms contradict."""
+    yield from _training_problems(plan)
+    if "executor" in plan.runs_on:
+        yield from executor_problems(plan)
+    for index, stage in enumerate(plan.stages):
+        terms = sum(size for _, size in stage.cost.memory_terms)
+        if stage.cost.memory_terms and terms != stage.cost.static_bytes:
+            yield Problem(
+                "memory", f"stage {index}", f"static_bytes is {stage.cost.static_bytes}; its terms add up to {terms}"
+            )
+
+
+def _training_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield an optimizer that the orders do not step, and words that mean nothing."""
+    name = plan.training.optimizer
+    steps = any(text.endswith("OPT") for order in plan.orders for text in order)
+    if name and name not in OPTIMIZERS:
+        yield Problem("training", "training.optimizer", f"{name!r}; allowed are {', '.join(OPTIMIZERS)}")
+    elif name == "none" and steps:
+        yield Problem("training", "training.optimizer", "none, and the orders hold OPT")
+    elif name not in ("", "none") and not steps and any(stage.cost.backward for stage in plan.stages):
+        yield Problem("training", "training.optimizer", f"{name}, and the orders hold no OPT")
+
+
+def executor_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what of a plan the executor does not run: it runs replicas, ZeRO-1 and full recompute."""
+    for key, value in (("dtype", plan.training.dtype), ("autocast", plan.training.autocast)):
+        if value and value not in DTYPES:
+            yield Problem("training", f"training.{key}", f"{value!r}; the executor runs {', '.join(DTYPES)}")
+    for index, stage in enumerate(plan.stages):
+        config = stage.config
+        wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
+        wrong += ["zero"] if config.zero > 1 else []
+        wrong += ["recompute"] if config.recompute == "selective" else []
+        wrong += ["offload"] if config.offload != "none" else []
+        for name in wrong:
+            yield Problem(
+                "target",
+                f"stage {index}",
+                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO-1 and full recompute: "
+                "plan with --target executor",
+            )
