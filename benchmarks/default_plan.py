@@ -30,6 +30,7 @@ from multiprocessing import Pool
 from pathlib import Path
 from random import Random
 
+from benchmarks.sweep_choices import divisors
 from costmodel.architectures.command import DEFAULT_DEVICE, make
 from costmodel.errors import NoPlanFits, UsageError
 from planner import Effort, Plan, PlanAnswer, Problem, Profile, Space, make_plan
@@ -134,11 +135,6 @@ def chosen(plan: Plan) -> Iterator[Fixed]:
         del values["zero"]
     yield from ({name: value} for name, value in values.items())
     yield values
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """Return the divisors of a number, rising."""
-    return tuple(d for d in range(1, number + 1) if number % d == 0)
 
 
 @lru_cache(maxsize=2)
