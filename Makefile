@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test quick fast lint clean
 
 demo: .venv/installed
 	$(BIN)/python -m examples.demo out/demo
@@ -14,6 +14,15 @@ test: lint
 	    $(BIN)/jupytext --quiet --to ipynb --output out/notebooks/$$(basename $$path .py).ipynb $$path || exit 1; \
 	done
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 out/notebooks
+
+# Linters, types and the tests that take no processes of ranks, no profiling and no long search.
+QUICK := files costs_file cluster catalogue collectives engine engine_laws engine_memory bubbles lowering \
+    schedules schedules_closed_forms schedule_validation checker prepare explain charts compare trace work
+quick: .venv/installed
+	$(MAKE) --jobs=2 --output-sync lint fast
+
+fast: .venv/installed
+	$(BIN)/python -m pytest $(QUICK:%=tests/test_%.py)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,9 +1,12 @@
-"""The main job on real input: profile a model, plan it as a graph and as a chain, run both, compare.
+"""The main job on real input: profile a model, plan it, look at the ladder, run plans, compare.
 
     python -m examples.demo out/demo
 
-Calls the same commands that a person would type, prints them, and leaves every file they make in the
-folder. Four ranks share whatever cores this machine has; the table says so.
+Calls the same commands that a person would type, prints them, and leaves every file they make in the folder. Nothing
+fixed, four devices get the plan that the search finds best, with the ladder of what else there is. What this project is
+about shows when each device is a stage, which flags fix: a graph of stages against a chain. These run on four ranks
+that share whatever cores this machine has; the table says so. Last, a plan for as many devices as there are cores is
+run as it was planned, so that its predicted time can be held against the measured one.
 """
 
 import os
@@ -16,6 +19,7 @@ from typing import Any
 from examples.commands import penstock, torchrun
 
 MODEL, DEVICES, BATCH, MICROBATCH, STEPS = "zoo:mmt:small", 4, 16, 2, 6
+A_STAGE_A_DEVICE = ("--data", 1, "--stages", DEVICES, "--microbatch-size", MICROBATCH, "--recompute", "none")
 
 
 def main(folder: Path) -> int:
@@ -23,21 +27,52 @@ def main(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile.json"
     penstock("profile", MODEL, "-o", profile, "--microbatch-sizes", "1,2,4", "--seed", "0")
+    free = penstock("plan", profile, "--devices", DEVICES, "--batch", BATCH, "-o", folder / "free.json")
+    print_ladder(free)
     plans, measured = [], []
     for planner in ("ours", "chain"):
         plan = folder / ("graph.json" if planner == "ours" else "chain.json")
-        choices = f"--devices {DEVICES} --batch {BATCH} --microbatch-size {MICROBATCH} --planner {planner}"
-        penstock("plan", profile, *choices.split(), "-o", plan)
+        question = ("--devices", DEVICES, "--batch", BATCH, "--planner", planner, *A_STAGE_A_DEVICE)
+        penstock("plan", profile, *question, "-o", plan)
         penstock("validate", plan)
         penstock("simulate", plan, "--chart", plan.with_suffix(".png"), "--trace", plan.with_suffix(".trace.json"))
-        flags = f"--model {MODEL} --steps {STEPS} --check --timeline {plan.with_suffix('.timeline.json')}"
-        measured.append(torchrun(DEVICES, plan, *flags.split()))
+        measured.append(run(plan, DEVICES))
         plans.append(plan)
     compared = penstock("compare", *plans, "--chart", folder / "compare.png")
     print_table(compared["rows"], measured)
+    hold_against_a_run(folder, profile)
     names = sorted(path.name for path in folder.iterdir())
     print(f"\npictures and files in {folder}/: {', '.join(names)}")
     return 0
+
+
+def run(plan: Path, num_ranks: int) -> dict[str, Any]:
+    """Run a plan, check its gradients and keep its timeline."""
+    flags = f"--model {MODEL} --steps {STEPS} --check --timeline {plan.with_suffix('.timeline.json')}"
+    return torchrun(num_ranks, plan, *flags.split())
+
+
+def hold_against_a_run(folder: Path, profile: Path) -> None:
+    """Plan for as many devices as there are cores, run that, and print both times."""
+    plan = folder / "cores.json"
+    cores = min(DEVICES, os.cpu_count() or 1)
+    answer = penstock("plan", profile, "--devices", cores, "--batch", BATCH, "--target", "executor", "-o", plan)
+    done = run(plan, answer["devices_used"])
+    compared = penstock("compare", plan, "--measured", plan.with_suffix(".timeline.json"))
+    found = compared["rows"][0]["measured"]
+    print(
+        f"\non {cores} of this machine's cores, {answer['strategy']} on {answer['devices_used']}: predicted "
+        f"{answer['step_time_ns'] / 1e6:.1f} ms, measured {done['step_time_ns'] / 1e6:.1f} ms (median of "
+        f"{STEPS - 1} steps); the last step's error is {found['error_percent']:+.1f} %"
+    )
+
+
+def print_ladder(answer: Mapping[str, Any]) -> None:
+    """Print what was chosen for the model, and why the other strategies lost."""
+    print(f"\n{answer['strategy']} on {answer['devices_used']} of {DEVICES} devices: {answer['choice']}")
+    for rung in answer["rungs"]:
+        print(f"  {rung['strategy']:<30}{rung['step_time_ns'] / 1e6:>9.1f} ms  {rung['why']}")
+    print(flush=True)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> None:

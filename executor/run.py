@@ -25,8 +25,8 @@ from executor.precision import planned_dtype
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
 
-DRIFT = 0.10
-"""A step further than this from its prediction is reported."""
+FAR_OFF = 0.10
+"""A prediction further than this from its step is reported."""
 
 CHECK_PATIENCE = 10
 """Timeouts for which rank 0 may run the reference while the others wait for it."""
@@ -134,15 +134,15 @@ class StepTime:
     slowest_rank: int
 
     @property
-    def drift(self) -> float:
-        """How far the measured time is from the predicted one."""
-        return self.measured_ns / self.predicted_ns - 1 if self.predicted_ns else 0.0
+    def error(self) -> float:
+        """The prediction's error: (predicted - measured) / measured."""
+        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else 0.0
 
     def line(self) -> str:
         """Return the line for people; the first step warms up, so it is not judged."""
         text = f"step {self.step}: {self.measured_ns / 1e6:.3f} ms (predicted {self.predicted_ns / 1e6:.3f} ms)"
-        if self.step and abs(self.drift) > DRIFT:
-            text += f", {self.drift:+.0%} from the prediction; rank {self.slowest_rank} is the slowest"
+        if self.step and abs(self.error) > FAR_OFF:
+            text += f", an error of {self.error:+.0%}; rank {self.slowest_rank} is the slowest"
         return text
 
     def to_json(self) -> dict[str, object]:
@@ -151,7 +151,7 @@ class StepTime:
             "step": self.step,
             "measured_ns": self.measured_ns,
             "predicted_ns": self.predicted_ns,
-            "drift_percent": 100 * self.drift,
+            "error_percent": 100 * self.error,
             "slowest_rank": self.slowest_rank,
         }
 

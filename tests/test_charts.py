@@ -164,7 +164,7 @@ def test_stage_graph_shows_stages_ranks_multiples_and_captions() -> None:
     ax = stage_graph_picture(one_axis(), DIAMOND, captions=["a", "b", "c", "d"], edge_labels={(0, 1): "2 MiB"})
     shown = texts(ax)
     assert [t for t in shown if t.startswith("stage")] == ["stage 0", "stage 1", "stage 2", "stage 3"]
-    assert {"ranks 2, 3", "2 micro-batches at once", "rank 4", "2 MiB", "a", "d"} <= set(shown)
+    assert {"ranks 2-3", "2 at once", "rank 4", "2 MiB", "a", "d"} <= set(shown)
     boxes = [patch for patch in ax.patches if patch.get_facecolor()[:3] == pytest.approx(to_rgb("#cfe3f5"))]
     assert len(boxes) == 4
 

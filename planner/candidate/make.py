@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 
+from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.strategies import MemoryTerms
@@ -18,6 +19,7 @@ from planner.ask.targets import runs_on
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.price import compact
+from planner.graph.names import stage_names
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from planner.plan.lockstep import spread
 from simulator.actions import Action
@@ -44,7 +46,8 @@ def make(
     run = evaluator.simulate(candidate)
     size, costs = candidate.microbatch_size, run.priced.costs
     names = [operator.name for operator in graph.operators]
-    stages = zip(run.priced.operators, candidate.places, costs.stages, strict=True)
+    called = stage_names([_modules(graph, row) for row in run.priced.operators])
+    stages = zip(run.priced.operators, candidate.places, costs.stages, called, strict=True)
     plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
@@ -53,8 +56,8 @@ def make(
         batch=Batch(problem.global_batch, size, evaluator.num_microbatches),
         schedule=candidate.schedule,
         stages=tuple(
-            PlanStage(tuple(names[i] for i in row), place.ranks, cost, place.config, place.microbatch_multiple)
-            for row, place, cost in stages
+            PlanStage(tuple(names[i] for i in row), place.ranks, cost, place.config, place.microbatch_multiple, called)
+            for row, place, cost, called in stages
         ),
         edges=tuple(
             PlanEdge(e.source, e.target, tuple(graph.tensors[t].name for t in row), e.size_bytes, e.p2p_ns, e.gradient)
@@ -74,6 +77,12 @@ def make(
         extra={"choice": reason},
     )
     return replace(plan, runs_on=runs_on(problem, plan))
+
+
+def _modules(graph: OperatorGraph, operators: Sequence[int]) -> list[str]:
+    """Return the module paths of a stage's operators, their own names where they have no module."""
+    row = [graph.operators[i] for i in operators]
+    return [operator.module for operator in row if operator.module] or [operator.name for operator in row]
 
 
 def _orders(run: Run, *, lowered: bool) -> list[tuple[str, ...]]:

@@ -47,7 +47,7 @@ def _print_table(table: Table) -> None:
         from rich.console import Console
         from rich.table import Table as RichTable
     except ImportError:
-        _print_plain(table)
+        print(table)
         return
     drawn = RichTable(title=table.title or None, title_justify="left")
     for i, column in enumerate(table.columns):
@@ -56,11 +56,3 @@ def _print_table(table: Table) -> None:
         drawn.add_row(*row)
     # A pipe has no width; a table squeezed into 80 columns there would be broken for every reader.
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
-
-
-def _print_plain(table: Table) -> None:
-    if table.title:
-        print(table.title)
-    widths = [max(len(row[i]) for row in (table.columns, *table.rows)) for i in range(len(table.columns))]
-    for row in (table.columns, *table.rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -102,7 +102,7 @@ def _stages(found: "Explanation") -> Iterator[str]:
     from planner.report.explanation import mean
 
     usual = StageConfig().to_json()
-    rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "operators")]
+    rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "what")]
     for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):
         cost = stage.cost
         times = (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns, cost.recompute_ns)
@@ -114,7 +114,7 @@ def _stages(found: "Explanation") -> Iterator[str]:
                 percent(found.on_path_ns(index) / max(1, found.step_time_ns)),
                 _span(stage.ranks),
                 " ".join(config) or "-",
-                f"{_short(stage.operators[0])} .. {_short(stage.operators[-1])} ({len(stage.operators)})",
+                f"{stage.name or _ends(stage.operators)} ({len(stage.operators)})",
             )
         )
     return _aligned(rows)
@@ -125,6 +125,11 @@ def _span(ranks: Sequence[int]) -> str:
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
+
+
+def _ends(operators: Sequence[str]) -> str:
+    """Write the first and last operator, for plans whose stages have no names."""
+    return f"{_short(operators[0])} .. {_short(operators[-1])}"
 
 
 def _short(name: str) -> str:

@@ -7,7 +7,7 @@
 
 A schedule is a name of the catalogue or a CSV of orders as torch writes them (one row a rank, cells like 0F0).
 Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
-activation shares; with --costs and for plans it is in bytes.
+activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes.
 """
 
 import argparse
@@ -85,8 +85,9 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
     plan = read_plan(args.plan)
     timeline = replay(plan, args.p2p, args.optimizer_mode)
     extra = {"ranks": len(plan.orders), "peak_memory_bytes": list(spread(plan.blocks, timeline.peak_memory_bytes))}
-    sizes = tuple(map(len, plan.blocks))
-    return _answer(args, plan_schedule(plan), plan.costs(), timeline, None, extra, speeds=plan.speeds, sizes=sizes)
+    return _answer(
+        args, plan_schedule(plan), plan.costs(), timeline, None, extra, speeds=plan.speeds, blocks=plan.blocks
+    )
 
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
@@ -116,6 +117,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     extra: dict[str, object] = {"search_seconds": elapsed} if synthesis else {}
     if share_bytes:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
+        extra["peak_memory_bytes"] = None  # shares have no size
     return _answer(args, schedule, costs, timeline, limit, extra, share_bytes)
 
 
@@ -214,9 +216,9 @@ def _answer(
     extra: Mapping[str, object],
     share_bytes: int = 0,
     speeds: Sequence[float] = (),
-    sizes: Sequence[int] = (),
+    blocks: Sequence[Sequence[int]] = (),
 ) -> Answer:
-    """Answer for a timeline, each rank of which stands for so many (`sizes`) that work in lockstep."""
+    """Answer for a timeline, each rank of which stands for those that work in lockstep (`blocks`; else itself)."""
     from simulator.bounds import bound_of
     from simulator.bubbles import bubble_causes
 
@@ -230,7 +232,7 @@ def _answer(
         "span_ns": timeline.span_ns,
         "bubble_ratio": timeline.bubble_ratio,
         "bubble_ratio_span": timeline.bubble_ratio_span,
-        "bubble_causes": _summed(causes, sizes),
+        "bubble_causes": _summed(causes, blocks),
         "peak_memory_bytes": list(timeline.peak_memory_bytes),
         "lower_bound_ns": bound.ns,
         "gap": timeline.step_time_ns / bound.ns - 1 if bound.ns else None,
@@ -241,16 +243,16 @@ def _answer(
     }
     if "search_seconds" in extra:
         body["status"] = "optimal" if timeline.step_time_ns == bound.ns else "bounded"
-    _write_trace(args, timeline)
-    _write_chart(args, schedule, timeline, limit, causes, share_bytes)
+    _write_trace(args, timeline, share_bytes)
+    _write_chart(args, schedule, timeline, limit, causes, share_bytes, blocks)
     return Answer(body, _text(body, timeline, bound))
 
 
-def _summed(causes: "BubbleCauses", sizes: Sequence[int]) -> dict[str, int]:
+def _summed(causes: "BubbleCauses", blocks: Sequence[Sequence[int]]) -> dict[str, int]:
     """Return the idle time of all ranks by cause."""
-    if max(sizes, default=1) == 1:
+    if max(map(len, blocks), default=1) == 1:
         return causes.totals
-    rows = zip(causes.per_rank, sizes, strict=True)
+    rows = zip(causes.per_rank, map(len, blocks), strict=True)
     found = dict.fromkeys(causes.totals, 0)
     for row, size in rows:
         for name, ns in row.items():
@@ -265,7 +267,11 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     rows = [(name, milliseconds(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
     shown = body.get("peak_activations") or body["peak_memory_bytes"]
     assert isinstance(shown, list)  # noqa: S101 - built above
-    few = shown if len(shown) <= MOST_SHOWN else f"{min(shown)} to {max(shown)}"
+    few = (
+        ", ".join(map(_figure, shown))
+        if len(shown) <= MOST_SHOWN
+        else f"{_figure(min(shown))} to {_figure(max(shown))}"
+    )
     return [
         f"{body['schedule']}: {body['ranks']} ranks, {body['microbatches']} micro-batches, p2p {body['p2p']}",
         f"step time    {milliseconds(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
@@ -277,11 +283,16 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     ]
 
 
-def _write_trace(args: argparse.Namespace, timeline: "Timeline") -> None:
+def _figure(value: float) -> str:
+    """Write a share to four digits, bytes whole."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _write_trace(args: argparse.Namespace, timeline: "Timeline", share_bytes: int) -> None:
     if args.trace:
         from simulator.trace import write_trace
 
-        write_trace(args.trace, timeline)
+        write_trace(args.trace, replace(timeline, memory=()) if share_bytes else timeline)  # its counter is of bytes
 
 
 def _write_chart(
@@ -291,11 +302,13 @@ def _write_chart(
     limit: int | None,
     causes: "BubbleCauses",
     share_bytes: int,
+    blocks: Sequence[Sequence[int]],
 ) -> None:
     if args.chart:
         from simulator.charts import save_figure, timeline_figure
 
         figure = timeline_figure(
-            timeline, title=schedule.name, limit_bytes=limit, share_bytes=share_bytes, causes=causes.per_rank
-        )
+            timeline, title=schedule.name, limit_bytes=limit, share_bytes=share_bytes, causes=causes.per_rank,
+            ranks=blocks,
+        )  # fmt: skip
         save_figure(figure, args.chart)

@@ -136,11 +136,12 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "config": stage.config.to_json(),
         "microbatch_multiple": stage.microbatch_multiple,
         "cost": stage_to_json(stage.cost),
+        **({"name": stage.name} if stage.name else {}),
     }
 
 
 def _stage(node: Node, index: int) -> PlanStage:
-    fields = node.members(("index", "operators", "ranks", "config", "microbatch_multiple", "cost"))
+    fields = node.members(("index", "operators", "ranks", "config", "microbatch_multiple", "cost"), ("name",))
     _in_order(fields["index"], index)
     return PlanStage(
         fields["operators"].texts(),
@@ -148,6 +149,7 @@ def _stage(node: Node, index: int) -> PlanStage:
         stage_from_node(fields["cost"]),
         StageConfig.from_node(fields["config"]),
         fields["microbatch_multiple"].integer(1),
+        fields["name"].text() if "name" in fields else "",
     )
 
 

@@ -32,13 +32,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A stage: its operators, the ranks that replicate it, its configuration and cost."""
+    """A stage: its operators, the ranks that replicate it, its configuration and cost, and what people call it."""
 
     operators: tuple[str, ...]
     ranks: tuple[int, ...]
     cost: StageCost
     config: StageConfig = field(default_factory=StageConfig)
     microbatch_multiple: int = 1
+    name: str = ""
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -5,23 +5,41 @@ Leaves out why the plan takes as long as it does (`planner.report.explanation`).
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from planner.ask.problem import Problem
 from planner.plan import Plan, plan_to_json
-from planner.plan.replay import depth
+from planner.plan.replay import depth, replay
 from planner.plan.rung import rung
 from planner.report.rates import mfu, tokens_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """A plan as an answer to its problem; `seconds` is what the whole command took so far."""
+    """A plan as an answer to its problem.
+
+    Attributes
+    ----------
+    plan : Plan
+    problem : Problem
+    seconds : float
+        What the whole command took so far.
+    path : str
+        File of the plan; empty where it was not written.
+    """
 
     plan: Plan
     problem: Problem
-    path: str
     seconds: float
+    path: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.text()))
 
     @property
     def samples_per_s(self) -> float | None:
@@ -67,6 +85,19 @@ class PlanAnswer:
             "runs_on": list(plan.runs_on),
         }
 
+    def table(self) -> "DataFrame":
+        """Return the ladder: one row a rung, strategies its index, times in ns and sizes in bytes."""
+        from pandas import DataFrame
+
+        return DataFrame([each.to_json() for each in self.plan.rungs]).set_index("strategy")
+
+    def draw(self, ax: "Axes") -> "Axes":
+        """Draw the plan's timeline."""
+        from simulator.charts import gantt
+
+        title = f"{self.plan.model_name}, {rung(self.plan)}"
+        return gantt(ax, replay(self.plan), title=title, ranks=self.plan.blocks)
+
     @property
     def _best_gap(self) -> float | None:
         bound_ns, best_ns = self.plan.search.lower_bound_ns, self.plan.search.best_step_time_ns
@@ -78,8 +109,8 @@ class PlanAnswer:
         stages = f"{len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, " if len(plan.stages) > 1 else ""
         rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
         return [
-            f"{self.path}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} devices, {stages}"
-            f"{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
+            f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} "
+            f"devices, {stages}{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
             f"chosen       {plan.extra.get('choice')}",
             f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
             f"a second     {self._rates()}",

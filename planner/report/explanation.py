@@ -83,6 +83,7 @@ class Explanation:
         activation_bytes = most(stage.cost.activation_bytes)
         return {
             "index": index,
+            "name": stage.name,
             "first": stage.operators[0],
             "last": stage.operators[-1],
             "operators": len(stage.operators),

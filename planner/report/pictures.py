@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 
 from planner.plan import Plan
 from planner.plan.replay import depth
+from planner.report.text import mebibytes
 from simulator.charts import (
     ComparedRow,
+    alike,
     comparison,
     gantt,
     gantt_height,
@@ -47,7 +49,9 @@ class Picture:
     @property
     def height(self) -> float:
         """A good height in inches for the timelines."""
-        return (pair_height if self.measured else gantt_height)(self.predicted.num_ranks)
+        if self.measured:
+            return pair_height(self.predicted.num_ranks)
+        return gantt_height(len(alike(self.predicted)))
 
 
 def compare_figure(pictures: Sequence[Picture]) -> Figure:
@@ -59,10 +63,17 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
     for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
         plan = picture.plan
         title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
-        stage_graph_picture(axes[2 * i], graph, title=title)
+        names = [stage.name.replace(" .. ", "\n.. ") for stage in plan.stages]
+        ranks = [stage.ranks for stage in plan.stages]
+        stage_graph_picture(axes[2 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
         _timelines(axes[2 * i + 1], picture, end_ns)
-    comparison(axes[-1], [_row(picture) for picture in pictures])
+    comparison(axes[-1], [compared_row(picture) for picture in pictures])
     return figure
+
+
+def sizes(plan: Plan) -> dict[tuple[int, int], str]:
+    """Return what each edge sends, for people."""
+    return {(edge.source, edge.target): mebibytes(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
 
 
 def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
@@ -71,10 +82,11 @@ def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
             ax, picture.predicted, picture.measured, title=picture.name, note=picture.note, end_ns=end_ns
         )
     else:
-        gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns)
+        gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns, ranks=picture.plan.blocks)
 
 
-def _row(picture: Picture) -> ComparedRow:
+def compared_row(picture: Picture) -> ComparedRow:
+    """Return a plan's bar of the comparison."""
     step_ns, bound_ns = picture.predicted.step_time_ns, picture.plan.search.lower_bound_ns or 0
     measured_ns = picture.measured.step_time_ns if picture.measured else 0
     return ComparedRow(picture.name, step_ns, picture.predicted.bubble_ratio, bound_ns, measured_ns)

@@ -12,6 +12,14 @@ class Table:
     rows: Sequence[Sequence[str]]
     title: str = ""
 
+    def __str__(self) -> str:
+        widths = [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.columns, *self.rows)
+        ]
+        return "\n".join([*([self.title] if self.title else []), *lines])
+
 
 def milliseconds(time_ns: int | None) -> str:
     """Write a time for people; a dash where there is none."""

@@ -3,7 +3,7 @@
 Families (`planner.search.family`) come in order of a bound that needs no search; one whose bound is no better than the
 best plan of its rung is passed over, so that uniform choices are searched completely. The promising ones are cut as a
 line and as a graph; replicas that differ by stage are tried on the best cuts. The bound ranges over all families: it is
-the least of theirs. Ctrl-C, a lost solver or a deadline end the search with what it has.
+the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search with what it has.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.incumbent import Incumbent
+from planner.search.interrupts import raised
 from planner.search.limits import Limits
 from planner.search.screen import Screen
 from planner.search.setting import Setting
@@ -92,7 +93,8 @@ class Search:
     def run(self) -> Outcome:
         """Search until the limits, or until interrupted, and choose."""
         try:
-            self._run()
+            with raised():
+                self._run()
             if self.limits.hit or self.early.hit or not self.seen_all:
                 self.limited_by = "time limit"
             elif self.incumbent.found and self._proved:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
+from simulator.charts.rows import alike, called, standing_for
 from simulator.charts.schedules import CURVES_INCHES, schedule_curves
 from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture
 from simulator.charts.style import figure_svg, new_figure, save_figure
@@ -18,8 +19,10 @@ from simulator.timeline import Timeline
 __all__ = [
     "CURVES_INCHES",
     "ComparedRow",
+    "alike",
     "bubbles",
     "bubbles_height",
+    "called",
     "comparison",
     "figure_svg",
     "gantt",
@@ -46,6 +49,7 @@ def timeline_figure(
     communication: bool = False,
     share_bytes: int = 0,
     causes: Sequence[Mapping[str, int]] = (),
+    ranks: Sequence[Sequence[int]] = (),
 ) -> Figure:
     """Return a figure of a timeline: Gantt picture, memory over time where known, idle time by cause where given.
 
@@ -61,13 +65,16 @@ def timeline_figure(
         Bytes that stand for one activation share, when memory is counted in those; else 0.
     causes : sequence of mapping of str to int
         For each rank the idle ns of each cause.
+    ranks : sequence of sequence of int
+        As `gantt` takes them.
     """
     with_memory = any(timeline.memory)
-    heights = [gantt_height(timeline.num_ranks), *([MEMORY_INCHES] if with_memory else [])]
-    figure, axes = new_figure([*heights, *([bubbles_height(len(causes))] if causes else [])])
-    gantt(axes[0], timeline, title=title, communication=communication)
+    rows = alike(timeline)
+    heights = [gantt_height(len(rows)), *([MEMORY_INCHES] if with_memory else [])]
+    figure, axes = new_figure([*heights, *([bubbles_height(len(rows))] if causes else [])])
+    gantt(axes[0], timeline, title=title, communication=communication, ranks=ranks)
     if with_memory:
-        memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes)
+        memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes, ranks=ranks)
     if causes:
-        bubbles(axes[-1], {f"rank {rank}": row for rank, row in enumerate(causes)})
+        bubbles(axes[-1], {called(standing_for(row, ranks)): causes[row[0]] for row in rows})
     return figure

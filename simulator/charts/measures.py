@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from simulator.charts.rows import MOST_FULL, alike, called, named, standing_for
 from simulator.charts.style import (
     EDGE,
     FILLS,
@@ -39,18 +40,26 @@ class ComparedRow:
     measured_ns: int = 0
 
 
-def memory(ax: Axes, timeline: Timeline, *, limit_bytes: int = 0, share_bytes: int = 0, title: str = "memory") -> Axes:
+def memory(
+    ax: Axes,
+    timeline: Timeline,
+    *,
+    limit_bytes: int = 0,
+    share_bytes: int = 0,
+    title: str = "memory",
+    ranks: Sequence[Sequence[int]] = (),
+) -> Axes:
     """Draw each rank's memory over time.
 
     `limit_bytes` is drawn as a line across (0: none); with `share_bytes` the unit is activation shares of
-    that many bytes.
+    that many bytes. `ranks` are those that each rank of the timeline stands for, as `gantt` takes them.
     """
     peak = max((*timeline.peak_memory_bytes, limit_bytes), default=1)
     unit, size = next((name, size) for name, size in UNITS if peak >= size or size == 1)
     if share_bytes:
         unit, size = "activation shares", share_bytes
     end = max((span.end_ns for span in timeline.spans), default=1)
-    for rank, curve in _curves(timeline).items():
+    for rank, curve in _curves(timeline, ranks).items():
         points = timeline.memory[rank]
         times = [time / 1e6 for time, _ in points] + [end / 1e6]
         values = [held / size for _, held in (*points, points[-1])]
@@ -77,29 +86,30 @@ def memory(ax: Axes, timeline: Timeline, *, limit_bytes: int = 0, share_bytes: i
     return ax
 
 
-def _curves(timeline: Timeline) -> dict[int, dict[str, Any]]:
-    """Return how each rank's curve is drawn; of many ranks only the highest and the lowest stand out."""
+def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dict[str, Any]]:
+    """Return how the curve of each first of ranks alike is drawn; of many only the highest and the lowest stand out."""
     peaks = timeline.peak_memory_bytes
-    ranks = [rank for rank, points in enumerate(timeline.memory) if points]
-    if len(ranks) <= MOST_CURVES:
+    rows = {row[0]: standing_for(row, ranks) for row in alike(timeline) if timeline.memory[row[0]]}
+    if len(rows) <= MOST_CURVES:
         return {
             rank: {
-                "linestyle": LINES[rank % len(LINES)], "color": shade(rank, len(ranks)), "linewidth": 1.1,
-                "label": f"rank {rank}",
+                "linestyle": LINES[i % len(LINES)], "color": shade(i, len(rows)), "linewidth": 1.1,
+                "label": called(row),
             }
-            for rank in ranks
+            for i, (rank, row) in enumerate(rows.items())
         }  # fmt: skip
-    curves: dict[int, dict[str, Any]] = {rank: {"color": "#c4c4c4", "linewidth": 0.6, "zorder": 1} for rank in ranks}
-    highest, lowest = max(ranks, key=lambda r: peaks[r]), min(ranks, key=lambda r: peaks[r])
-    curves[next(r for r in ranks if r not in (highest, lowest))]["label"] = f"the other {len(ranks) - 2} ranks"
-    curves[lowest] = {"color": "#4f86b8", "linestyle": "--", "label": f"rank {lowest} (lowest peak)"}
-    curves[highest] = {"color": "black", "label": f"rank {highest} (highest peak)"}
+    curves: dict[int, dict[str, Any]] = {rank: {"color": "#c4c4c4", "linewidth": 0.6, "zorder": 1} for rank in rows}
+    highest, lowest = max(rows, key=lambda r: peaks[r]), min(rows, key=lambda r: peaks[r])
+    others = [rank for rank in rows if rank not in (highest, lowest)]
+    curves[others[0]]["label"] = f"the other {sum(len(rows[rank]) for rank in others)} ranks"
+    curves[lowest] = {"color": "#4f86b8", "linestyle": "--", "label": f"{called(rows[lowest])} (lowest peak)"}
+    curves[highest] = {"color": "black", "label": f"{called(rows[highest])} (highest peak)"}
     return curves
 
 
 def bubbles_height(num_rows: int) -> float:
     """Return a good height in inches for idle time of so many rows."""
-    return 1.0 + BAR_INCHES * max(num_rows, 3)
+    return 1.0 + BAR_INCHES * min(max(num_rows, 3), MOST_FULL)
 
 
 def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "idle time by cause") -> Axes:
@@ -132,7 +142,7 @@ def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "
         handles.append(Patch(facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5, label=label))
     _rows(ax, list(causes))
     ax.set_xlim(0, 1.14 * max((*lefts, 1e-6)))
-    for position, total in enumerate(lefts):
+    for position, total in enumerate(lefts if len(lefts) <= MOST_FULL else ()):
         ax.annotate(
             f"{total:.4g}", (total, position), (3, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE
         )
@@ -180,7 +190,7 @@ def _comparison_legend(ax: Axes, rows: Sequence[ComparedRow]) -> None:
 
 
 def _rows(ax: Axes, names: Sequence[str]) -> None:
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(*named(names))
     ax.set_ylim(len(names) - 0.45, -0.55)
     ax.tick_params(axis="y", length=0)
     ax.tick_params(labelsize=FONT_SIZE)

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from simulator.charts.style import EDGE, FONT_SIZE
+from simulator.charts.rows import called
+from simulator.charts.style import AXIS_SHARE, EDGE, FONT_SIZE
 from simulator.schedule import StageEdge, StageGraph
 
 BOX_WIDTH, BOX_HEIGHT = 0.62, 0.74
@@ -21,6 +22,9 @@ LINE_POINTS = 11
 SWEEPS = 8
 FEWEST_LAYERS = 4
 """A graph of fewer layers leaves room on the right, so that pictures of several compare in depth."""
+
+FEWEST_LETTERS = 9
+"""Boxes less wide than this have their stage's number alone."""
 
 Node = tuple[int, int]
 """(stage, -1), or (number of an edge, layer) for the place where a long edge passes a layer."""
@@ -46,6 +50,7 @@ def stage_graph_picture(
     captions: Sequence[str] = (),
     edge_labels: Mapping[tuple[int, int], str] | None = None,
     title: str = "",
+    ranks: Sequence[Sequence[int]] = (),
 ) -> Axes:
     """Draw a stage graph.
 
@@ -54,22 +59,25 @@ def stage_graph_picture(
     ax : Axes
     graph : StageGraph
     captions : sequence of str
-        A line for each stage, under its ranks.
+        Text for each stage, under its ranks; lines that are too long lose their beginning.
     edge_labels : mapping of (int, int) to str, optional
         Text on edges, e.g. their bytes.
     title : str
+    ranks : sequence of sequence of int
+        Ranks of each stage, where the graph's stand for several each.
     """
     layers = _layers(graph)
     _untangle(layers)
+    ax.set_xlim(*_width(layers))
     place = {
         node: (float(x), (len(row) - 1) / 2 - y) for x, row in enumerate(layers.rows) for y, node in enumerate(row)
     }
     for number, edge in enumerate(graph.edges):
         _arrow(ax, number, edge, place, (edge_labels or {}).get((edge.source, edge.target), ""))
     for stage in range(graph.num_stages):
-        _box(ax, place[stage, -1], graph, stage, captions[stage] if captions else "")
+        where = called(ranks[stage] if ranks else graph.ranks[stage])
+        _box(ax, place[stage, -1], graph, stage, [where, *captions[stage : stage + 1]])
     tallest = max(map(len, layers.rows))
-    ax.set_xlim(-0.55, max(FEWEST_LAYERS, len(layers.rows)) - 0.45)
     ax.set_ylim(-tallest / 2, tallest / 2)
     ax.set_axis_off()
     if title:
@@ -108,7 +116,7 @@ def _untangle(layers: _Layers) -> None:
             height.update({node: y - (len(row) - 1) / 2 for y, node in enumerate(row)})
 
 
-def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, caption: str) -> None:
+def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, text: Sequence[str]) -> None:
     x, y = centre
     ax.add_patch(
         FancyBboxPatch(
@@ -116,18 +124,30 @@ def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, c
             facecolor="#cfe3f5" if graph.backward[stage] else "#ececec", edgecolor=EDGE, linewidth=1.0, zorder=3,
         )
     )  # fmt: skip
-    lines = [f"stage {stage}", *_description(graph, stage), *caption.splitlines()]
+    most = _letters(ax)
+    multiple = graph.multiples[stage]
+    at_once = [f"{multiple} at once"] if multiple > 1 else []
+    lines = [f"stage {stage}", *"\n".join(text).splitlines(), *at_once]
+    if most < FEWEST_LETTERS:
+        lines = [str(stage)] if most >= len(str(stage)) else []
     for number, line in enumerate(lines):
+        shown = line if len(line) <= most else f"…{line[1 - most :]}"
         ax.annotate(
-            line, (x, y), (0, LINE_POINTS * ((len(lines) - 1) / 2 - number)), textcoords="offset points", ha="center",
+            shown, (x, y), (0, LINE_POINTS * ((len(lines) - 1) / 2 - number)), textcoords="offset points", ha="center",
             va="center", fontsize=FONT_SIZE - (number > 0), weight="normal" if number else "bold", zorder=4,
         )  # fmt: skip
 
 
-def _description(graph: StageGraph, stage: int) -> list[str]:
-    ranks, multiple = graph.ranks[stage], graph.multiples[stage]
-    where = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-    return [where, *([f"{multiple} micro-batches at once"] if multiple > 1 else [])]
+def _width(layers: _Layers) -> tuple[float, float]:
+    return -0.55, max(FEWEST_LAYERS, len(layers.rows)) - 0.45
+
+
+def _letters(ax: Axes) -> int:
+    """Return about how many letters a box is wide."""
+    figure = ax.get_figure(root=True)
+    left, right = ax.get_xlim()
+    points = 72 * AXIS_SHARE * (figure.get_figwidth() if figure else 10.0) * BOX_WIDTH / (right - left)
+    return int(points / (0.55 * FONT_SIZE))
 
 
 def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[float, float]], label: str) -> None:
@@ -149,7 +169,15 @@ def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[fl
             linestyle="-" if edge.gradient else "--", shrinkA=0, shrinkB=0,
         )
     )  # fmt: skip
-    if label:
+    if label and _letters(ax) >= FEWEST_LETTERS:
         (x0, y0), (x1, y1) = points[0], points[1]
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        ax.text((x0 + x1) / 2, (y0 + y1) / 2, label, ha="center", va="center", fontsize=FONT_SIZE - 1.5, bbox=box)
+        ax.text(
+            (x0 + x1) / 2,
+            (y0 + y1) / 2,
+            label,
+            ha="center",
+            va="center",
+            fontsize=FONT_SIZE - 1.5,
+            bbox=box,
+        )

@@ -25,6 +25,8 @@ from simulator.actions import Kind
 
 FONT_SIZE = 8.0
 EDGE = "#333333"
+AXIS_SHARE = 0.78
+"""Part of a figure's width that its axis takes beside a legend, about."""
 HATCH_LINE_WIDTH = 0.6
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """Suffixes that can be written, each with the metadata that would change from run to run."""

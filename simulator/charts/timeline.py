@@ -1,7 +1,7 @@
 """Gantt pictures: what each rank does when, and a predicted and a measured step on one axis.
 
-A row a rank, first on top; a bar an action, with its micro-batch where it fits. Where a rank has several
-stages, later ones are darker. Draws only: times come from a `Timeline`. Leaves out links.
+A row a rank, or for all ranks that are alike, first on top; a bar an action, with its micro-batch where it fits.
+Where a rank has several stages, later ones are darker. Draws only: times come from a `Timeline`. Leaves out links.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from simulator.actions import COMPUTE, Kind
+from simulator.charts.rows import MOST_FULL, alike, called, named, rows_inches, standing_for
 from simulator.charts.style import (
+    AXIS_SHARE,
     EDGE,
     FONT_SIZE,
     OTHER,
@@ -26,9 +28,6 @@ from simulator.timeline import Span, Timeline
 
 LARGEST_DARKENING = 0.25
 LABELS_AT_MOST = 4000
-ROW_INCHES = 0.36
-AXIS_SHARE = 0.78
-"""Part of a figure's width that its axis takes beside a legend, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +39,24 @@ class _Row:
 
 
 def gantt_height(num_ranks: int) -> float:
-    """Return a good height in inches for a Gantt picture."""
-    return 0.9 + ROW_INCHES * max(num_ranks, 3)
+    """Return a good height in inches for a Gantt picture of so many ranks (rows: `simulator.charts.alike`)."""
+    return 0.9 + rows_inches(num_ranks, 3)
 
 
 def pair_height(num_ranks: int) -> float:
     """Return a good height in inches for a predicted and a measured timeline."""
-    return 1.05 + 1.5 * ROW_INCHES * max(num_ranks, 2)
+    return 1.05 + 1.5 * rows_inches(num_ranks, 2)
 
 
-def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool = False, end_ns: int = 0) -> Axes:
+def gantt(
+    ax: Axes,
+    timeline: Timeline,
+    *,
+    title: str = "",
+    communication: bool = False,
+    end_ns: int = 0,
+    ranks: Sequence[Sequence[int]] = (),
+) -> Axes:
     """Draw a timeline.
 
     Parameters
@@ -62,16 +69,22 @@ def gantt(ax: Axes, timeline: Timeline, *, title: str = "", communication: bool 
         Whether sends, receives and collectives get thin rows under their rank.
     end_ns : int
         End of the time axis, to compare several pictures; 0 for the end of this timeline.
+    ranks : sequence of sequence of int
+        Ranks that each rank of the timeline stands for (a plan's blocks); by default itself.
     """
     compute = 0.62 if communication else 0.84
-    _frame(ax, timeline.num_ranks, max(end_ns, _end(timeline)))
-    for rank in range(timeline.num_ranks):
-        _bars(ax, _of(timeline, rank, ("compute",)), _Row(rank - 0.42, compute), _chunks(timeline, rank))
+    rows = alike(timeline)
+    names = [called(standing_for(row, ranks)) for row in rows]
+    _frame(ax, names, max(end_ns, _end(timeline)))
+    spans = _by_rank(timeline)
+    for place, (rank, *_) in enumerate(rows):
+        own = spans[rank]
+        _bars(ax, _of(own, ("compute",)), _Row(place - 0.42, compute), _chunks(own))
         if communication:
             for lane, stream in enumerate(("send", "receive")):
-                _bars(ax, _of(timeline, rank, (stream,)), _Row(rank - 0.42 + compute + 0.11 * lane, 0.1), {})
-        collectives = _Row(rank - 0.42 + compute - 0.14, 0.14)
-        _bars(ax, _of(timeline, rank, ("collective",)), collectives, {})
+                _bars(ax, _of(own, (stream,)), _Row(place - 0.42 + compute + 0.11 * lane, 0.1), {})
+        collectives = _Row(place - 0.42 + compute - 0.14, 0.14)
+        _bars(ax, _of(own, ("collective",)), collectives, {})
     summary = f"step {milliseconds(timeline.step_time_ns)}, bubble {timeline.bubble_ratio:.1%}"
     ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
     shown = ("compute", "collective", *(("send", "receive") if communication else ()))
@@ -87,16 +100,20 @@ def predicted_and_measured(
     Calls that send and waits for messages are thin bars between the measured ones. `note` is a second line below the
     title; `end_ns` the end of the time axis, to compare several pictures (0: the later end of the two).
     """
-    _frame(ax, max(predicted.num_ranks, measured.num_ranks), max(end_ns, _end(predicted), _end(measured)))
+    num_ranks = max(predicted.num_ranks, measured.num_ranks)
+    names = [called((rank,)) for rank in range(num_ranks)]
+    _frame(ax, names, max(end_ns, _end(predicted), _end(measured)))
     for lower, timeline in enumerate((predicted, measured)):
-        for rank in range(timeline.num_ranks):
+        for rank, spans in enumerate(_by_rank(timeline)):
             row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
             if lower:
-                _bars(ax, _of(timeline, rank, ("send", "receive")), _Row(row.bottom + 0.13, 0.14), {})
-            _bars(ax, _of(timeline, rank, ("compute", "collective")), row, _chunks(timeline, rank))
-            ax.text(
-                0, row.bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center", fontsize=FONT_SIZE - 2
-            )
+                _bars(ax, _of(spans, ("send", "receive")), _Row(row.bottom + 0.13, 0.14), {})
+            _bars(ax, _of(spans, ("compute", "collective")), row, _chunks(spans))
+            if num_ranks <= MOST_FULL:
+                ax.text(
+                    0, row.bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center",
+                    fontsize=FONT_SIZE - 2,
+                )  # fmt: skip
     ax.tick_params(axis="y", pad=46)
     error = predicted.step_time_ns / measured.step_time_ns - 1 if measured.step_time_ns else 0.0
     both = f"predicted {milliseconds(predicted.step_time_ns)}, measured {milliseconds(measured.step_time_ns)}"
@@ -110,17 +127,24 @@ def _shown(timeline: Timeline) -> Iterable[Span]:
     return (span for span in timeline.spans if span.stream in ("compute", "collective"))
 
 
-def _of(timeline: Timeline, rank: int, streams: Sequence[str]) -> list[Span]:
-    return [s for s in timeline.spans if s.rank == rank and s.stream in streams and s.end_ns > s.start_ns]
+def _by_rank(timeline: Timeline) -> list[list[Span]]:
+    rows: list[list[Span]] = [[] for _ in range(timeline.num_ranks)]
+    for span in timeline.spans:
+        rows[span.rank].append(span)
+    return rows
+
+
+def _of(spans: Sequence[Span], streams: Sequence[str]) -> list[Span]:
+    return [s for s in spans if s.stream in streams and s.end_ns > s.start_ns]
 
 
 def _end(timeline: Timeline) -> int:
     return max((span.end_ns for span in timeline.spans), default=1)
 
 
-def _chunks(timeline: Timeline, rank: int) -> dict[int, float]:
+def _chunks(spans: Sequence[Span]) -> dict[int, float]:
     """Return how much darker each stage of a rank is drawn."""
-    stages = sorted({s.action.stage for s in timeline.spans if s.rank == rank and s.action.kind in COMPUTE})
+    stages = sorted({s.action.stage for s in spans if s.action.kind in COMPUTE})
     return {stage: LARGEST_DARKENING * i / max(1, len(stages) - 1) for i, stage in enumerate(stages)}
 
 
@@ -137,9 +161,9 @@ def _bars(ax: Axes, spans: Sequence[Span], row: _Row, chunks: dict[int, float]) 
             facecolor=darker(style.fill, chunks.get(stage, 0.0)),
             hatch=style.hatch,
             edgecolor=EDGE,
-            linewidth=0.4 if len(spans) < 300 else 0.0,
+            linewidth=0.4 if len(spans) < 300 and ax.get_ylim()[0] <= MOST_FULL else 0.0,
         )
-    if row.height > 0.3 and len(spans) <= LABELS_AT_MOST:
+    if row.height > 0.3 and len(spans) <= LABELS_AT_MOST and ax.get_ylim()[0] <= MOST_FULL:
         _labels(ax, spans, row)
 
 
@@ -162,13 +186,14 @@ def _labels(ax: Axes, spans: Sequence[Span], row: _Row) -> None:
             )  # fmt: skip
 
 
-def _frame(ax: Axes, num_rows: int, end_ns: int) -> None:
+def _frame(ax: Axes, names: Sequence[str], end_ns: int) -> None:
     time_axis(ax, end_ns)
-    ax.set_ylim(num_rows - 0.5, -0.5)
-    ax.set_yticks(range(num_rows), [f"rank {rank}" for rank in range(num_rows)])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    places, shown = named(names)
+    ax.set_yticks(places, shown)
     ax.tick_params(axis="y", length=0)
-    for rank in range(num_rows):
-        ax.axhline(rank, color="#bbbbbb", linewidth=0.5, zorder=0)
+    for place in places:
+        ax.axhline(place, color="#bbbbbb", linewidth=0.5, zorder=0)
 
 
 def _samples(kinds: Iterable[Kind]) -> list[Patch]:

@@ -39,8 +39,8 @@ class Request:
 def findings(request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
     """Yield the findings of the process (`planner.search.cut.solver`) as they come.
 
-    The process never outlives the iterator. Each objective ends with an ``end`` finding; when that of the bound is
-    missing, the process was lost or stopped.
+    The process never outlives the iterator, nor this process, however that ends. Each objective ends with an ``end``
+    finding; when that of the bound is missing, the process was lost or stopped.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(  # this very interpreter and a module of ours
@@ -65,8 +65,8 @@ def _read(process: "subprocess.Popen[bytes]", request: Request, limits: Limits) 
     if process.stdin is None or process.stdout is None:
         return
     try:
-        process.stdin.write(request.to_json().encode())
-        process.stdin.close()
+        process.stdin.write(request.to_json().encode() + b"\n")
+        process.stdin.flush()  # and it stays open: its end tells the process that this one is gone
     except BrokenPipeError:
         return
     descriptor = process.stdout.fileno()

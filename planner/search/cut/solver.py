@@ -1,4 +1,4 @@
-"""The process that solves a cut problem: one JSON request on stdin, one JSON line a finding on stdout.
+"""The process that solves a cut problem: a JSON line on stdin, one JSON line a finding on stdout.
 
 First the bound is minimised, for the proof and for partitions to simulate, then, where few micro-batches
 may be in flight, the estimate, for more of these. It runs apart from the planner, so that whatever happens
@@ -7,8 +7,10 @@ and limited in deterministic time.
 """
 
 import json
+import os
 import signal
 import sys
+import threading
 from typing import Any, TextIO
 
 from ortools.sat.python import cp_model
@@ -151,7 +153,15 @@ def serve(request: dict[str, Any], found: Findings) -> None:
 def main() -> None:
     """Read a request and serve it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the planner hears Ctrl-C and ends this process
-    serve(json.loads(sys.stdin.read()), Findings(sys.stdout))
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_planner, daemon=True).start()
+    serve(request, Findings(sys.stdout))
+
+
+def _end_with_planner() -> None:
+    """Wait for the end of stdin, which the planner keeps open as long as it lives, and end with it."""
+    os.read(sys.stdin.fileno(), 1)  # not through the buffer, whose lock Python wants when it ends
+    os._exit(0)
 
 
 if __name__ == "__main__":

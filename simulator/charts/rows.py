@@ -1,0 +1,60 @@
+"""Rows of a picture: ranks that do the same at the same time stand in one, so that 1,024 ranks stay readable.
+
+Replicas differ only in which micro-batches they work on, so that is not compared; the row shows its first rank. Leaves
+out what a row looks like.
+"""
+
+from collections.abc import Sequence
+
+from simulator.timeline import Timeline
+
+ROW_INCHES = 0.36
+MOST_FULL = 40
+"""Rows that get their full height and a name; more share the room of these."""
+
+
+def alike(timeline: Timeline) -> list[tuple[int, ...]]:
+    """Return the ranks of each row: those with the same actions, stages aside, in the same order at the same times.
+
+    Memory that differs parts ranks too.
+    """
+    doings: list[list[object]] = [[] for _ in range(timeline.num_ranks)]
+    for span in timeline.spans:
+        doings[span.rank].append((span.action.kind, span.stream, span.start_ns, span.end_ns))
+    rows: dict[object, list[int]] = {}
+    for rank, row in enumerate(doings):
+        kept = timeline.memory[rank] if timeline.memory else ()
+        rows.setdefault((tuple(row), kept), []).append(rank)
+    return [tuple(row) for row in rows.values()]
+
+
+def standing_for(row: Sequence[int], ranks: Sequence[Sequence[int]]) -> list[int]:
+    """Return all ranks of a row, where each rank of a timeline stands for several (itself when none are given)."""
+    return sorted(rank for lead in row for rank in (ranks[lead] if ranks else (lead,)))
+
+
+def called(ranks: Sequence[int]) -> str:
+    """Return the name of a row: ``rank 3``, ``ranks 0-7``, ``ranks 0-3, 8-11``, or their number beyond that."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(runs) > 2:
+        return f"rank {ranks[0]} and {len(ranks) - 1} more"
+    return f"ranks {', '.join(f'{a}-{b}' if b > a else str(a) for a, b in runs)}"
+
+
+def rows_inches(num_rows: int, least: int) -> float:
+    """Return the height of so many rows, at least that of `least`."""
+    return ROW_INCHES * min(max(num_rows, least), MOST_FULL)
+
+
+def named(names: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the places and names of rows that are written beside them: all of few, some of many."""
+    step = -(-len(names) // MOST_FULL) or 1
+    places = list(range(0, len(names), step))
+    return places, [names[place] for place in places]

@@ -1,0 +1,75 @@
+"""What ends ``penstock plan`` from outside: it keeps its best, and no process of it stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from costmodel.model.profile import write_profile
+from costmodel.zoo.generated import generate
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module", name="folder")
+def folder_with_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("signals")
+    write_profile(folder / "profile.json", generate("random:24:5"))
+    return folder
+
+
+def planning(folder: Path, name: str) -> subprocess.Popen[str]:
+    """A search that takes long, with its solver at work."""
+    command = [sys.executable, "-m", "planner", "plan", "profile.json", "--devices", "4", "--batch", "32", "--stages",
+               "4", "-o", name, "--time-limit", "600", "--deterministic-limit", "1000"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def solver_of(process: subprocess.Popen[str]) -> int:
+    """Wait for the solver's process and return its id."""
+    for _ in range(100 * PATIENCE_S):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.01)
+    raise AssertionError("the search started no solver")
+
+
+def ends(pid: int) -> bool:
+    for _ in range(100 * PATIENCE_S):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_search_that_is_told_to_end_writes_its_best_and_leaves_no_solver(folder: Path, how: signal.Signals) -> None:
+    name = f"{how.name}.json"
+    with planning(folder, name) as process:
+        solver = solver_of(process)
+        process.send_signal(how)
+        assert process.wait(PATIENCE_S) == 130
+    assert ends(solver)
+    plan = json.loads((folder / name).read_text())
+    assert plan["search"]["limited_by"] == "interrupted"
+    assert len(plan["stages"]) == 4
+
+
+def test_a_search_that_is_killed_leaves_no_solver(folder: Path) -> None:
+    with planning(folder, "never.json") as process:
+        solver = solver_of(process)
+        process.kill()
+    assert ends(solver)
+    assert not (folder / "never.json").exists()
