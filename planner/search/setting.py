@@ -146,6 +146,19 @@ class Setting:
         b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where operators
         do not divide as the family has it.
         """
+        config = family.config
+        key = (config.data, config.tensor, config.context, config.expert, config.sequence, family.microbatch_size,
+               family.chunks, num_places)  # fmt: skip
+        if key not in self._bounds:
+            self._bounds[key] = self._bound_ns(family, num_places)
+        return self._bounds[key]
+
+    @cached_property
+    def _bounds(self) -> dict[object, int | None]:
+        """Bounds by what they depend on."""
+        return {}
+
+    def _bound_ns(self, family: Family, num_places: int | None) -> int | None:
         even_ns = self.families.even_ns(family, num_places)
         if even_ns is None:
             return None
