@@ -123,7 +123,7 @@ class Incumbent:
         remade = any(place.config.recompute != "none" for place in known.places)
         torn = self.tears(known.partition) if known.num_stages > 1 else 0
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
-        return len(rungs) + remade, max(rungs), torn, known.num_stages, schedule, known.line, each.rank
+        return len(rungs) + remade, sorted(rungs, reverse=True), torn, known.num_stages, schedule, known.line, each.rank
 
     def say(self, phase: str) -> None:
         """Report the best time, the bound and the gap, if any of them is news."""

@@ -16,8 +16,12 @@ MOST_MIXTURES = 6
 
 
 def ladder(setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan) -> tuple[Rung, ...]:
-    """Return the rungs, single strategies first and the simplest of them first, then mixtures by time."""
-    found = incumbent.rungs()
+    """Return the rungs, single strategies first and the simplest of them first, then mixtures by time.
+
+    A strategy's own line is the plan that the target runs, where there is one; a faster one that it does not run
+    follows.
+    """
+    found = sorted(incumbent.rungs(), key=lambda each: not incumbent.runs(each))
     kept: dict[str, Evaluated] = {chosen.strategy: chosen}
     faster: dict[str, Evaluated] = {}
     for each in found:

@@ -47,7 +47,7 @@ class Screen:
             return
         cuts, least = self.setting.cuts(family), 0
         for places in self._places(cuts):
-            if self.limits.over and self.incumbent.found:
+            if self.limits.over and self.incumbent.best_fits:
                 return
             if 1 < places < least:
                 continue
