@@ -109,8 +109,8 @@ class Search:
         looking = Limits(clock_s(self.problem) * LOOK_PART)
         screen = Screen(self.setting, self.incumbent, looking)
         for family in self.setting.families.all:
-            if looking.over and (self.incumbent.best_fits or (self.limits.over and self.incumbent.found)):
-                self.seen_all = False  # while nothing fits, looking on is all that helps
+            if looking.over and self.incumbent.best_fits:  # while nothing fits, looking on is all that helps
+                self.seen_all = False
                 break
             screen.look(family)
             bound_ns = self.setting.bound_ns(family)
