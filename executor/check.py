@@ -27,7 +27,7 @@ _FLOOR = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Difference:
     """How far a step was from its reference, and how far it may be."""
 
     max_gradient_error: float
@@ -48,7 +48,7 @@ def deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: int | None = None) -> Comparison:
+def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: int | None = None) -> Difference:
     """Compare the last step's gradients with a reference; collective.
 
     Parameters
@@ -74,7 +74,7 @@ def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: i
     loss_error = abs(value - expected) / max(abs(expected), 1e-300)
     numbers = torch.tensor([relative.get(worst, 0.0), loss_error] if reference is not None else [0.0, 0.0]).double()
     worker.company.sum(numbers)
-    return Comparison(float(numbers[0]), float(numbers[1]), value, worst, _limit(worker))
+    return Difference(float(numbers[0]), float(numbers[1]), value, worst, _limit(worker))
 
 
 def _limit(worker: Worker) -> float:

@@ -15,7 +15,7 @@ import torch
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput
-from executor.check import Comparison, compare, deterministic
+from executor.check import Difference, compare, deterministic
 from executor.matching import check_world
 from executor.measure import gather_timeline
 from executor.observer import Observer
@@ -98,7 +98,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> Answer:
     return _answer(plan, [step.measured_ns for step in steps], loss, checked, exact)
 
 
-def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> Comparison:
+def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> Difference:
     """Compare the last step with one process; collective."""
     with pipeline.together("the check", CHECK_PATIENCE):
         own = _load(pipeline.plan, arguments) if pipeline.rank == 0 else None
@@ -108,12 +108,12 @@ def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> Comparison:
         return compare(pipeline.worker, reference)
 
 
-def _rounds(plan: Plan, checked: Comparison) -> bool:
+def _rounds(plan: Plan, checked: Difference) -> bool:
     """Whether an error above the limit may be rounding: not where the step ran in float64 already."""
     return checked.max_gradient_error > checked.limit and plan.training.dtype != "float64"
 
 
-def _check_exactly(plan: Plan, arguments: argparse.Namespace) -> Comparison:
+def _check_exactly(plan: Plan, arguments: argparse.Namespace) -> Difference:
     """Run the first step again in float64, by the plan and by one process, and compare them; collective."""
     exactly = replace(plan, training=replace(plan.training, dtype="float64", autocast=""))
     arguments = argparse.Namespace(**{**vars(arguments), "autocast": None, "emulate": False})
@@ -187,7 +187,7 @@ def _timed_step(pipeline: Pipeline, step: int, observer: Observer) -> tuple[Step
     return StepTime(step, max(row[0] for row in rows), predicted_ns, slowest), loss
 
 
-def _answer(plan: Plan, times: list[int], loss: float, checked: Comparison | None, exact: Comparison | None) -> Answer:
+def _answer(plan: Plan, times: list[int], loss: float, checked: Difference | None, exact: Difference | None) -> Answer:
     numbers: dict[str, Any] = {
         "step_time_ns": int(statistics.median(times[1:] or times)),
         "predicted_step_time_ns": plan.prediction.step_time_ns,

@@ -328,7 +328,7 @@ def test_under_autocast_matrix_products_and_what_flows_from_them_are_in_the_smal
         for a, b in zip(plain.graph.operators, cast.graph.operators, strict=True)
     ]
     assert half[plain.graph.index["linear_1"]]
-    assert cast.autocast == "bfloat16"
+    assert cast.origin.autocast == "bfloat16"
 
 
 def test_an_unknown_autocast_is_refused():

@@ -9,6 +9,7 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -57,7 +58,8 @@ def findings(request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
         process.kill()
         for stream in (process.stdin, process.stdout):
             if stream:
-                stream.close()
+                with suppress(BrokenPipeError):  # what a killed process did not read is flushed here
+                    stream.close()
         process.wait()
 
 
