@@ -19,7 +19,10 @@ from typing import Any
 from examples.commands import penstock, torchrun
 
 MODEL, DEVICES, BATCH, MICROBATCH, STEPS = "zoo:mmt:small", 4, 16, 2, 6
-A_STAGE_A_DEVICE = ("--data", 1, "--stages", DEVICES, "--microbatch-size", MICROBATCH, "--recompute", "none")
+A_STAGE_A_DEVICE = (
+    *("--data", 1, "--stages", DEVICES, "--chunks", 1),
+    *("--microbatch-size", MICROBATCH, "--recompute", "none"),
+)
 
 
 def main(folder: Path) -> int:

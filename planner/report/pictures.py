@@ -73,7 +73,11 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
 
 def sizes(plan: Plan) -> dict[tuple[int, int], str]:
     """Return what each edge sends, for people."""
-    return {(edge.source, edge.target): mebibytes(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
+    return {(edge.source, edge.target): _size(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
+
+
+def _size(size_bytes: int) -> str:
+    return mebibytes(size_bytes) if size_bytes >= 2**20 else f"{size_bytes / 2**10:.0f} KiB"
 
 
 def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
