@@ -1,7 +1,7 @@
 """What to do: from a problem to a plan, plan file, checker, baselines, report, library and command line.
 
 `planner.plan` and `planner.checker` need the standard library alone; ortools stays in `planner.search`. The names of
-the library (`planner.library`) are imported when they are first asked for, so that these two and the command line
+the library (`planner.front`) are imported when they are first asked for, so that these two and the command line
 start without it.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.ask.pins import Pins, read_pins
     from planner.ask.problem import Problem
     from planner.ask.space import Space
-    from planner.library import compare_plans, make_plan
+    from planner.front import compare_plans, make_plan
     from planner.plan import Plan, read_plan, write_plan
     from planner.report.answer import PlanAnswer
     from planner.report.comparison import Comparison
@@ -30,8 +30,8 @@ _FROM = {
     "Problem": "planner.ask.problem",
     "Profile": "costmodel.model.profile",
     "Space": "planner.ask.space",
-    "compare_plans": "planner.library",
-    "make_plan": "planner.library",
+    "compare_plans": "planner.front",
+    "make_plan": "planner.front",
     "read_cluster": "costmodel.machines.cluster",
     "read_pins": "planner.ask.pins",
     "read_plan": "planner.plan",

@@ -67,11 +67,21 @@ def file_errors(path: str, spec: str) -> dict[str, Any]:
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
 
 
-def batches(model: str, plan: Plan, num_steps: int) -> list[TrainingModel]:
-    """One batch a step, each another one."""
-    size = plan.batch.global_size
+def batches(model: str, size: int, num_steps: int) -> list[TrainingModel]:
+    """One batch of `size` a step, each another one."""
     whole = load_model(f"tests.training_models:{model}", size * num_steps)
     return [split_batch(whole, step, num_steps) for step in range(num_steps)]
+
+
+def accumulate(module: torch.nn.Module, batch: TrainingModel, count: int) -> float:
+    """Add the gradients of a batch in `count` micro-batches in one process; return the mean loss."""
+    total = 0.0
+    for index in range(count):
+        part = split_batch(batch, index, count)
+        loss, _ = part.evaluate(module(*part.args, **part.kwargs), part.targets)
+        (loss / count).backward()
+        total += float(loss.detach()) / count
+    return total
 
 
 def plain_losses(
@@ -79,22 +89,16 @@ def plain_losses(
 ) -> list[float]:
     """Losses of a training loop in one process, with the same micro-batches."""
     plan = make_plan(model, **options)
-    steps = batches(model, plan, num_steps)
+    steps = batches(model, plan.batch.global_size, num_steps)
     module, count = steps[0].module, plan.batch.num_microbatches
     optimizer = (make or partial(torch.optim.Adam, lr=0.01))(list(module.parameters()))
     losses = []
     for batch in steps:
         optimizer.zero_grad()
-        total = 0.0
-        for index in range(count):
-            part = split_batch(batch, index, count)
-            loss, _ = part.evaluate(module(*part.args, **part.kwargs), part.targets)
-            (loss / count).backward()
-            total += float(loss.detach()) / count
+        losses.append(accumulate(module, batch, count))
         if max_norm is not None:
             torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
         optimizer.step()
-        losses.append(total)
     return losses
 
 
@@ -110,7 +114,7 @@ def train(
 ) -> dict[str, Any]:
     """Train by a user's own loop around a pipeline; from a saved state if one is given."""
     plan = make_plan(model, **options)
-    steps = batches(model, plan, num_steps)
+    steps = batches(model, plan.batch.global_size, num_steps)
     source, losses, optimizer = steps[0], [], None
     given = {"inputs": source.kwargs or source.args, "targets": source.targets} if example else {}
     with Pipeline.from_plan(plan, source.module, source.loss, **given) as pipe:
@@ -160,7 +164,7 @@ def random_errors(seed: int, strict: bool = False) -> dict[str, Any]:
 def trained_by_the_plan(model: str, num_steps: int = 3, **options: Any) -> dict[str, Any]:
     """Run a plan that has OPT and return the model's state on rank 0."""
     plan = make_plan(model, **options)
-    steps = batches(model, plan, num_steps)
+    steps = batches(model, plan.batch.global_size, num_steps)
     with Pipeline(plan, steps[0], optimizer=OPTIMIZERS[options["optimizer"]]) as pipeline:
         for batch in steps:
             pipeline.step(batch.kwargs or batch.args, batch.targets)
@@ -170,14 +174,12 @@ def trained_by_the_plan(model: str, num_steps: int = 3, **options: Any) -> dict[
 def trained_alone(model: str, num_steps: int = 3, **options: Any) -> dict[str, Any]:
     """The state after the same steps in one process, with the plan's optimizer."""
     plan = make_plan(model, **options)
-    steps = batches(model, plan, num_steps)
+    steps = batches(model, plan.batch.global_size, num_steps)
     module, count = steps[0].module, plan.batch.num_microbatches
     optimizer = OPTIMIZERS[options["optimizer"]](module.parameters())
     for batch in steps:
         optimizer.zero_grad()
-        for index in range(count):
-            part = split_batch(batch, index, count)
-            (part.evaluate(module(*part.args, **part.kwargs), part.targets)[0] / count).backward()
+        accumulate(module, batch, count)
         optimizer.step()
     return module.state_dict()
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from costmodel.capture.batches import TrainingModel, split_batch
+from costmodel.capture.batches import split_batch
 from costmodel.capture.models import load_model
 from executor import Pipeline
 from executor.check import compare
@@ -43,7 +43,7 @@ def job(
     evaluations = []
     for number, options in enumerate(plans):
         plan = jobs.make_plan(model, optimizer="adam", **options)
-        batches = steps_of(model, size, num_steps)
+        batches = jobs.batches(model, size, num_steps)
         source = load_model(f"tests.training_models:{model}", size)
         with Pipeline(plan, source, optimizer=adamw, max_norm=0.5) as pipe:
             schedule = torch.optim.lr_scheduler.LambdaLR(pipe.optimizer, warm_cosine)
@@ -98,30 +98,19 @@ def all_job_failures(num_steps: int) -> list[str]:
     return failures
 
 
-def steps_of(model: str, size: int, num_steps: int) -> list[TrainingModel]:
-    whole = load_model(f"tests.training_models:{model}", size * num_steps)
-    return [split_batch(whole, step, num_steps) for step in range(num_steps)]
-
-
 def plain_job(model: str, num_steps: int, size: int, count: int) -> tuple[list[float], list[float]]:
     """The same loop in one process."""
-    batches = steps_of(model, size, num_steps)
+    batches = jobs.batches(model, size, num_steps)
     module = load_model(f"tests.training_models:{model}", size).module
     optimizer = adamw(list(module.parameters()))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_cosine)
     losses, evaluations = [], []
     for step, batch in enumerate(batches):
         optimizer.zero_grad()
-        total = 0.0
-        for index in range(count):
-            part = split_batch(batch, index, count)
-            loss, _ = part.evaluate(module(*part.args, **part.kwargs), part.targets)
-            (loss / count).backward()
-            total += float(loss.detach()) / count
+        losses.append(jobs.accumulate(module, batch, count))
         nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         optimizer.step()
         schedule.step()
-        losses.append(total)
         if step % EVERY == 0:
             module.eval()
             with torch.no_grad():
@@ -134,7 +123,7 @@ def plain_job(model: str, num_steps: int, size: int, count: int) -> tuple[list[f
 def drops(model: str, num_steps: int, **options: Any) -> tuple[list[float], float, float]:
     """Train with dropout; returns losses, the first step's gradient error and an evaluation."""
     plan = jobs.make_plan(model, **options)
-    batches = steps_of(model, plan.batch.global_size, num_steps)
+    batches = jobs.batches(model, plan.batch.global_size, num_steps)
     losses, error = [], 0.0
     with Pipeline(plan, load_model(f"tests.training_models:{model}", plan.batch.global_size), seed=5) as pipe:
         optimizer = torch.optim.SGD(pipe.parameters(), 0.3)
@@ -152,7 +141,7 @@ def drops(model: str, num_steps: int, **options: Any) -> tuple[list[float], floa
 def accumulated(model: str, calls: int, **options: Any) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Gradients after several calls that accumulate, twice; of this rank's parameters."""
     plan = jobs.make_plan(model, **options)
-    batches = jobs.batches(model, plan, calls)
+    batches = jobs.batches(model, plan.batch.global_size, calls)
     with Pipeline(plan, batches[0]) as pipe:
         for _ in range(2):
             losses = [
@@ -165,7 +154,7 @@ def accumulated(model: str, calls: int, **options: Any) -> tuple[dict[str, torch
 def averages(**options: Any) -> tuple[dict[str, torch.Tensor], float]:
     """Buffers that this rank holds after steps and an evaluation, and that evaluation."""
     plan = jobs.make_plan("normed", **options)
-    batches = jobs.batches("normed", plan, 3)
+    batches = jobs.batches("normed", plan.batch.global_size, 3)
     with Pipeline(plan, batches[0]) as pipe:
         for batch in batches:
             pipe.step(batch.args, batch.targets)
@@ -184,7 +173,7 @@ def inside_a_mesh(model: str, num_steps: int) -> tuple[list[float], int, int]:
     source = load_model(f"tests.training_models:{model}", size)
     with Pipeline(plan, source, group=mesh["pipe"]) as pipe:
         optimizer = torch.optim.Adam(pipe.parameters(), lr=0.01)
-        for batch in steps_of(model, 2 * size, num_steps):
+        for batch in jobs.batches(model, 2 * size, num_steps):
             half = split_batch(batch, me, 2)
             loss = torch.tensor(pipe.step(half.kwargs or half.args, half.targets))
             for parameter in pipe.parameters():

@@ -38,7 +38,7 @@ class Job:
     def __init__(self, rank: int, victim: int, has_opt: bool = True, **options: Any) -> None:
         self.rank, self.victim, self.has_opt = rank, victim, has_opt
         self.plan = jobs.make_plan(MODEL, **PLAN, **({"optimizer": "momentum"} if has_opt else {}))
-        self.batches = jobs.batches(MODEL, self.plan, STEPS)
+        self.batches = jobs.batches(MODEL, self.plan.batch.global_size, STEPS)
         self.model = self.batches[0].module
         given = {"optimizer": sgd} if has_opt else {}
         self.options = {"timeout_s": TIMEOUT_S, **given, **options}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from costmodel.capture.batches import split_batch
 from costmodel.errors import DoesNotMatch, InvalidInput, UsageError
 from executor import Pipeline
 from executor.devices import carrier
@@ -74,7 +75,7 @@ def test_gradients_accumulate_over_calls_when_asked_and_start_anew_behind_them(r
     options = {"num_stages": 3, "ranks": [(0, 1), (2,), (3, 1)]}
     found = ranks.run(loops.accumulated, model=model, calls=3, **options)
     plan = jobs.make_plan(model, **options)
-    batches = jobs.batches(model, plan, 3)
+    batches = jobs.batches(model, plan.batch.global_size, 3)
     expected = {}
     for batch in batches:
         for name, gradient in plain_gradients(batch, plan.batch.num_microbatches).items():
@@ -88,7 +89,7 @@ def plain_gradients(batch, count):
     batch.module.zero_grad()
     weights = 0.0
     for index in range(count):
-        part = loops.split_batch(batch, index, count)
+        part = split_batch(batch, index, count)
         loss, weight = part.evaluate(part.module(*part.args, **part.kwargs), part.targets)
         weights += 0.0 if weight is None else float(weight)
         (loss if weight is not None else loss / count).backward()

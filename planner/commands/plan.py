@@ -82,7 +82,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Plan, check, write."""
     start = time.perf_counter()  # before the libraries are loaded: the limit is of the whole command
-    from planner.library import make_plan
+    from planner.front import make_plan
     from planner.plan import write_plan
     from planner.search.interrupts import held_back
     from planner.search.planners import BROKEN_BOUND

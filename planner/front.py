@@ -24,20 +24,8 @@ from planner.search.planners import plan
 def make_plan(problem: Problem, progress: Report | None = None) -> PlanAnswer:
     """Plan, and have the independent checker look at what comes out: what ``penstock plan`` does.
 
-    Parameters
-    ----------
-    problem : Problem
-    progress : callable, optional
-        Called with a line of text whenever something better is known.
-
-    Raises
-    ------
-    UsageError
-        For choices that no plan keeps.
-    NoPlanFits
-        When nothing is within the memory limit, or the target does not take what was found.
-    RuntimeError
-        When the checker refuses the plan, which is a bug.
+    Takes and raises what `planner.search.planners.plan` does, and RuntimeError when the checker refuses the plan, which
+    is a bug.
     """
     start = time.perf_counter()
     found = plan(problem, progress)
