@@ -18,7 +18,7 @@ def equal_parts(setting: Setting, incumbent: Incumbent, weigh: Weigh) -> None:
     """Cut one order so that each stage gets about the same weight, in every family of one stage a place."""
     for family in setting.families.all:
         cuts = setting.cuts(family)
-        order = setting.orders(cuts)[0]
+        order = setting.orders[0]
         weights = weigh(cuts)
         num_stages = cuts.fixed_stages or cuts.num_stages
         stages = split_by_weight([weights[atom] for atom in order], num_stages)

@@ -87,6 +87,13 @@ class Cuts:
         each = self.families.works_ns(self.family)
         return tuple(sum(each[operator] for operator in members) for members in self.atoms.members)
 
+    def loads_ns(self, partition: Partition) -> list[int]:
+        """Return what each stage of a cut takes of one micro-batch."""
+        loads = [0] * (max(partition) + 1)
+        for stage, work in zip(partition, self.works_ns, strict=True):
+            loads[stage] += work
+        return loads
+
     @cached_property
     def speeds(self) -> tuple[float, ...]:
         """Speed of each place: that of its slowest rank, in units of the slowest type of device."""

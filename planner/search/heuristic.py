@@ -55,12 +55,11 @@ def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
 
 def _worth_simulating(cuts: Cuts, partition: Partition, incumbent: Incumbent) -> bool:
     """Whether the largest stage alone leaves room to come near the best that fits."""
-    if not incumbent.found or not incumbent.best.fits:
+    if not incumbent.best_fits:
         return True
-    load = [0] * (max(partition) + 1)
-    for stage, work in zip(partition, cuts.works_ns, strict=True):
-        load[stage] += work
-    return max(load) * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR
+    return (
+        max(cuts.loads_ns(partition)) * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR
+    )
 
 
 def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, limits: Limits) -> None:

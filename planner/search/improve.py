@@ -61,10 +61,8 @@ def moves(cuts: Cuts, candidate: Evaluated) -> Iterator[Partition]:
     atoms, partition = cuts.atoms, candidate.candidate.partition
     most_ns = candidate.step_time_ns * max(cuts.speeds) / cuts.num_microbatches
     num_stages = max(partition) + 1
-    load = [0] * num_stages
-    masks = [0] * num_stages
-    for atom, (stage, work) in enumerate(zip(partition, cuts.works_ns, strict=True)):
-        load[stage] += work
+    load, masks = cuts.loads_ns(partition), [0] * num_stages
+    for atom, stage in enumerate(partition):
         masks[stage] |= 1 << atom
     targets = range(min(num_stages + (cuts.fixed_stages is None), cuts.num_stages))
     seen: set[tuple[int, int]] = set()

@@ -46,8 +46,8 @@ NUM_CAREFUL = 6
 """Families that are cut with care, besides those whose first look came near the best."""
 NUM_LINES = 4
 """Lines of a family whose partitions are tried as graphs."""
-NEAR = 1.05
-"""A first look within this of the best is worth care."""
+PROMISING = 1.05
+"""A cut within this of the best is worth care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Search:
         best = self.incumbent.best
         for each in sorted(self.incumbent.found.values(), key=lambda each: each.rank)[:NUM_CAREFUL]:
             family = self._family_of(each)
-            if family and each.step_time_ns <= best.step_time_ns * NEAR and each.candidate.num_stages > 1:
+            if family and each.step_time_ns <= best.step_time_ns * PROMISING and each.candidate.num_stages > 1:
                 cuts = self.setting.cuts(family)
                 self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
 
@@ -157,7 +157,7 @@ class Search:
         ranked = sorted(reached, key=lambda family: reached[family].rank)
         open_ones = [f for f in ranked if self._is_open(f) and self._is_small(f)]
         best = self.incumbent.best
-        near = [f for f in open_ones if not best.fits or reached[f].step_time_ns <= best.step_time_ns * NEAR]
+        near = [f for f in open_ones if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
         return list(dict.fromkeys([*open_ones[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL]]))
 
     def _family_of(self, each: Evaluated) -> Family | None:
@@ -205,7 +205,7 @@ class Search:
     @staticmethod
     def _is_near(each: Evaluated, incumbent: Incumbent) -> bool:
         best = incumbent.best
-        return not best.fits or (each.fits and each.step_time_ns <= best.step_time_ns * NEAR)
+        return not best.fits or (each.fits and each.step_time_ns <= best.step_time_ns * PROMISING)
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best

@@ -136,9 +136,9 @@ class Screen:
         layers = self.setting.equal_layers(num_stages)
         if layers:
             yield layers
-        for order in self.setting.orders(cuts)[:NUM_ORDERS]:
+        for order in self.setting.orders[:NUM_ORDERS]:
             yield from self._balanced(cuts, places, [(atom,) for atom in order])
-        yield from self._balanced(cuts, places, self._in_layers(self.setting.orders(cuts)[0]))
+        yield from self._balanced(cuts, places, self._in_layers(self.setting.orders[0]))
 
     def _in_layers(self, order: Sequence[int]) -> list[tuple[int, ...]]:
         """Return an order in pieces that are whole layers; nothing where a layer does not follow itself."""
@@ -161,7 +161,7 @@ class Screen:
         if self.setting.pinned_partition:
             yield self.setting.pinned_partition
             return
-        order, pinned = self.setting.orders(cuts)[0], cuts.pinned.places
+        order, pinned = self.setting.orders[0], cuts.pinned.places
         free = [atom for atom in order if atom not in pinned]
         num_pieces = places - len(pinned)
         stages = balanced([[cuts.works_ns[atom] for atom in free]] * num_pieces) if num_pieces > 0 else None

@@ -3,10 +3,11 @@
 Leaves out how plans are found.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from costmodel.stages.config import StageConfig
+from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
@@ -24,11 +25,25 @@ from planner.search.family import Families, Family
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
 
 
-@dataclass(frozen=True)
 class Setting:
-    """A problem with its atoms."""
+    """A problem with its atoms, and what was asked of it once.
 
-    problem: Problem
+    Attributes
+    ----------
+    problem : Problem
+    family_of : dict of Candidate to Family
+        The family of every candidate whose stages its cuts placed.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.family_of: dict[Candidate, Family] = {}
+        self._evaluators: dict[int, Evaluator] = {}
+        self._cuts: dict[Family, Cuts] = {}
+        self._layers: dict[int, Partition | None] = {}
+        self._bounds: dict[object, int | None] = {}
+        self._largest_ns: dict[int, int] = {}
+        self._data: dict[Family, CutData] = {}
 
     @cached_property
     def families(self) -> Families:
@@ -44,12 +59,21 @@ class Setting:
         if problem.target in LINE_TARGETS and len(layer_starts(graph)) >= (problem.space.stages or most):
             pairs += layer_pairs(graph)
         atoms = prepare(graph, pairs)
-        model = problem.measured(problem.microbatch_sizes_of(problem.space.data or 1)[-1])
-        rows = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)
-        works = list(map(sum, rows))
-        sizes = [model.tensor_bytes(tensor) for tensor in graph.tensors]
+        works = self._works_ns
+        sizes = [self._measured.tensor_bytes(tensor) for tensor in graph.tensors]
         apart = problem.pins.kept_apart(graph, atoms.atom_of) if problem.pins else ()
         return thin(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes, apart=apart)
+
+    @cached_property
+    def _measured(self) -> MeasuredOperators:
+        """The profile at the largest micro-batch size."""
+        return self.problem.measured(self.problem.microbatch_sizes_of(self.problem.space.data or 1)[-1])
+
+    @cached_property
+    def _works_ns(self) -> tuple[int, ...]:
+        """What each operator takes there, F, I and W together."""
+        model = self._measured
+        return tuple(map(sum, zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)))
 
     @cached_property
     def pinned(self) -> PinnedPlaces:
@@ -62,10 +86,6 @@ class Setting:
             self._evaluators[microbatch_size] = Evaluator(self.problem, self.atoms, microbatch_size)
         return self._evaluators[microbatch_size]
 
-    @cached_property
-    def _evaluators(self) -> dict[int, Evaluator]:
-        return {}
-
     def cuts(self, family: Family) -> Cuts:
         """Return the cuts of a family."""
         if family not in self._cuts:
@@ -74,23 +94,10 @@ class Setting:
         return self._cuts[family]
 
     @cached_property
-    def family_of(self) -> dict[Candidate, Family]:
-        """The family of every candidate whose stages its cuts placed."""
-        return {}
-
-    @cached_property
-    def _cuts(self) -> dict[Family, Cuts]:
-        return {}
-
-    def orders(self, cuts: Cuts) -> list[Order]:
-        """Return the fixed orders of the atoms, made once for all families."""
-        if "orders" not in self._orders:
-            self._orders["orders"] = orders(self.atoms, cuts.works_ns, 0, self.problem.effort.seed)
-        return self._orders["orders"]
-
-    @cached_property
-    def _orders(self) -> dict[str, list[Order]]:
-        return {}
+    def orders(self) -> list[Order]:
+        """The fixed orders of the atoms, the same for all families."""
+        works_ns = [sum(self._works_ns[i] for i in row) for row in self.atoms.members]
+        return orders(self.atoms, works_ns, 0, self.problem.effort.seed)
 
     def equal_layers(self, num_stages: int) -> Partition | None:
         """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so."""
@@ -127,10 +134,6 @@ class Setting:
         return partition if all(partition[a] <= partition[b] for a, b in self.atoms.edges) else None
 
     @cached_property
-    def _layers(self) -> dict[int, Partition | None]:
-        return {}
-
-    @cached_property
     def pinned_partition(self) -> Partition | None:
         """The one partition that is left where pins name every operator; stages as in the file where data allows."""
         if len(self.pinned.places) < len(self.atoms):
@@ -153,11 +156,6 @@ class Setting:
             self._bounds[key] = self._bound_ns(family, num_places)
         return self._bounds[key]
 
-    @cached_property
-    def _bounds(self) -> dict[object, int | None]:
-        """Bounds by what they depend on."""
-        return {}
-
     def _bound_ns(self, family: Family, num_places: int | None) -> int | None:
         even_ns = self.families.even_ns(family, num_places)
         if even_ns is None:
@@ -175,17 +173,12 @@ class Setting:
         config = family.config
         if config.tensor * config.context * config.expert > 1:
             return 0
-        if family.microbatch_size not in self._largest:
+        if family.microbatch_size not in self._largest_ns:
             alone = Family(StageConfig(), family.microbatch_size)
             works = (self.families.least_work_ns(alone, row) or 0 for row in self.atoms.members)
-            self._largest[family.microbatch_size] = max(works)
-        largest_ns = self._largest[family.microbatch_size] if self._as_profiled else 0
+            self._largest_ns[family.microbatch_size] = max(works)
+        largest_ns = self._largest_ns[family.microbatch_size] if self._as_profiled else 0
         return int(self.families.rounds(family) * largest_ns / max(self.problem.speeds))
-
-    @cached_property
-    def _largest(self) -> dict[int, int]:
-        """Of each micro-batch size what the largest atom takes."""
-        return {}
 
     @property
     def _as_profiled(self) -> bool:
@@ -210,11 +203,6 @@ class Setting:
             self._data[family] = cut_data(self.cuts(family), 0, binding=False)
         data = self._data[family]
         return max(cheap, closed_form_ns(replace(data, num_stages=num_places or data.num_stages)))
-
-    @cached_property
-    def _data(self) -> dict[Family, CutData]:
-        """The cut problem of each family, memory left out."""
-        return {}
 
     def is_cut_exactly(self, family: Family) -> bool:
         """Whether the cut model bounds a family: operators whole, one stage a place, F and whole B.

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.config import StageConfig
 from planner.candidate.candidate import Place
 from planner.candidate.evaluate import Evaluated
+from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
@@ -66,13 +68,7 @@ def _starts(incumbent: Incumbent) -> list[Evaluated]:
 def _places(setting: Setting, each: Evaluated) -> tuple[Place, ...] | None:
     """Return the stages with the devices that are left; None where none are, or the batch does not divide."""
     found, num_devices = each.candidate, setting.problem.num_devices
-    works = [0] * found.num_stages
-    atoms = setting.atoms
-    model = setting.problem.measured(found.microbatch_size)
-    for atom, stage in enumerate(found.partition):
-        works[stage] += sum(
-            model.forward_ns[i] + model.backward_input_ns[i] + model.backward_weight_ns[i] for i in atoms.members[atom]
-        )
+    works = setting.cuts(Family(StageConfig(), found.microbatch_size)).loads_ns(found.partition)
     count = setting.problem.global_batch // found.microbatch_size
     replicas = [1] * found.num_stages
     for _ in range(num_devices - found.num_stages):
