@@ -16,7 +16,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.model.graph import OperatorGraph, Tensor
 from costmodel.model.profile import Profile
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
-from costmodel.stages.strategies import StrategyModel, Training
+from costmodel.stages.strategies import StrategyModel, TrainingJob
 from costmodel.stages.strategies.blocks import block_names, block_spans
 
 
@@ -54,7 +54,7 @@ class Prices:
     """
 
     def __init__(self, profile: Profile, cluster: Cluster, job: Job, cuts: Mapping[int, Cuts], group: Group) -> None:
-        training = Training("bf16", "adam", group.sequence_parallel, overlap=group.overlap)
+        training = TrainingJob("bf16", "adam", group.sequence_parallel, overlap=group.overlap)
         self.cluster, self.cuts, self.global_batch = cluster, cuts, job.global_batch
         self._known_transfers: dict[tuple[int, int, int], int] = {}
         self.model = StrategyModel(profile, cluster, group.microbatch_size, training)

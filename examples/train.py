@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from costmodel.errors import PenstockError
-from costmodel.zoo.gpt import Decoder, next_token_loss
+from costmodel.zoo.gpt import CausalDecoder, next_token_loss
 from executor import Pipeline
 
 SEQUENCE, BATCH, RATE, MAX_NORM = 48, 32, 3e-3, 1.0
@@ -46,7 +46,7 @@ def batch_of(step: int, size: int = BATCH) -> torch.Tensor:
 def build(batch: int = 4) -> tuple[nn.Module, tuple[torch.Tensor], torch.Tensor, Any]:
     """Return the model, tokens, the same tokens as targets, and the loss."""
     torch.manual_seed(0)
-    model = Decoder(vocabulary=128, hidden=64, num_layers=4, num_heads=4, sequence=SEQUENCE, tied=False)
+    model = CausalDecoder(vocabulary=128, hidden=64, num_layers=4, num_heads=4, sequence=SEQUENCE, tied=False)
     tokens = batch_of(0, batch)
     return model, (tokens,), tokens, next_token_loss
 

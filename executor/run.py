@@ -33,7 +33,7 @@ CHECK_PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunResult:
     """What the command prints, and its exit code."""
 
     numbers: dict[str, Any]
@@ -41,7 +41,7 @@ class Answer:
     verdict: str
 
 
-def run_plan(arguments: argparse.Namespace) -> Answer:
+def run_plan(arguments: argparse.Namespace) -> RunResult:
     """Run the plan that the arguments name on this rank."""
     torch.set_num_threads(arguments.threads)
     plan = read_plan(arguments.plan)
@@ -74,7 +74,7 @@ def _load(plan: Plan, arguments: argparse.Namespace) -> TrainingModel:
     return replace(move(model, device, planned_dtype(plan)), autocast=autocast)
 
 
-def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> Answer:
+def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> RunResult:
     plan, worker = pipeline.plan, pipeline.worker
     observer = worker.observer or pipeline.observe()
     worker.keeps_gradients = arguments.check
@@ -187,7 +187,9 @@ def _timed_step(pipeline: Pipeline, step: int, observer: Observer) -> tuple[Step
     return StepTime(step, max(row[0] for row in rows), predicted_ns, slowest), loss
 
 
-def _answer(plan: Plan, times: list[int], loss: float, checked: Difference | None, exact: Difference | None) -> Answer:
+def _answer(
+    plan: Plan, times: list[int], loss: float, checked: Difference | None, exact: Difference | None
+) -> RunResult:
     numbers: dict[str, Any] = {
         "step_time_ns": int(statistics.median(times[1:] or times)),
         "predicted_step_time_ns": plan.prediction.step_time_ns,
@@ -198,7 +200,7 @@ def _answer(plan: Plan, times: list[int], loss: float, checked: Difference | Non
         "loss_error": None,
     }
     if checked is None:
-        return Answer(numbers, 0, "")
+        return RunResult(numbers, 0, "")
     numbers |= {
         "max_gradient_error": checked.max_gradient_error,
         "loss_error": checked.loss_error,
@@ -207,11 +209,11 @@ def _answer(plan: Plan, times: list[int], loss: float, checked: Difference | Non
     verdict = f"gradient error {checked.max_gradient_error:.3g} ({checked.worst_parameter or 'every parameter'})"
     allowed = f"at most {checked.limit:g} is allowed"
     if checked.max_gradient_error <= checked.limit:
-        return Answer(numbers, 0, f"check: {verdict}, {allowed}")
+        return RunResult(numbers, 0, f"check: {verdict}, {allowed}")
     if exact is None:
-        return Answer(numbers, 7, f"check failed: {verdict}, {allowed}")
+        return RunResult(numbers, 7, f"check failed: {verdict}, {allowed}")
     numbers["max_gradient_error_float64"] = exact.max_gradient_error
     again = f"{verdict}, above {checked.limit:g}; the same step in float64 has {exact.max_gradient_error:.3g}"
     if exact.max_gradient_error <= exact.limit:
-        return Answer(numbers, 0, f"check: {again}: rounding, no wrong gradient")
-    return Answer(numbers, 7, f"check failed: {again} ({exact.worst_parameter}), {allowed}: a wrong gradient")
+        return RunResult(numbers, 0, f"check: {again}: rounding, no wrong gradient")
+    return RunResult(numbers, 7, f"check failed: {again} ({exact.worst_parameter}), {allowed}: a wrong gradient")

@@ -47,7 +47,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScheduleResult:
     """How one schedule does on a case; without a timeline where the case does not admit it.
 
     Attributes
@@ -87,12 +87,12 @@ INTERLEAVED_CHUNKS = 2
 """Stages a rank of schedules on a loop, unless a case says otherwise."""
 
 
-def standings(case: Case, names: Sequence[str] = ()) -> list[Standing]:
+def standings(case: Case, names: Sequence[str] = ()) -> list[ScheduleResult]:
     """Return how each schedule does, in the order of the catalogue."""
     return [standing(name, case) for name in names or SCHEDULES]
 
 
-def standing(name: str, case: Case) -> Standing:
+def standing(name: str, case: Case) -> ScheduleResult:
     """Return how one schedule does."""
     kind = SCHEDULES[name]
     chunks, slices = chunks_of(name, case), case.slices if kind.sliced else 1
@@ -104,12 +104,12 @@ def standing(name: str, case: Case) -> Standing:
         costs = uniform_costs(case.ranks, chunks, *times, case.w_memory_fraction, kind.placement, slices)
         schedule = build_schedule(name, costs, case.microbatches, memory_limit_bytes=limit, num_slices=slices)
     except (UsageError, NoPlanFits) as error:
-        return Standing(name, chunks, copies, str(error))
+        return ScheduleResult(name, chunks, copies, str(error))
     timeline = simulate(schedule, costs)
     peak = max(timeline.peak_memory_bytes)
     over = "" if limit is None or peak <= limit else f"needs {peak / share:g} activation shares"
     messages = sum(span.stream == "send" for span in timeline.spans)
-    return Standing(
+    return ScheduleResult(
         name, chunks, copies, over, timeline, peak / share, messages, messages / slices,
         bound_of(schedule, costs, None if over else limit).ns,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from simulator.validation.rendezvous import partner
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """One link of the chain.
 
     Attributes
@@ -44,7 +44,7 @@ class Link:
         return self.end_ns - self.start_ns
 
 
-def critical_path(schedule: Schedule, timeline: Timeline) -> tuple[Link, ...]:
+def critical_path(schedule: Schedule, timeline: Timeline) -> tuple[ChainLink, ...]:
     """Return the chain of a timed schedule, from the start of the step to its end.
 
     Raises
@@ -75,16 +75,16 @@ class _Search:
                 self.before[span] = latest[stream]
             latest[stream] = span
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[ChainLink]:
         """Walk back from the last end."""
         span = max(self.spans, key=lambda s: (s.end_ns, -s.rank))
-        links = [Link("action", span.action, span.rank, span.start_ns, span.end_ns)]
+        links = [ChainLink("action", span.action, span.rank, span.start_ns, span.end_ns)]
         while links[-1].start_ns > self.begin_ns:
             now = links[-1].start_ns
             path = self._held_up_by(span)
             ended = path[-1].end_ns if path else self.begin_ns
             if ended < now:
-                links.append(Link("wait", span.action, span.rank, ended, now))
+                links.append(ChainLink("wait", span.action, span.rank, ended, now))
             links += map(self._link, path)
             if not path:
                 break
@@ -114,13 +114,13 @@ class _Search:
         lasting = (s for s in self.spans if s.start_ns < s.end_ns < now)
         return max(lasting, key=lambda s: (s.end_ns, -s.rank), default=None)
 
-    def _link(self, span: Span) -> Link:
+    def _link(self, span: Span) -> ChainLink:
         if span.action.kind in SENDS:
-            return Link("transfer", span.action, span.rank, span.start_ns, span.end_ns)
+            return ChainLink("transfer", span.action, span.rank, span.start_ns, span.end_ns)
         if span.action.kind in RECEIVES:
             send = self.messages[partner(span.action)]
-            return Link("transfer", send.action, send.rank, span.start_ns, span.end_ns)
-        return Link("action", span.action, span.rank, span.start_ns, span.end_ns)
+            return ChainLink("transfer", send.action, send.rank, span.start_ns, span.end_ns)
+        return ChainLink("action", span.action, span.rank, span.start_ns, span.end_ns)
 
     def _candidates(self, span: Span) -> list[Span]:
         """Return what can hold up a span and ended when it starts, the likeliest first."""

@@ -21,7 +21,7 @@ from costmodel.profiling.run import profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.model import StrategyModel
-from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.training import TrainingJob
 from planner.search.cut.build import cut_data
 from tests.pipelines import cuts_of, pipelines
 
@@ -49,7 +49,7 @@ def net(accumulate_of: dict[str, int]) -> Profile:
 
 
 def added_ns(found: Profile, operators: range) -> int:
-    model = StrategyModel(found, CLUSTER, 1, Training(optimizer="none"))
+    model = StrategyModel(found, CLUSTER, 1, TrainingJob(optimizer="none"))
     cost = model.stage(operators, StageConfig(), (0,), num_microbatches=2)
     assert isinstance(cost.backward_weight_ns, int)
     return cost.backward_weight_ns - 10 * len(operators)

@@ -10,7 +10,7 @@ from costmodel.architectures.command import make
 from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
-from costmodel.stages.strategies import StrategyModel, Training
+from costmodel.stages.strategies import StrategyModel, TrainingJob
 from planner.ask.effort import Effort
 from planner.ask.pins import read_pins
 from planner.ask.problem import Problem
@@ -72,7 +72,7 @@ def test_a_stage_costs_what_its_strategy_says() -> None:
     profile = described("llama")
     config = StageConfig(data=2, tensor=2)
     assert {stage.config for stage in plan.stages} == {config}
-    model = StrategyModel(profile, plan.cluster, 2, Training("bf16", "adam"))
+    model = StrategyModel(profile, plan.cluster, 2, TrainingJob("bf16", "adam"))
     operators = range(len(plan.stages[0].operators))
     expected = model.stage(operators, config, (0, 1, 2, 3), num_microbatches=4)
     assert plan.stages[0].cost == expected
@@ -202,7 +202,7 @@ def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes_and_the_fas
     assert check_plan(plan, fast.graph) == ()
     layers = [{name.split(".")[2] for name in stage.operators if ".layers." in name} for stage in plan.stages]
     assert len(layers[0]) > len(layers[1])
-    model = StrategyModel(slow, cluster, 1, Training("bf16"))
+    model = StrategyModel(slow, cluster, 1, TrainingJob("bf16"))
     size = len(plan.stages[1].operators)
     operators = range(len(slow.graph.operators) - size, len(slow.graph.operators))
     received = [tensor for tensor in slow.graph.tensors if tensor.name in plan.edges[0].tensors]

@@ -11,7 +11,7 @@ from simulator.actions import COMPUTE, RECEIVES, SENDS, STAGE_WIDE, Action, Kind
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
-from simulator.validation import CLASSES, Problem, validate_schedule
+from simulator.validation import CLASSES, ScheduleProblem, validate_schedule
 from simulator.validation.schedule_text import marked_grid, schedule_from_text, schedule_to_text
 from tests.random_stage_graphs import random_costs, random_schedule
 
@@ -439,7 +439,7 @@ def test_every_kind_of_problem_is_one_of_the_twelve_classes() -> None:
             if order:
                 order.insert(rng.randrange(len(order) + 1), order.pop(rng.randrange(len(order))))
                 schedule = changed(schedule, rank, order)
-        problems: tuple[Problem, ...] = validate_schedule(schedule)
+        problems: tuple[ScheduleProblem, ...] = validate_schedule(schedule)
         assert {p.kind for p in problems} <= set(CLASSES)
 
 

@@ -5,7 +5,7 @@ Transformer Models, 2022, Table 2 and section 4, term by term.
 import pytest
 
 from costmodel.stages.config import StageConfig
-from costmodel.stages.strategies import StrategyModel, Training
+from costmodel.stages.strategies import StrategyModel, TrainingJob
 from tests.gpt_graph import cluster, gpt
 
 S, B, H, A = 64, 3, 32, 4
@@ -16,7 +16,7 @@ LAYER = range(1, 11)
 
 def kept(config: StageConfig, ranks: int, *, flash: bool = False, sequence_parallel: bool = False) -> int:
     profile = gpt(1, S, H, A)
-    training = Training(flash=flash, sequence_parallel=sequence_parallel)
+    training = TrainingJob(flash=flash, sequence_parallel=sequence_parallel)
     model = StrategyModel(profile, cluster(), B, training)
     return model.stage(LAYER, config, range(ranks)).activation_bytes
 
@@ -56,12 +56,12 @@ def test_context_parallelism_divides_everything_by_the_sequence():
 
 
 def test_layers_of_one_stage_keep_as_much_as_alone_together():
-    model = StrategyModel(gpt(3, S, H, A), cluster(), B, Training(flash=False))
+    model = StrategyModel(gpt(3, S, H, A), cluster(), B, TrainingJob(flash=False))
     assert model.stage(range(1, 31), StageConfig(), (0,)).activation_bytes == 3 * (34 * SBH + SCORES)
 
 
 def test_recompute_makes_one_block_again_at_a_time():
-    model = StrategyModel(gpt(3, S, H, A), cluster(), B, Training(flash=False))
+    model = StrategyModel(gpt(3, S, H, A), cluster(), B, TrainingJob(flash=False))
     terms = model.terms(range(1, 31), StageConfig(recompute="full"), (0,), 8, 2)
     assert terms.activations.point == 2 * 3 * 2 * SBH
     assert terms.recompute_peak.point == 32 * SBH + SCORES  # all of a layer but its input, which is kept

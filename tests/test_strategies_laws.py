@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import PER_ACTION, StageCost
-from costmodel.stages.strategies import MemoryTerms, StrategyModel, Training
+from costmodel.stages.strategies import MemoryTerms, StrategyModel, TrainingJob
 from costmodel.stages.strategies.unions import UnionSums
 from tests.gpt_graph import cluster, gpt
 
@@ -18,7 +18,7 @@ PROFILES = [
 FEW = settings(max_examples=60, deadline=None)
 
 trainings = st.builds(
-    Training,
+    TrainingJob,
     precision=st.sampled_from(("", "fp32", "fp16", "bf16")),
     optimizer=st.sampled_from(("none", "sgd", "momentum", "adam")),
     sequence_parallel=st.booleans(),
@@ -126,7 +126,7 @@ def test_forward_and_weight_gradient_times_add_up_over_operators(profile, config
 @given(stages(), st.integers(1, 4), st.sampled_from(("none", "momentum", "adam")))
 def test_a_whole_stage_takes_the_sum_of_its_operators_and_keeps_each_storage_once(place, size, optimizer):
     profile, operators = place
-    model, graph = StrategyModel(profile, MACHINES, size, Training(optimizer=optimizer)), profile.graph
+    model, graph = StrategyModel(profile, MACHINES, size, TrainingJob(optimizer=optimizer)), profile.graph
     members = [graph.operators[i] for i in operators]
     inside = {operator.name for operator in members}
     received = [t for t in graph.tensors if t.producer not in inside and inside.intersection(t.consumers)]

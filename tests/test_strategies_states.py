@@ -4,7 +4,7 @@ import pytest
 
 from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
-from costmodel.stages.strategies import StrategyModel, Training
+from costmodel.stages.strategies import StrategyModel, TrainingJob
 from tests.gpt_graph import Gpt, cluster
 
 PARAMETERS = 7_500_000_000
@@ -15,7 +15,7 @@ def states(zero: int, data: int = 64, **options: object) -> dict[str, int]:
     model = Gpt(8, 8, 1)
     work = Work("matmul", "column", 8, 75_000, 100_000)
     model.add("linear", "layers.0", work, (), (), [("weight", (100_000, 75_000))], 8)
-    priced = StrategyModel(model.profile(), cluster(64, 2048), 1, Training("fp16", "adam"))
+    priced = StrategyModel(model.profile(), cluster(64, 2048), 1, TrainingJob("fp16", "adam"))
     terms = priced.terms(range(1), StageConfig(data=data, zero=zero, **options), range(data), 1, 1)
     names = ("parameters", "gradients", "optimizer", "master_weights")
     return {**{name: getattr(terms, name).point for name in names}, "host": terms.host}

@@ -151,10 +151,10 @@ def test_a_small_model_trains_in_bfloat16_as_in_float32(name):
 
 
 def test_an_expert_seats_more_than_256_tokens_in_bfloat16():
-    from costmodel.zoo.moe import Experts
+    from costmodel.zoo.moe import RoutedFeedForward
 
     torch.manual_seed(0)
-    experts = Experts(8, 8, num_experts=1, num_chosen=1, slack=1.0)
+    experts = RoutedFeedForward(8, 8, num_experts=1, num_chosen=1, slack=1.0)
     x = torch.randn(1, 600, 8)
     wide, narrow = experts(x), experts.bfloat16()(x.bfloat16())
     assert (narrow.float() - wide).abs().max() < 0.02 * wide.abs().max()

@@ -14,7 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import TrainingModel, take
-from costmodel.capture.export import Program, export_program
+from costmodel.capture.export import FlatProgram, export_program
 from costmodel.capture.models import explain
 from costmodel.capture.passes import (
     drop_checks,
@@ -30,7 +30,7 @@ from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, Save
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CapturedOperator:
     """One operator: nodes of the program that always run together, in program order."""
 
     name: str
@@ -41,7 +41,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class CapturedTensor:
     """A tensor that leaves its operator: name of its node, producer and consumers by operator name."""
 
     name: str
@@ -56,7 +56,7 @@ class Capture:
     Attributes
     ----------
     model : TrainingModel
-    program : Program
+    program : FlatProgram
         Flat: leaves of (args, kwargs) in, leaves of the output out.
     groups : mapping
         Operators by name in a topological order, the loss not among them.
@@ -71,9 +71,9 @@ class Capture:
     """
 
     model: TrainingModel
-    program: Program
-    groups: Mapping[str, Group]
-    flows: Mapping[str, Flow]
+    program: FlatProgram
+    groups: Mapping[str, CapturedOperator]
+    flows: Mapping[str, CapturedTensor]
     replicated: frozenset[fx.Node]
     inputs: tuple[str, ...]
     outputs: tuple[Any, ...]
@@ -259,13 +259,13 @@ def _parameter_names(model: TrainingModel, module: fx.GraphModule) -> dict[str, 
     return found
 
 
-def _group(nodes: list[fx.Node], names: Mapping[str, str]) -> Group:
+def _group(nodes: list[fx.Node], names: Mapping[str, str]) -> CapturedOperator:
     reads = {names[source.name]: None for node in nodes for source in node.all_input_nodes if source.name in names}
     head = next((node for node in nodes if node.users), nodes[0])
-    return Group(head.name, kind_of(nodes), module_path(head), tuple(nodes), tuple(reads))
+    return CapturedOperator(head.name, kind_of(nodes), module_path(head), tuple(nodes), tuple(reads))
 
 
-def _flows(groups: Mapping[str, Group], outputs: tuple[Any, ...]) -> dict[str, Flow]:
+def _flows(groups: Mapping[str, CapturedOperator], outputs: tuple[Any, ...]) -> dict[str, CapturedTensor]:
     owner = {node: group.name for group in groups.values() for node in group.nodes}
     leaves = {leaf for leaf in outputs if isinstance(leaf, fx.Node)}
     flows = {}
@@ -276,7 +276,7 @@ def _flows(groups: Mapping[str, Group], outputs: tuple[Any, ...]) -> dict[str, F
             if node in leaves:
                 consumers.append(LOSS)
             if consumers:
-                flows[node.name] = Flow(node.name, group.name, tuple(consumers))
+                flows[node.name] = CapturedTensor(node.name, group.name, tuple(consumers))
     return flows
 
 

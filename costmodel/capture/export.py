@@ -47,7 +47,7 @@ _HINTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class FlatProgram:
     """A flat program and what puts the model's inputs and outputs together again.
 
     `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
@@ -63,7 +63,7 @@ class Program:
     remark: str = ""
 
 
-def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> Program:
+def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> FlatProgram:
     """Export a model; with a fixed batch of `microbatch_size` where it refuses a dynamic one.
 
     `plan_only` allows the eager trace where export refuses altogether.
@@ -78,7 +78,7 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None, pla
     return dataclasses.replace(program, remark=seen[0] if seen else "")
 
 
-def _exported(model: TrainingModel, microbatch_size: int | None, plan_only: bool) -> Program:
+def _exported(model: TrainingModel, microbatch_size: int | None, plan_only: bool) -> FlatProgram:
     try:
         sample = take(model, CAPTURE_SAMPLES)
         return _flat(*_export(sample, dynamic=True), model, None)
@@ -176,7 +176,7 @@ def _flat(
     model: TrainingModel,
     static_batch: int | None,
     plan_only: str = "",
-) -> Program:
+) -> FlatProgram:
     """Take the pytree handling out of the module: leaves in, tuple of leaves out; name the inputs."""
     graph = module.graph
     graph.set_codegen(fx.graph.CodeGen())
@@ -186,7 +186,7 @@ def _flat(
         node._rename(name)
         node.target = node.name
     module.recompile()
-    return Program(module, out_spec, static_batch, plan_only)
+    return FlatProgram(module, out_spec, static_batch, plan_only)
 
 
 def _input_names(model: TrainingModel) -> list[str]:

@@ -29,7 +29,7 @@ _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\S*\s+\S+\s+-?\d+\s", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class NcclRun:
     """One program's output: class of transfers, GPU, number of ranks and the table (bytes, ns)."""
 
     kind: str
@@ -59,7 +59,7 @@ def read_nccl_tests(paths: Sequence[str | Path]) -> Links:
     return Links("nccl", runs[0].device, runs[0].num_ranks, classes)
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> NcclRun:
     try:
         head = path.read_bytes()[:1]
         is_json = head in (b"{", b"\x1f") or path.name.endswith(".json")
@@ -77,7 +77,7 @@ def _kind(found: str | None, place: str) -> str:
     return _CLASSES[found]
 
 
-def _from_text(path: Path, text: str) -> Run:
+def _from_text(path: Path, text: str) -> NcclRun:
     named = _PROGRAM.search(text) or _PROGRAM.search(path.name)
     kind = _kind(named.group(1) if named else None, str(path))
     devices = _DEVICE.findall(text)
@@ -92,10 +92,10 @@ def _from_text(path: Path, text: str) -> Run:
             table[int(cells[0])] = _ns(float(cells[5]))
         except (IndexError, ValueError):
             raise InvalidInput(f"{path}: the row {' '.join(cells)!r} has no time in its sixth column") from None
-    return Run(kind, devices[0].strip() or "cuda", len(devices), _rows(table, str(path)))
+    return NcclRun(kind, devices[0].strip() or "cuda", len(devices), _rows(table, str(path)))
 
 
-def _from_json(root: Node) -> Run:
+def _from_json(root: Node) -> NcclRun:
     members = root.entries()
     for key in ("args", "config", "results"):
         if key not in members:
@@ -117,7 +117,7 @@ def _from_json(root: Node) -> Run:
         if "size" not in fields or "time" not in entries:
             row.fail("each result has size and out_of_place.time in microseconds (run without -C)")
         table[fields["size"].integer()] = _ns(entries["time"].number())
-    return Run(kind, names[0].strip(), len(names), _rows(table, root.file))
+    return NcclRun(kind, names[0].strip(), len(names), _rows(table, root.file))
 
 
 def _ns(microseconds: float) -> int:

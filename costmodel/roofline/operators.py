@@ -87,7 +87,7 @@ def _traffic(rates: Rates, kind: str, part: str, size_bytes: int) -> Interval:
     return traffic_ns(rates.bandwidth, row, size_bytes) if row else NOTHING
 
 
-def traffic_ns(bandwidth: float, row: tables.Traffic, size_bytes: int) -> Interval:
+def traffic_ns(bandwidth: float, row: tables.KernelTraffic, size_bytes: int) -> Interval:
     """Return the time of kernels that move so many bytes, times the row's factor, and do nothing else that counts."""
     launch = tables.overhead("kernel_ns")
     low, central, high = (

@@ -17,7 +17,7 @@ Scenarios = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class KernelTraffic:
     """How a kernel bound by memory moves bytes: factor on its operator's passes, kernels, fraction of bandwidth."""
 
     factor: float
@@ -72,10 +72,10 @@ def tiles() -> tuple[Tile, ...]:
 
 
 @cache
-def traffic() -> Mapping[tuple[str, str], Traffic]:
+def traffic() -> Mapping[tuple[str, str], KernelTraffic]:
     """Return by (kind, part) how kernels bound by memory behave."""
     return {
-        (row["kind"], row["part"]): Traffic(float(row["traffic"]), int(row["kernels"]), _fraction(row))
+        (row["kind"], row["part"]): KernelTraffic(float(row["traffic"]), int(row["kernels"]), _fraction(row))
         for row in rows("traffic")
     }
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from costmodel.zoo.layers import FusedLayer
 
 
-class Decoder(nn.Module):
+class CausalDecoder(nn.Module):
     """Tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
 
     def __init__(
@@ -54,7 +54,7 @@ def build(
 ) -> Example:
     """Return the model (GPT-2's shape by default), tokens, the same tokens as targets and the loss."""
     torch.manual_seed(0)
-    model = Decoder(vocabulary, hidden, num_layers, num_heads, sequence, tied)
+    model = CausalDecoder(vocabulary, hidden, num_layers, num_heads, sequence, tied)
     tokens = torch.randint(vocabulary, (batch, sequence))
     return model, (tokens,), tokens, next_token_loss
 

@@ -10,7 +10,7 @@ from torch import nn
 Kernel = int | tuple[int, int]
 
 
-class Conv(nn.Sequential):
+class ConvReLU(nn.Sequential):
     """Convolution, BatchNorm, ReLU; keeps the size at stride 1 unless `padded` is off."""
 
     def __init__(self, inside: int, outside: int, kernel: Kernel, stride: int = 1, padded: bool = True) -> None:
@@ -37,11 +37,11 @@ class Branches(nn.Module):
 
 def _chain(inside: int, *steps: tuple[int, Kernel]) -> nn.Sequential:
     widths = [inside, *(width for width, _ in steps)]
-    return nn.Sequential(*(Conv(a, b, k) for a, (b, k) in zip(widths, steps, strict=False)))
+    return nn.Sequential(*(ConvReLU(a, b, k) for a, (b, k) in zip(widths, steps, strict=False)))
 
 
 def _pooled(inside: int, outside: int) -> nn.Sequential:
-    return nn.Sequential(nn.AvgPool2d(3, 1, 1), Conv(inside, outside, 1))
+    return nn.Sequential(nn.AvgPool2d(3, 1, 1), ConvReLU(inside, outside, 1))
 
 
 def _block_a(inside: int, w: int, pool: int) -> Branches:
@@ -69,12 +69,12 @@ def _block_b(inside: int, w: int, middle: int) -> Branches:
 
 def _block_c(inside: int, w: int) -> Branches:
     def pair() -> Branches:
-        return Branches(Conv(24 * w, 24 * w, (1, 3)), Conv(24 * w, 24 * w, (3, 1)))
+        return Branches(ConvReLU(24 * w, 24 * w, (1, 3)), ConvReLU(24 * w, 24 * w, (3, 1)))
 
     return Branches(
         _chain(inside, (20 * w, 1)),
-        nn.Sequential(Conv(inside, 24 * w, 1), pair()),
-        nn.Sequential(Conv(inside, 28 * w, 1), Conv(28 * w, 24 * w, 3), pair()),
+        nn.Sequential(ConvReLU(inside, 24 * w, 1), pair()),
+        nn.Sequential(ConvReLU(inside, 28 * w, 1), ConvReLU(28 * w, 24 * w, 3), pair()),
         _pooled(inside, 12 * w),
     )
 
@@ -90,8 +90,10 @@ def _blocks(w: int, counts: tuple[int, int, int]) -> list[nn.Module]:
     found.append(
         _reduce(
             inside,
-            Conv(inside, 24 * w, 3, 2, padded=False),
-            nn.Sequential(Conv(inside, 4 * w, 1), Conv(4 * w, 6 * w, 3), Conv(6 * w, 6 * w, 3, 2, padded=False)),
+            ConvReLU(inside, 24 * w, 3, 2, padded=False),
+            nn.Sequential(
+                ConvReLU(inside, 4 * w, 1), ConvReLU(4 * w, 6 * w, 3), ConvReLU(6 * w, 6 * w, 3, 2, padded=False)
+            ),
         )
     )
     inside += 30 * w
@@ -102,8 +104,8 @@ def _blocks(w: int, counts: tuple[int, int, int]) -> list[nn.Module]:
     found.append(
         _reduce(
             inside,
-            nn.Sequential(Conv(inside, 12 * w, 1), Conv(12 * w, 20 * w, 3, 2, padded=False)),
-            nn.Sequential(long, Conv(12 * w, 12 * w, 3, 2, padded=False)),
+            nn.Sequential(ConvReLU(inside, 12 * w, 1), ConvReLU(12 * w, 20 * w, 3, 2, padded=False)),
+            nn.Sequential(long, ConvReLU(12 * w, 12 * w, 3, 2, padded=False)),
         )
     )
     inside += 32 * w
@@ -119,8 +121,8 @@ class Inception(nn.Module):
     def __init__(self, w: int, counts: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            Conv(3, 2 * w, 3, 2, padded=False), Conv(2 * w, 2 * w, 3, padded=False), Conv(2 * w, 4 * w, 3),
-            nn.MaxPool2d(3, 2), Conv(4 * w, 5 * w, 1), Conv(5 * w, 12 * w, 3, padded=False), nn.MaxPool2d(3, 2),
+            ConvReLU(3, 2 * w, 3, 2, padded=False), ConvReLU(2 * w, 2 * w, 3, padded=False), ConvReLU(2 * w, 4 * w, 3),
+            nn.MaxPool2d(3, 2), ConvReLU(4 * w, 5 * w, 1), ConvReLU(5 * w, 12 * w, 3, padded=False), nn.MaxPool2d(3, 2),
         )  # fmt: skip
         self.blocks = nn.Sequential(*_blocks(w, counts))
         self.head = nn.Linear(128 * w, num_classes)

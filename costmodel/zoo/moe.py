@@ -14,7 +14,7 @@ from costmodel.zoo.gpt import next_token_loss
 from costmodel.zoo.llama import GatedFeedForward, Llama
 
 
-class Experts(nn.Module):
+class RoutedFeedForward(nn.Module):
     """Routing of (batch, sequence, hidden) to `num_experts` feed-forwards, `num_chosen` a token."""
 
     def __init__(self, hidden: int, ffn: int, num_experts: int, num_chosen: int, slack: float) -> None:
@@ -59,7 +59,7 @@ def build(
     torch.manual_seed(0)
     model = Llama(
         vocabulary, hidden, num_layers, num_heads, num_kv_heads,
-        lambda: Experts(hidden, ffn, num_experts, num_chosen=2, slack=1.25),
+        lambda: RoutedFeedForward(hidden, ffn, num_experts, num_chosen=2, slack=1.25),
     )  # fmt: skip
     tokens = torch.randint(vocabulary, (batch, sequence))
     return model, (tokens,), tokens, next_token_loss

@@ -44,7 +44,7 @@ class RelativeBias(nn.Module):
         return bias
 
 
-class Layer(nn.Module):
+class T5Layer(nn.Module):
     """Self attention, in a decoder cross attention, and a feed-forward; pre-norm."""
 
     def __init__(self, hidden: int, num_heads: int, ffn: int, decoder: bool) -> None:
@@ -70,7 +70,7 @@ class Stack(nn.Module):
     def __init__(self, hidden: int, num_heads: int, ffn: int, num_layers: int, decoder: bool) -> None:
         super().__init__()
         self.bias = RelativeBias(num_heads, decoder)
-        self.layers = nn.ModuleList(Layer(hidden, num_heads, ffn, decoder) for _ in range(num_layers))
+        self.layers = nn.ModuleList(T5Layer(hidden, num_heads, ffn, decoder) for _ in range(num_layers))
         self.norm = nn.RMSNorm(hidden)
 
     def forward(self, x: torch.Tensor, encoded: torch.Tensor | None = None) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class Conv(nn.Sequential):
+class ConvSiLU(nn.Sequential):
     """Convolution, BatchNorm, SiLU."""
 
     def __init__(self, inside: int, outside: int, kernel: int = 3, stride: int = 1) -> None:
@@ -25,8 +25,8 @@ class Csp(nn.Module):
         super().__init__()
         half = outside // 2
         self.skip = skip
-        self.split, self.join = Conv(inside, outside, 1), Conv((2 + depth) * half, outside, 1)
-        self.blocks = nn.ModuleList(nn.Sequential(Conv(half, half), Conv(half, half)) for _ in range(depth))
+        self.split, self.join = ConvSiLU(inside, outside, 1), ConvSiLU((2 + depth) * half, outside, 1)
+        self.blocks = nn.ModuleList(nn.Sequential(ConvSiLU(half, half), ConvSiLU(half, half)) for _ in range(depth))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (batch, inside, h, w) to (batch, outside, h, w)."""
@@ -42,7 +42,7 @@ class Pool(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.split, self.join = Conv(channels, channels // 2, 1), Conv(channels * 2, channels, 1)
+        self.split, self.join = ConvSiLU(channels, channels // 2, 1), ConvSiLU(channels * 2, channels, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Keep the shape (batch, channels, h, w)."""
@@ -59,15 +59,15 @@ class Yolo(nn.Module):
     def __init__(self, width: int, depth: int, num_outputs: int) -> None:
         super().__init__()
         w, wide = width, 8 * width
-        self.stem = nn.Sequential(Conv(3, w, 3, 2), Conv(w, 2 * w, 3, 2), Csp(2 * w, 2 * w, depth, True))
-        self.level3 = nn.Sequential(Conv(2 * w, 4 * w, 3, 2), Csp(4 * w, 4 * w, 2 * depth, True))
-        self.level4 = nn.Sequential(Conv(4 * w, wide, 3, 2), Csp(wide, wide, 2 * depth, True))
-        self.level5 = nn.Sequential(Conv(wide, wide, 3, 2), Csp(wide, wide, depth, True), Pool(wide))
+        self.stem = nn.Sequential(ConvSiLU(3, w, 3, 2), ConvSiLU(w, 2 * w, 3, 2), Csp(2 * w, 2 * w, depth, True))
+        self.level3 = nn.Sequential(ConvSiLU(2 * w, 4 * w, 3, 2), Csp(4 * w, 4 * w, 2 * depth, True))
+        self.level4 = nn.Sequential(ConvSiLU(4 * w, wide, 3, 2), Csp(wide, wide, 2 * depth, True))
+        self.level5 = nn.Sequential(ConvSiLU(wide, wide, 3, 2), Csp(wide, wide, depth, True), Pool(wide))
         self.up4, self.up3 = Csp(2 * wide, wide, depth, False), Csp(wide + 4 * w, 4 * w, depth, False)
-        self.down3, self.down4 = Conv(4 * w, 4 * w, 3, 2), Conv(wide, wide, 3, 2)
+        self.down3, self.down4 = ConvSiLU(4 * w, 4 * w, 3, 2), ConvSiLU(wide, wide, 3, 2)
         self.again4, self.again5 = Csp(wide + 4 * w, wide, depth, False), Csp(2 * wide, wide, depth, False)
         self.heads = nn.ModuleList(
-            nn.Sequential(Conv(c, 4 * w), Conv(4 * w, 4 * w), nn.Conv2d(4 * w, num_outputs, 1))
+            nn.Sequential(ConvSiLU(c, 4 * w), ConvSiLU(4 * w, 4 * w), nn.Conv2d(4 * w, num_outputs, 1))
             for c in (4 * w, wide, wide)
         )
 

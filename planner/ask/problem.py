@@ -18,7 +18,7 @@ from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
-from costmodel.stages.strategies import EXECUTOR, StrategyModel, Training
+from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
@@ -219,9 +219,9 @@ class Problem:
         return "" if self.trainer_name == EXECUTOR and found == self.profiled_precision else found
 
     @cached_property
-    def training(self) -> Training:
+    def training(self) -> TrainingJob:
         """What holds for every stage."""
-        return Training.of(self.trainer_name, self.precision_name, self.optimizer)
+        return TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer)
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:

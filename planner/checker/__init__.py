@@ -23,13 +23,13 @@ from planner.checker.memory import Ledger
 from planner.checker.messages import data_problems, message_problems, other_ends, pairing_problems
 from planner.checker.orders import compute_steps, count_problems, sequence_problems
 from planner.checker.partition import configuration_problems, flow_problems, operator_problems
-from planner.checker.problem import KINDS, Problem
+from planner.checker.problem import KINDS, PlanProblem
 from planner.checker.rendezvous import deadlock_problems
 from planner.checker.steps import Layout, Step, lead_of_ranks, lockstep_problems, read_steps
 from planner.checker.times import times_of
 from planner.plan import Plan
 
-__all__ = ["KINDS", "UNSEEN", "Problem", "check_plan", "executor_problems"]
+__all__ = ["KINDS", "UNSEEN", "PlanProblem", "check_plan", "executor_problems"]
 
 Orders = tuple[tuple[Step, ...], ...]
 
@@ -41,7 +41,9 @@ UNSEEN = (
 """What is not checked without the model's graph."""
 
 
-def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster | None = None) -> tuple[Problem, ...]:
+def check_plan(
+    plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster | None = None
+) -> tuple[PlanProblem, ...]:
     """Check a plan.
 
     Parameters
@@ -54,7 +56,7 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
 
     Returns
     -------
-    tuple of Problem
+    tuple of PlanProblem
         Empty when nothing is wrong.
     """
     operators = list(operator_problems(plan, graph))
@@ -73,7 +75,7 @@ def check_plan(plan: Plan, graph: OperatorGraph | None = None, cluster: Cluster 
     return tuple(found)
 
 
-def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None) -> Iterator[Problem]:
+def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None) -> Iterator[PlanProblem]:
     """Check counts, then sequences and messages."""
     counts = [*count_problems(layout, orders), *message_problems(layout, orders)]
     counts += closing_problems(layout, orders, shared_stages(plan, graph))
@@ -87,7 +89,7 @@ def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorG
     yield from sequence
 
 
-def _figure_problems(plan: Plan, layout: Layout, orders: Orders, cluster: Cluster | None) -> Iterator[Problem]:
+def _figure_problems(plan: Plan, layout: Layout, orders: Orders, cluster: Cluster | None) -> Iterator[PlanProblem]:
     """Check times and memory, which only legal orders have."""
     costs, computed = plan.costs(), compute_steps(orders)
     lead_of = lead_of_ranks(plan)

@@ -5,14 +5,14 @@ Leaves out whether other trainers than the executor would take it: that hangs on
 
 from collections.abc import Iterator
 
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.plan import Plan
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
 
 
-def claim_problems(plan: Plan) -> Iterator[Problem]:
+def claim_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield claims that the plan's own orders, configurations and terms contradict."""
     yield from _training_problems(plan)
     if "executor" in plan.runs_on:
@@ -20,28 +20,28 @@ def claim_problems(plan: Plan) -> Iterator[Problem]:
     for index, stage in enumerate(plan.stages):
         terms = sum(size for _, size in stage.cost.memory_terms)
         if stage.cost.memory_terms and terms != stage.cost.static_bytes:
-            yield Problem(
+            yield PlanProblem(
                 "memory", f"stage {index}", f"static_bytes is {stage.cost.static_bytes}; its terms add up to {terms}"
             )
 
 
-def _training_problems(plan: Plan) -> Iterator[Problem]:
+def _training_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield an optimizer that the orders do not step, and words that mean nothing."""
     name = plan.training.optimizer
     steps = any(text.endswith("OPT") for order in plan.orders for text in order)
     if name and name not in OPTIMIZERS:
-        yield Problem("training", "training.optimizer", f"{name!r}; allowed are {', '.join(OPTIMIZERS)}")
+        yield PlanProblem("training", "training.optimizer", f"{name!r}; allowed are {', '.join(OPTIMIZERS)}")
     elif name == "none" and steps:
-        yield Problem("training", "training.optimizer", "none, and the orders hold OPT")
+        yield PlanProblem("training", "training.optimizer", "none, and the orders hold OPT")
     elif name not in ("", "none") and not steps and any(stage.cost.backward for stage in plan.stages):
-        yield Problem("training", "training.optimizer", f"{name}, and the orders hold no OPT")
+        yield PlanProblem("training", "training.optimizer", f"{name}, and the orders hold no OPT")
 
 
-def executor_problems(plan: Plan) -> Iterator[Problem]:
+def executor_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield what of a plan the executor does not run: it runs replicas, ZeRO-1 and full recompute."""
     for key, value in (("dtype", plan.training.dtype), ("autocast", plan.training.autocast)):
         if value and value not in DTYPES:
-            yield Problem("training", f"training.{key}", f"{value!r}; the executor runs {', '.join(DTYPES)}")
+            yield PlanProblem("training", f"training.{key}", f"{value!r}; the executor runs {', '.join(DTYPES)}")
     for index, stage in enumerate(plan.stages):
         config = stage.config
         wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
@@ -49,7 +49,7 @@ def executor_problems(plan: Plan) -> Iterator[Problem]:
         wrong += ["recompute"] if config.recompute == "selective" else []
         wrong += ["offload"] if config.offload != "none" else []
         for name in wrong:
-            yield Problem(
+            yield PlanProblem(
                 "target",
                 f"stage {index}",
                 f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO-1 and full recompute: "

@@ -6,7 +6,7 @@ Leaves out what the reductions and optimizer steps cost.
 from collections.abc import Iterator, Sequence
 
 from costmodel.model.graph import OperatorGraph
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.checker.steps import BACKWARD, Layout, Step, leads_of
 from planner.plan import Plan
 
@@ -28,7 +28,7 @@ def shared_stages(plan: Plan, graph: OperatorGraph | None) -> frozenset[int]:
     return frozenset(stage for stage in shared if plan.stages[stage].cost.backward)
 
 
-def closing_problems(layout: Layout, orders: Orders, shared: frozenset[int]) -> Iterator[Problem]:
+def closing_problems(layout: Layout, orders: Orders, shared: frozenset[int]) -> Iterator[PlanProblem]:
     """Yield what is wrong with REDUCE and OPT.
 
     A stage of `shared` needs one REDUCE on each of its ranks, another may have it (on all of them or none).
@@ -39,9 +39,11 @@ def closing_problems(layout: Layout, orders: Orders, shared: frozenset[int]) -> 
     reduces = shared | {step.stage for step in steps if step.kind == "REDUCE"}
     for step in steps:
         if step.rank not in layout.ranks[step.stage]:
-            yield Problem("rank", step.place, f"stage {step.stage} is on the ranks {list(layout.ranks[step.stage])}")
+            yield PlanProblem(
+                "rank", step.place, f"stage {step.stage} is on the ranks {list(layout.ranks[step.stage])}"
+            )
         if not layout.backward[step.stage]:
-            yield Problem("count", step.place, f"stage {step.stage} has forwards only and nothing to {step.kind}")
+            yield PlanProblem("count", step.place, f"stage {step.stage} has forwards only and nothing to {step.kind}")
     for stage, ranks in enumerate(layout.ranks):
         for rank in ranks if layout.backward[stage] else ():
             yield from _once(orders[rank], rank, "REDUCE", stage, stage in reduces)
@@ -50,21 +52,23 @@ def closing_problems(layout: Layout, orders: Orders, shared: frozenset[int]) -> 
         yield from _too_late(order)
 
 
-def _once(order: Sequence[Step], rank: int, kind: str, stage: int, needed: bool) -> Iterator[Problem]:
+def _once(order: Sequence[Step], rank: int, kind: str, stage: int, needed: bool) -> Iterator[PlanProblem]:
     count = sum(step.kind == kind and step.stage == stage for step in order)
     if count != needed:
-        yield Problem("count", f"rank {rank}", f"{stage}{kind} stands {count} times; {int(needed)} is right")
+        yield PlanProblem("count", f"rank {rank}", f"{stage}{kind} stands {count} times; {int(needed)} is right")
 
 
-def _too_late(order: Sequence[Step]) -> Iterator[Problem]:
+def _too_late(order: Sequence[Step]) -> Iterator[PlanProblem]:
     """Yield backwards after their stage's REDUCE, and anything but OPT after an OPT."""
     closed: set[int] = set()
     ended = ""
     for step in order:
         if ended and step.kind != "OPT":
-            yield Problem("order", step.place, f"stands after {ended}; only other OPT follow one")
+            yield PlanProblem("order", step.place, f"stands after {ended}; only other OPT follow one")
         if step.kind in BACKWARD and step.stage in closed:
-            yield Problem("order", step.place, f"stands after {step.stage}REDUCE, which sums the finished gradients")
+            yield PlanProblem(
+                "order", step.place, f"stands after {step.stage}REDUCE, which sums the finished gradients"
+            )
         if step.kind == "REDUCE":
             closed.add(step.stage)
         if step.kind == "OPT":

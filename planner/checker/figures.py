@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import PER_ACTION
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.checker.steps import COMPUTE, Layout, Step, lead_of_ranks
-from planner.checker.times import Times
+from planner.checker.times import CheckedTimes
 from planner.plan import Plan, PlanEdge
 
 Orders = Sequence[Sequence[Step]]
@@ -18,18 +18,18 @@ SIMPLER_WITHIN = 0.01
 """How much slower than the best a plan of fewer mechanisms may be and be preferred."""
 
 
-def batch_problems(plan: Plan) -> Iterator[Problem]:
+def batch_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield what does not divide: micro-batches by multiples, ranks by configurations, costs by actions."""
     batch = plan.batch
     if batch.microbatch_size * batch.num_microbatches != batch.global_size:
-        yield Problem(
+        yield PlanProblem(
             "batch",
             "batch",
             f"{batch.num_microbatches} micro-batches of {batch.microbatch_size} do not make {batch.global_size}",
         )
     for index, stage in enumerate(plan.stages):
         if batch.num_microbatches % stage.microbatch_multiple:
-            yield Problem(
+            yield PlanProblem(
                 "batch",
                 f"stage {index}",
                 f"takes {stage.microbatch_multiple} micro-batches at a time; the {batch.num_microbatches} of the plan "
@@ -40,10 +40,12 @@ def batch_problems(plan: Plan) -> Iterator[Problem]:
         for name in PER_ACTION:
             amount = getattr(stage.cost, name)
             if not isinstance(amount, int) and len(amount) != num_actions:
-                yield Problem("cost", f"stage {index}", f"{name} lists {len(amount)} values for {num_actions} actions")
+                yield PlanProblem(
+                    "cost", f"stage {index}", f"{name} lists {len(amount)} values for {num_actions} actions"
+                )
 
 
-def prediction_problems(plan: Plan, orders: Orders, times: Times) -> Iterator[Problem]:
+def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes) -> Iterator[PlanProblem]:
     """Yield predicted times that the orders and costs do not give."""
     prediction = plan.prediction
     rows = [[times.of(step) for step in order if step.kind in COMPUTE] for order in orders]
@@ -54,86 +56,88 @@ def prediction_problems(plan: Plan, orders: Orders, times: Times) -> Iterator[Pr
         ("span_ns", prediction.span_ns, span),
     ):
         if found != right:
-            yield Problem("time", f"prediction.{name}", f"{found} ns; the orders and costs give {right} ns")
+            yield PlanProblem("time", f"prediction.{name}", f"{found} ns; the orders and costs give {right} ns")
     compute = sum(end - start for row in rows for start, end in row)
     num_leads = len(set(lead_of_ranks(plan).values()))
     bubble = 1 - compute / (num_leads * step_time) if step_time else 0.0
     if abs(prediction.bubble_ratio - bubble) > SAME_RATIO:
-        yield Problem("time", "prediction.bubble_ratio", f"{prediction.bubble_ratio!r}; the times give {bubble!r}")
+        yield PlanProblem("time", "prediction.bubble_ratio", f"{prediction.bubble_ratio!r}; the times give {bubble!r}")
 
 
-def memory_problems(plan: Plan, peaks: Sequence[int], cluster: Cluster) -> Iterator[Problem]:
+def memory_problems(plan: Plan, peaks: Sequence[int], cluster: Cluster) -> Iterator[PlanProblem]:
     """Yield predicted peaks that the orders do not give, and peaks that a device cannot hold."""
     prediction = plan.prediction
     for name in ("peak_memory_bytes", "peak_memory_upper_bytes"):
         if len(getattr(prediction, name)) != len(peaks):
-            yield Problem(
+            yield PlanProblem(
                 "memory", f"prediction.{name}", f"{len(getattr(prediction, name))} figures; one a rank is right"
             )
             return
     for rank, peak in enumerate(peaks):
         found, upper = prediction.peak_memory_bytes[rank], prediction.peak_memory_upper_bytes[rank]
         if found != peak:
-            yield Problem(
+            yield PlanProblem(
                 "memory", f"rank {rank}", f"peak predicted as {found} bytes; the orders and costs give {peak}"
             )
         if upper < peak:
-            yield Problem("memory", f"rank {rank}", f"upper estimate {upper} bytes lies below the peak {peak}")
+            yield PlanProblem("memory", f"rank {rank}", f"upper estimate {upper} bytes lies below the peak {peak}")
         room = cluster.device_of(rank).memory_bytes
         if room and peak > room:  # 0: not known
-            yield Problem(
+            yield PlanProblem(
                 "memory", f"rank {rank}", f"needs {peak} bytes; its device {cluster.device_of(rank).name!r} has {room}"
             )
 
 
-def search_problems(plan: Plan) -> Iterator[Problem]:
+def search_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield contradictions between the search's result and the prediction."""
     search, step_time = plan.search, plan.prediction.step_time_ns
     if search.objective != step_time:
-        yield Problem("search", "search.objective", f"{search.objective}; the predicted step time is {step_time} ns")
+        yield PlanProblem(
+            "search", "search.objective", f"{search.objective}; the predicted step time is {step_time} ns"
+        )
     best = search.best_step_time_ns
     if not max(1, search.lower_bound_ns or 0) <= best <= search.objective <= best * (1 + SIMPLER_WITHIN):
-        yield Problem(
+        yield PlanProblem(
             "search",
             "search.best_step_time_ns",
             f"{best}; it lies between the bound {search.lower_bound_ns} and the objective {search.objective}, which is "
             f"at most {SIMPLER_WITHIN:.0%} above it",
         )
     if search.status == "optimal" and min(search.objective, search.best_step_time_ns) != search.lower_bound_ns:
-        yield Problem(
+        yield PlanProblem(
             "search",
             "search.status",
             f"optimal, and the best step time {search.best_step_time_ns} ns is above the bound {search.lower_bound_ns}",
         )
 
 
-def link_problems(plan: Plan, layout: Layout) -> Iterator[Problem]:
+def link_problems(plan: Plan, layout: Layout) -> Iterator[PlanProblem]:
     """Yield edges that are cheaper than the cheapest link between their ranks."""
     for edge in plan.edges:
         cheapest = min(plan.cluster.p2p_ns(first, second, edge.size_bytes) for first, second in _pairs(layout, edge))
         if edge.p2p_ns < cheapest:
-            yield Problem(
+            yield PlanProblem(
                 "cluster",
                 f"edge {edge.source} -> {edge.target}",
                 f"{edge.size_bytes} bytes in {edge.p2p_ns} ns; the cluster's link takes {cheapest} ns",
             )
 
 
-def cluster_problems(plan: Plan, layout: Layout, cluster: Cluster) -> Iterator[Problem]:
+def cluster_problems(plan: Plan, layout: Layout, cluster: Cluster) -> Iterator[PlanProblem]:
     """Yield where another cluster is not what the plan was made for."""
     if cluster.num_devices < len(plan.orders):
-        yield Problem("cluster", "cluster", f"{cluster.num_devices} devices; the plan has {len(plan.orders)} ranks")
+        yield PlanProblem("cluster", "cluster", f"{cluster.num_devices} devices; the plan has {len(plan.orders)} ranks")
         return
     for rank in range(len(plan.orders)):
         planned, found = plan.cluster.device_of(rank), cluster.device_of(rank)
         if (planned.name, planned.type) != (found.name, found.type):
-            yield Problem(
+            yield PlanProblem(
                 "cluster",
                 f"rank {rank}",
                 f"a {found.type} device {found.name!r}; the plan is made for {planned.type} {planned.name!r}",
             )
         if plan.cluster.speed_of(rank) != cluster.speed_of(rank):
-            yield Problem(
+            yield PlanProblem(
                 "cluster",
                 f"rank {rank}",
                 f"speed {cluster.speed_of(rank):g}; the plan counts on {plan.cluster.speed_of(rank):g}",
@@ -141,13 +145,13 @@ def cluster_problems(plan: Plan, layout: Layout, cluster: Cluster) -> Iterator[P
     yield from _slower_links(plan, layout, cluster)
 
 
-def _slower_links(plan: Plan, layout: Layout, cluster: Cluster) -> Iterator[Problem]:
+def _slower_links(plan: Plan, layout: Layout, cluster: Cluster) -> Iterator[PlanProblem]:
     for edge in plan.edges:
         for first, second in sorted(_pairs(layout, edge)):
             found = cluster.p2p_ns(first, second, edge.size_bytes)
             planned = plan.cluster.p2p_ns(first, second, edge.size_bytes)
             if found > planned:
-                yield Problem(
+                yield PlanProblem(
                     "cluster",
                     f"edge {edge.source} -> {edge.target}",
                     f"{edge.size_bytes} bytes from rank {first} to {second} take {found} ns; planned are {planned}",

@@ -15,7 +15,7 @@ from costmodel.stages.costs import Costs, EdgeCost, at
 from planner.checker.messages import Message, needed_messages
 from planner.checker.orders import Key, backward_of
 from planner.checker.steps import Layout, Step
-from planner.checker.times import Times
+from planner.checker.times import CheckedTimes
 
 FREED, ACTING, TAKEN = range(3)
 """What happens first at one instant."""
@@ -37,7 +37,7 @@ class Ledger:
     layout: Layout
     computed: Mapping[Key, Step]
     costs: Costs
-    times: Times
+    times: CheckedTimes
 
     def peaks(self, num_ranks: int) -> tuple[int, ...]:
         """Return the peak of each rank."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.checker.orders import Key, backward_of
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.checker.steps import TRANSFERS, Layout, Step
 
 Orders = Sequence[Sequence[Step]]
@@ -52,20 +52,22 @@ def needed_messages(layout: Layout) -> Iterator[Message]:
                     yield Message("B", target, source, name, theirs, mine, receiver, sender)
 
 
-def message_problems(layout: Layout, orders: Orders) -> Iterator[Problem]:
+def message_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
     """Yield sends and receives that are missing, stand twice or that nothing asks for."""
     found = Counter((step.rank, step.text) for order in orders for step in order if step.kind in TRANSFERS)
     needed = {end for message in needed_messages(layout) for end in (message.send, message.receive)}
     for rank, text in sorted(needed - set(found)):
-        yield Problem("message", f"rank {rank}", f"{text} is missing")
+        yield PlanProblem("message", f"rank {rank}", f"{text} is missing")
     for (rank, text), count in found.items():
         if (rank, text) not in needed:
-            yield Problem("message", f"rank {rank}", f"{text} is asked for by no edge between this rank and another")
+            yield PlanProblem(
+                "message", f"rank {rank}", f"{text} is asked for by no edge between this rank and another"
+            )
         elif count > 1:
-            yield Problem("message", f"rank {rank}", f"{text} stands {count} times; once is right")
+            yield PlanProblem("message", f"rank {rank}", f"{text} stands {count} times; once is right")
 
 
-def data_problems(layout: Layout, orders: Orders, computed: Mapping[Key, Step]) -> Iterator[Problem]:
+def data_problems(layout: Layout, orders: Orders, computed: Mapping[Key, Step]) -> Iterator[PlanProblem]:
     """Yield sends before their data is there and receives after their data is needed."""
     at = {(step.rank, step.text): step for order in orders for step in order if step.kind in TRANSFERS}
     for message in needed_messages(layout):
@@ -77,12 +79,12 @@ def data_problems(layout: Layout, orders: Orders, computed: Mapping[Key, Step]) 
             made = backward_of(computed, message.source, message.source_group)
             read = backward_of(computed, message.target, message.target_group)
         if send.position < made.position:
-            yield Problem("order", send.place, f"stands before {made.text}, which computes what it sends")
+            yield PlanProblem("order", send.place, f"stands before {made.text}, which computes what it sends")
         if receive.position > read.position:
-            yield Problem("order", receive.place, f"stands after {read.text}, which needs what it receives")
+            yield PlanProblem("order", receive.place, f"stands after {read.text}, which needs what it receives")
 
 
-def pairing_problems(orders: Orders, peers: Mapping[tuple[int, str], tuple[int, str]]) -> Iterator[Problem]:
+def pairing_problems(orders: Orders, peers: Mapping[tuple[int, str], tuple[int, str]]) -> Iterator[PlanProblem]:
     """Yield directed pairs of ranks whose sends and receives stand in different orders.
 
     `peers` gives the other end of each transfer.
@@ -98,7 +100,7 @@ def pairing_problems(orders: Orders, peers: Mapping[tuple[int, str], tuple[int, 
     for (sender, receiver), sent in queues.items():
         for position, (first, second) in enumerate(zip(sent, received[sender, receiver], strict=True)):
             if first != second:
-                yield Problem(
+                yield PlanProblem(
                     "message",
                     f"rank {sender} to rank {receiver}",
                     f"message {position} is sent for {first} and received as {second}; both ends need one order",

@@ -7,7 +7,7 @@ the matter of `planner.checker.messages`. Leaves out times.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.checker.steps import BACKWARD, COMPUTE, Layout, Step
 
 Orders = Sequence[Sequence[Step]]
@@ -15,38 +15,38 @@ Key = tuple[str, int, int]
 """Kind, stage and first micro-batch of a compute action."""
 
 
-def count_problems(layout: Layout, orders: Orders) -> Iterator[Problem]:
+def count_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
     """Yield compute actions that are missing, stand twice or on another's rank."""
     steps = [step for order in orders for step in order if step.kind in COMPUTE]
     counts = Counter((step.kind, step.stage, step.microbatch) for step in steps)
     for step in steps:
         right = layout.rank_of(step.stage, step.microbatch)
         if step.rank != right:
-            yield Problem("rank", step.place, f"stage {step.stage} works on this micro-batch on rank {right}")
+            yield PlanProblem("rank", step.place, f"stage {step.stage} works on this micro-batch on rank {right}")
         if step.kind in (*BACKWARD, "R") and not layout.backward[step.stage]:
-            yield Problem("count", step.place, f"stage {step.stage} has forwards only")
+            yield PlanProblem("count", step.place, f"stage {step.stage} has forwards only")
     for (kind, stage, first), count in counts.items():
         if count > 1:
-            yield Problem("count", f"stage {stage}", f"{stage}{kind}{first} stands {count} times; once is right")
+            yield PlanProblem("count", f"stage {stage}", f"{stage}{kind}{first} stands {count} times; once is right")
     for stage in range(len(layout.ranks)):
         for first in layout.firsts(stage):
             yield from _missing(layout, counts, stage, first)
 
 
-def _missing(layout: Layout, counts: Mapping[Key, int], stage: int, first: int) -> Iterator[Problem]:
+def _missing(layout: Layout, counts: Mapping[Key, int], stage: int, first: int) -> Iterator[PlanProblem]:
     there = {kind for kind in COMPUTE if counts.get((kind, stage, first))}
     rank = layout.rank_of(stage, first)
     if "F" not in there:
-        yield Problem("count", f"rank {rank}", f"{stage}F{first} is missing")
+        yield PlanProblem("count", f"rank {rank}", f"{stage}F{first} is missing")
     backward = there & set(BACKWARD)
     if layout.backward[stage] and backward not in ({"B"}, {"I", "W"}):
         found = " and ".join(f"{stage}{kind}{first}" for kind in sorted(backward)) or "none"
-        yield Problem(
+        yield PlanProblem(
             "count", f"rank {rank}", f"backward of {stage}F{first}: found {found}; B alone or I and W is right"
         )
 
 
-def sequence_problems(layout: Layout, orders: Orders) -> Iterator[Problem]:
+def sequence_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
     """Yield actions that stand before another one of their own rank that they need."""
     at = compute_steps(orders)
     for step in at.values():
@@ -79,6 +79,6 @@ def _own_needs(step: Step, at: Mapping[Key, Step]) -> Iterable[Step]:
     return (at[kind, step.stage, step.microbatch] for kind in kinds if (kind, step.stage, step.microbatch) in at)
 
 
-def _after(step: Step, need: Step) -> Iterator[Problem]:
+def _after(step: Step, need: Step) -> Iterator[PlanProblem]:
     if step.rank == need.rank and step.position < need.position:
-        yield Problem("order", step.place, f"stands before {need.text}, which it needs")
+        yield PlanProblem("order", step.place, f"stands before {need.text}, which it needs")

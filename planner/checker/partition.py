@@ -6,46 +6,46 @@ Without the operator graph only repeats and the number of operators can be seen.
 from collections.abc import Iterator, Mapping
 
 from costmodel.model.graph import OperatorGraph, Tensor
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.plan import Plan, PlanEdge
 
 
-def operator_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[Problem]:
+def operator_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[PlanProblem]:
     """Yield operators that stand in no stage, in two, or that the model does not have."""
     stage_of: dict[str, int] = {}
     for index, stage in enumerate(plan.stages):
         if not stage.operators:
-            yield Problem("operator", f"stage {index}", "no operators; every stage needs one")
+            yield PlanProblem("operator", f"stage {index}", "no operators; every stage needs one")
         for name in stage.operators:
             if name in stage_of:
-                yield Problem(
+                yield PlanProblem(
                     "operator", f"stage {index}", f"operator {name!r} stands in stage {stage_of[name]} already"
                 )
             stage_of[name] = index
             if graph and name not in graph.index:
-                yield Problem("operator", f"stage {index}", f"operator {name!r} is not one of the model's")
+                yield PlanProblem("operator", f"stage {index}", f"operator {name!r} is not one of the model's")
     for name in graph.index if graph else ():
         if name not in stage_of:
-            yield Problem("operator", "stages", f"operator {name!r} of the model stands in no stage")
+            yield PlanProblem("operator", "stages", f"operator {name!r} of the model stands in no stage")
     known = len(graph.operators) if graph else len(stage_of)
     if plan.num_operators != known:
         where = "model has" if graph else "stages hold"
-        yield Problem("operator", "model", f"{plan.num_operators} operators are announced, the {where} {known}")
+        yield PlanProblem("operator", "model", f"{plan.num_operators} operators are announced, the {where} {known}")
 
 
-def configuration_problems(plan: Plan) -> Iterator[Problem]:
+def configuration_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield stages whose degrees of parallelism are not those of their ranks."""
     for index, stage in enumerate(plan.stages):
         degree = stage.config.data * stage.config.tensor * stage.config.context
         if degree != len(stage.ranks):
-            yield Problem(
+            yield PlanProblem(
                 "rank",
                 f"stage {index}",
                 f"data x tensor x context is {degree}; the stage has the ranks {list(stage.ranks)}",
             )
 
 
-def flow_problems(plan: Plan, graph: OperatorGraph) -> Iterator[Problem]:
+def flow_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
     """Yield what is wrong between stages; every operator must stand in exactly one."""
     stage_of = {name: index for index, stage in enumerate(plan.stages) for name in stage.operators}
     yield from _cycle(graph, stage_of, len(plan.stages))
@@ -58,7 +58,7 @@ def flow_problems(plan: Plan, graph: OperatorGraph) -> Iterator[Problem]:
     yield from _backward_problems(plan, graph)
 
 
-def _cycle(graph: OperatorGraph, stage_of: Mapping[str, int], num_stages: int) -> Iterator[Problem]:
+def _cycle(graph: OperatorGraph, stage_of: Mapping[str, int], num_stages: int) -> Iterator[PlanProblem]:
     """Yield the stages that no order of stages satisfies (a plain Kahn pass over the quotient)."""
     reads: dict[int, set[int]] = {stage: set() for stage in range(num_stages)}
     for tensor in graph.tensors:
@@ -69,18 +69,18 @@ def _cycle(graph: OperatorGraph, stage_of: Mapping[str, int], num_stages: int) -
     while free := {stage for stage in left if not reads[stage] & left}:
         left -= free
     if left:
-        yield Problem(
+        yield PlanProblem(
             "cycle",
             f"stages {sorted(left)}",
             "each reads an output of another of them; the graph of stages must have no cycle",
         )
 
 
-def _apart_in_place(graph: OperatorGraph, stage_of: Mapping[str, int]) -> Iterator[Problem]:
+def _apart_in_place(graph: OperatorGraph, stage_of: Mapping[str, int]) -> Iterator[PlanProblem]:
     for i, operator in enumerate(graph.operators):
         sources = [graph.operators[p].name for p in graph.predecessors[i]]
         if operator.in_place and sources and all(stage_of[s] != stage_of[operator.name] for s in sources):
-            yield Problem(
+            yield PlanProblem(
                 "operator",
                 f"stage {stage_of[operator.name]}",
                 f"operator {operator.name!r} changes the output of {' or '.join(map(repr, sources))} in place and "
@@ -88,23 +88,25 @@ def _apart_in_place(graph: OperatorGraph, stage_of: Mapping[str, int]) -> Iterat
             )
 
 
-def _edge_problems(plan: Plan, edge: PlanEdge, tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
+def _edge_problems(plan: Plan, edge: PlanEdge, tensors: Mapping[str, Tensor]) -> Iterator[PlanProblem]:
     place = f"edge {edge.source} -> {edge.target}"
     unknown = [name for name in edge.tensors if name not in tensors]
     for name in unknown:
-        yield Problem("edge", place, f"tensor {name!r} is not one of the model's")
+        yield PlanProblem("edge", place, f"tensor {name!r} is not one of the model's")
     if len(set(edge.tensors)) < len(edge.tensors) or not edge.tensors:
-        yield Problem("edge", place, f"the tensors are {list(edge.tensors)}; each that crosses is named once")
+        yield PlanProblem("edge", place, f"the tensors are {list(edge.tensors)}; each that crosses is named once")
     if unknown:
         return
     needed = any(tensors[name].gradient for name in edge.tensors)
     if edge.gradient != needed:
-        yield Problem("edge", place, f"gradient is {str(edge.gradient).lower()}, its tensors say {str(needed).lower()}")
+        yield PlanProblem(
+            "edge", place, f"gradient is {str(edge.gradient).lower()}, its tensors say {str(needed).lower()}"
+        )
     if edge.gradient and not (plan.stages[edge.source].cost.backward and plan.stages[edge.target].cost.backward):
-        yield Problem("edge", place, "a gradient flows back over it, and one of its stages has no backward")
+        yield PlanProblem("edge", place, "a gradient flows back over it, and one of its stages has no backward")
 
 
-def _path_problems(plan: Plan, tensor: Tensor, stage_of: Mapping[str, int]) -> Iterator[Problem]:
+def _path_problems(plan: Plan, tensor: Tensor, stage_of: Mapping[str, int]) -> Iterator[PlanProblem]:
     """Follow a tensor from its producer's stage along the edges that list it."""
     home = stage_of[tensor.producer]
     carriers = [edge for edge in plan.edges if tensor.name in edge.tensors]
@@ -113,26 +115,28 @@ def _path_problems(plan: Plan, tensor: Tensor, stage_of: Mapping[str, int]) -> I
         arrived |= reached
     readers = {stage_of[consumer] for consumer in tensor.consumers}
     for stage in sorted(readers - arrived):
-        yield Problem(
+        yield PlanProblem(
             "edge", f"stage {stage}", f"reads the tensor {tensor.name!r} of stage {home}, and no edges bring it there"
         )
     for edge in carriers:
         place = f"edge {edge.source} -> {edge.target}"
         if edge.source not in arrived:
-            yield Problem("edge", place, f"sends the tensor {tensor.name!r}, which stage {edge.source} does not have")
+            yield PlanProblem(
+                "edge", place, f"sends the tensor {tensor.name!r}, which stage {edge.source} does not have"
+            )
         if edge.target == home or sum(e.target == edge.target for e in carriers) > 1:
-            yield Problem("edge", place, f"the tensor {tensor.name!r} reaches stage {edge.target} more than once")
+            yield PlanProblem("edge", place, f"the tensor {tensor.name!r} reaches stage {edge.target} more than once")
         if edge.target not in readers and all(e.source != edge.target for e in carriers):
-            yield Problem(
+            yield PlanProblem(
                 "edge", place, f"stage {edge.target} neither reads the tensor {tensor.name!r} nor passes it on"
             )
 
 
-def _backward_problems(plan: Plan, graph: OperatorGraph) -> Iterator[Problem]:
+def _backward_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
     for index, stage in enumerate(plan.stages):
         trains = any(graph.operators[graph.index[name]].trainable for name in stage.operators)
         passes = any(e.gradient and index in (e.source, e.target) for e in plan.edges)
         if trains and not stage.cost.backward:
-            yield Problem("edge", f"stage {index}", "has operators with a gradient, and its cost says no backward")
+            yield PlanProblem("edge", f"stage {index}", "has operators with a gradient, and its cost says no backward")
         if stage.cost.backward and not trains and not passes:
-            yield Problem("edge", f"stage {index}", "has a backward, and none of its operators has a gradient")
+            yield PlanProblem("edge", f"stage {index}", "has a backward, and none of its operators has a gradient")

@@ -22,11 +22,11 @@ KINDS = {
     "target": "a trainer is listed that cannot run the plan",
     "cluster": "devices or links that are not those the plan was made for",
 }
-"""What `Problem.kind` can be, and its meaning."""
+"""What `PlanProblem.kind` can be, and its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PlanProblem:
     """One problem.
 
     Attributes

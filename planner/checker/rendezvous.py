@@ -8,7 +8,7 @@ its first OPT each rank meets all others, to sum the losses and the norm of the 
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.checker.steps import Layout, Step
 
 Orders = Sequence[Sequence[Step]]
@@ -18,7 +18,7 @@ CLOSE = "the end of the gradients"
 """What stands, as a step, where all ranks meet."""
 
 
-def deadlock_problems(layout: Layout, orders: Orders, ends: Ends) -> Iterator[Problem]:
+def deadlock_problems(layout: Layout, orders: Orders, ends: Ends) -> Iterator[PlanProblem]:
     """Yield the ring of ranks that wait for each other, if there is one."""
     orders = [_with_close(order) for order in orders]
     at = [0] * len(orders)
@@ -35,7 +35,7 @@ def deadlock_problems(layout: Layout, orders: Orders, ends: Ends) -> Iterator[Pr
             moving.extend(other for other, _ in partners)
     stuck = [rank for rank, order in enumerate(orders) if at[rank] < len(order)]
     if stuck:
-        yield Problem("deadlock", f"ranks {stuck}", _ring(layout, orders, at, ends, stuck[0]))
+        yield PlanProblem("deadlock", f"ranks {stuck}", _ring(layout, orders, at, ends, stuck[0]))
 
 
 def _with_close(order: Sequence[Step]) -> list[Step]:

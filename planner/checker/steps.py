@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
-from planner.checker.problem import Problem
+from planner.checker.problem import PlanProblem
 from planner.plan import Plan, PlanStage
 
 COMPUTE = ("F", "B", "I", "W", "R")
@@ -118,23 +118,23 @@ def lead_of_ranks(plan: Plan) -> dict[int, int]:
     return found
 
 
-def lockstep_problems(plan: Plan) -> Iterator[Problem]:
+def lockstep_problems(plan: Plan) -> Iterator[PlanProblem]:
     """Yield ranks whose order is not that of their lead."""
     for rank, lead in sorted(lead_of_ranks(plan).items()):
         mine, right = plan.orders[rank], plan.orders[lead]
         if mine != right:
             pairs = enumerate(zip_longest(mine, right, fillvalue="nothing"))
             position, (found, needed) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-            yield Problem(
+            yield PlanProblem(
                 "order",
                 f"rank {rank}, action {position}",
                 f"{found}, and rank {lead}, with which it divides its stage, has {needed}; they need one order",
             )
 
 
-def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[Problem]]:
+def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[PlanProblem]]:
     """Return the steps of every lead (none for other ranks), and a problem for each text that is none."""
-    problems: list[Problem] = []
+    problems: list[PlanProblem] = []
     orders = []
     lead_of = lead_of_ranks(plan)
     for rank, texts in enumerate(plan.orders):
@@ -143,7 +143,7 @@ def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[Problem]]
             found = _parse(text, rank, position)
             wrong = found if isinstance(found, str) else _misplaced(found, plan)
             if wrong:
-                problems.append(Problem("action", f"rank {rank}, action {position} ({text[:40]})", wrong))
+                problems.append(PlanProblem("action", f"rank {rank}, action {position} ({text[:40]})", wrong))
             elif isinstance(found, Step):
                 steps.append(found)
         orders.append(tuple(steps))

@@ -18,7 +18,7 @@ Orders = Sequence[Sequence[Step]]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class CheckedTimes:
     """Start and end of compute actions by kind, stage and micro-batch, and of what closes each rank's step."""
 
     compute: Mapping[Key, tuple[int, int]]
@@ -38,7 +38,7 @@ class Times:
         return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
-def times_of(layout: Layout, orders: Orders, costs: Costs, speeds: Sequence[float]) -> Times:
+def times_of(layout: Layout, orders: Orders, costs: Costs, speeds: Sequence[float]) -> CheckedTimes:
     """Return when everything happens in legal orders."""
     compute = _compute_times(layout, orders, costs, speeds)
     closing = _reductions(layout, orders, costs, compute)
@@ -48,7 +48,7 @@ def times_of(layout: Layout, orders: Orders, costs: Costs, speeds: Sequence[floa
             start = max(free, closing.get((rank, "REDUCE", step.stage), (0, 0))[1])
             free = start + _on_rank(costs.stages[step.stage].optimizer_ns, speeds[rank])
             closing[rank, "OPT", step.stage] = (start, free)
-    return Times(compute, closing)
+    return CheckedTimes(compute, closing)
 
 
 def needs_of(layout: Layout, key: Key, present: Mapping[Key, object]) -> Iterator[tuple[Key, tuple[int, int] | None]]:

@@ -22,7 +22,7 @@ from planner.report.text import Table, milliseconds, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulator.comparison import Case, Standing
+    from simulator.comparison import Case, ScheduleResult
 
 MULTIPLES = (1, 2, 4, 8)
 """Micro-batches at which the chart asks for the bubble, in p."""
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(body, [_table(found)])
 
 
-def _row(one: "Standing") -> dict[str, object]:
+def _row(one: "ScheduleResult") -> dict[str, object]:
     timeline = one.timeline
     row: dict[str, object] = {
         "schedule": one.name,
@@ -97,7 +97,7 @@ def _row(one: "Standing") -> dict[str, object]:
     }
 
 
-def _table(found: "Sequence[Standing]") -> Table:
+def _table(found: "Sequence[ScheduleResult]") -> Table:
     columns = ("schedule", "stages a rank", "step", "bubble", "bubble of span", "peak", "messages", "gap", "")
     rows = []
     for one in found:
@@ -113,7 +113,7 @@ def _table(found: "Sequence[Standing]") -> Table:
     return Table(columns, rows)
 
 
-def _figure(case: "Case", found: "Sequence[Standing]") -> "Figure":
+def _figure(case: "Case", found: "Sequence[ScheduleResult]") -> "Figure":
     from simulator.charts import CURVES_INCHES, gantt, gantt_height, new_figure, schedule_curves
     from simulator.comparison import standings
 

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> Answer:
     from costmodel.errors import ReadableButWrong
     from costmodel.machines.cluster import read_cluster
     from planner.checker import UNSEEN, check_plan
-    from planner.checker.problem import Problem
+    from planner.checker.problem import PlanProblem
     from planner.plan import read_plan
 
     plan = read_plan(args.plan)
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> Answer:
     graph, plan_only = _captured(args.model, args.plan, plan) if args.model else (None, "")
     problems = list(check_plan(plan, graph, cluster))
     if plan_only and "executor" in plan.runs_on:
-        problems.append(Problem("model", "runs_on", f"lists the executor, which cannot run {args.model}: {plan_only}"))
+        problems.append(
+            PlanProblem("model", "runs_on", f"lists the executor, which cannot run {args.model}: {plan_only}")
+        )
     body = {
         "ok": not problems,
         "problems": [{"kind": p.kind, "place": p.place, "message": p.message} for p in problems],

@@ -12,7 +12,7 @@ from planner.ask.problem import AUTO, Problem, Report
 from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
 from planner.search.cut.build import cut_data
-from planner.search.cut.child import Request, findings
+from planner.search.cut.child import CutRequest, findings
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
@@ -251,7 +251,7 @@ class Search:
         if work is None:
             work = effort.time_limit_s * DETERMINISTIC_PER_S
         few = self.problem.schedule != AUTO or data.limit > 0
-        request = Request(
+        request = CutRequest(
             data,
             hint,
             seconds=self.limits.left_s * SOLVER_PART,

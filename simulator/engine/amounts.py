@@ -25,7 +25,7 @@ _PER_ACTION = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompu
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableRows:
     """Where the table keeps what.
 
     Rows are the kinds of actions (and `ALONE_I`, `ALONE_B`) by stage, then the edges, then one of zeros.
@@ -62,21 +62,21 @@ class Layout:
         return np.maximum(arrays.group, 0) * self.columns_a_group + arrays.slice_index + 1
 
 
-def layout(arrays: OrderArrays) -> Layout:
+def layout(arrays: OrderArrays) -> TableRows:
     """Return the layout of costs for a schedule."""
     graph, schedule = arrays.graph, arrays.schedule
     groups = tuple(schedule.num_microbatches // k for k in graph.multiples)
-    return Layout(graph.num_stages, len(graph.edges), groups, schedule.num_slices)
+    return TableRows(graph.num_stages, len(graph.edges), groups, schedule.num_slices)
 
 
-def uniform(costs: Costs, places: Layout) -> bool:
+def uniform(costs: Costs, places: TableRows) -> bool:
     """Whether each stage has one value for all actions, so that the table needs one column."""
     if places.num_slices > 1:
         return False
     return all(isinstance(getattr(stage, name), int) for stage in costs.stages for name in _PER_ACTION)
 
 
-def times_table(costs: Costs, places: Layout) -> Ints:
+def times_table(costs: Costs, places: TableRows) -> Ints:
     """Return the table of times.
 
     Returns
@@ -110,7 +110,7 @@ def _rows(stage: StageCost) -> list[int]:
     return [f, i + r, w, i + w + r, r, stage.reduce_ns, stage.optimizer_ns, 0, 0, 0, 0, i, i + w]
 
 
-def per_column(amount: Amount, places: Layout, stage: int) -> Ints:
+def per_column(amount: Amount, places: TableRows, stage: int) -> Ints:
     """Return a stage's amount by column.
 
     Raises

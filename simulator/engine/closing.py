@@ -20,12 +20,12 @@ would wait on themselves.
 import numpy as np
 
 from simulator.engine.order_arrays import OPT, REDUCE, B, I, Ints, W
-from simulator.engine.wiring import Wiring, starts
+from simulator.engine.wiring import EventWiring, starts
 
 OPTIMIZER_MODES = ("independent", "global-norm", "post-validated")
 
 
-def wire_reductions(wiring: Wiring, *, overlap_reduce: bool) -> None:
+def wire_reductions(wiring: EventWiring, *, overlap_reduce: bool) -> None:
     """Add the REDUCE actions."""
     reduces = np.flatnonzero(wiring.arrays.code == REDUCE)
     if not len(reduces):
@@ -48,7 +48,7 @@ def wire_reductions(wiring: Wiring, *, overlap_reduce: bool) -> None:
     wiring.add_arrivals(events[here] - 1, events[there])
 
 
-def wire_optimizer(wiring: Wiring, mode: str, *, overlap_reduce: bool) -> None:
+def wire_optimizer(wiring: EventWiring, mode: str, *, overlap_reduce: bool) -> None:
     """Let each OPT wait for the REDUCE of its stage, and for what the mode asks."""
     arrays = wiring.arrays
     updates = np.flatnonzero(arrays.code == OPT)
@@ -67,7 +67,7 @@ def wire_optimizer(wiring: Wiring, mode: str, *, overlap_reduce: bool) -> None:
         _wire_partial_norms(wiring, updates)
 
 
-def _wire_barrier(wiring: Wiring, updates: Ints) -> None:
+def _wire_barrier(wiring: EventWiring, updates: Ints) -> None:
     computes = np.flatnonzero(wiring.arrays.code < REDUCE)
     reduces = np.flatnonzero(wiring.arrays.code == REDUCE)
     waited = wiring.event_of[np.append(_last(computes, wiring.arrays.rank[computes]), reduces)]
@@ -81,7 +81,7 @@ def _last(actions: Ints, owner: Ints) -> Ints:
     return actions[len(actions) - 1 - np.unique(owner[::-1], return_index=True)[1]]
 
 
-def _wire_partial_norms(wiring: Wiring, updates: Ints) -> None:
+def _wire_partial_norms(wiring: EventWiring, updates: Ints) -> None:
     arrays, graph = wiring.arrays, wiring.arrays.graph
     norms = wiring.add_events(np.full(graph.num_stages, wiring.places.zero_row), np.ones(graph.num_stages, np.bool_))
     own = np.flatnonzero(np.isin(arrays.code, (I, B, W)))

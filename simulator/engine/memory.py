@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.engine.amounts import Layout, per_column, uniform
+from simulator.engine.amounts import TableRows, per_column, uniform
 from simulator.engine.order_arrays import F, Ints, OrderArrays
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _activation_changes(times: Times) -> Ints:
     return change
 
 
-def _tables(costs: Costs, places: Layout) -> tuple[Ints, Ints]:
+def _tables(costs: Costs, places: TableRows) -> tuple[Ints, Ints]:
     """Activation and its part kept until W, by stage and column."""
     pairs = [(stage.activation_bytes, stage.weight_activation_bytes) for stage in costs.stages]
     if uniform(costs, places):

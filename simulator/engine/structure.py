@@ -19,7 +19,7 @@ from simulator.engine.memory import Holds, activation_holds
 from simulator.engine.order_arrays import REDUCE, Ints, order_arrays
 from simulator.engine.times import Times
 from simulator.engine.transfers import matched, wire_blocking, wire_links
-from simulator.engine.wiring import Wiring, starts, wire_latency, wire_local
+from simulator.engine.wiring import EventWiring, starts, wire_latency, wire_local
 from simulator.schedule import Schedule
 
 _LONGEST_NS = 1 << 60
@@ -74,9 +74,9 @@ class Structure:
             raise InvalidInput(self._describe(deadlock.blocked)) from None
         self._delay_rows = np.append(delay_rows, nothing)[self.graph.arrival_of]
 
-    def _wire(self, optimizer_mode: str) -> Wiring:
+    def _wire(self, optimizer_mode: str) -> EventWiring:
         arrays, overlap = self.arrays, self.overlap_reduce
-        wiring = Wiring(arrays, flows(arrays), layout(arrays), np.full(len(arrays.actions), -1))
+        wiring = EventWiring(arrays, flows(arrays), layout(arrays), np.full(len(arrays.actions), -1))
         P2P_MODES[self.p2p](wiring, wiring.compute_actions(overlap_reduce=overlap))
         wire_local(wiring)
         wire_reductions(wiring, overlap_reduce=overlap)

@@ -22,10 +22,10 @@ import numpy as np
 
 from costmodel.errors import InvalidInput
 from simulator.engine.order_arrays import RECV_B, RECV_F, SEND_B, SEND_F, Bools, Ints, OrderArrays
-from simulator.engine.wiring import Wiring, add_compute, starts
+from simulator.engine.wiring import EventWiring, add_compute, starts
 
 
-def wire_blocking(wiring: Wiring, compute: Ints) -> None:
+def wire_blocking(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions on their streams, each between its receives and its sends."""
     arrays, messages, places = wiring.arrays, wiring.messages, wiring.places
     num_messages, num_compute = len(messages.source), len(compute)
@@ -49,7 +49,7 @@ def wire_blocking(wiring: Wiring, compute: Ints) -> None:
     wiring.add_arrivals(wiring.sent_by, wiring.received_by)
 
 
-def wire_links(wiring: Wiring, compute: Ints) -> None:
+def wire_links(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions on their streams and messages on their links."""
     add_compute(wiring, compute)
     arrays, messages = wiring.arrays, wiring.messages
@@ -69,7 +69,7 @@ def wire_links(wiring: Wiring, compute: Ints) -> None:
         wiring.add_arrivals(before[said], after[said])
 
 
-def _issued(wiring: Wiring, actions: Ints, which: Ints) -> Ints:
+def _issued(wiring: EventWiring, actions: Ints, which: Ints) -> Ints:
     """Return the place of each message's SEND in its sender's order."""
     code = wiring.arrays.code[actions]
     issued = np.full(len(wiring.messages.source), -1)
@@ -86,7 +86,7 @@ def _issued(wiring: Wiring, actions: Ints, which: Ints) -> Ints:
     return issued
 
 
-def matched(wiring: Wiring) -> tuple[Ints, Ints] | None:
+def matched(wiring: EventWiring) -> tuple[Ints, Ints] | None:
     """Return the SEND and RECV actions of lowered orders and the message of each; None without any.
 
     Raises

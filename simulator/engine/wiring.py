@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.engine.amounts import ALONE_B, ALONE_I, Layout
+from simulator.engine.amounts import ALONE_B, ALONE_I, TableRows
 from simulator.engine.event_graph import InputRows
 from simulator.engine.flows import Flows, Messages
 from simulator.engine.order_arrays import OPT, REDUCE, B, Bools, I, Ints, OrderArrays
 
 
 @dataclass(slots=True, eq=False)
-class Wiring:
+class EventWiring:
     """Events and arrivals, as they are collected.
 
     Attributes
     ----------
-    places : Layout
+    places : TableRows
     event_of : array of int64
         Event of each action; -1 for those that have none.
     sent_by, received_by : arrays of int64
@@ -30,7 +30,7 @@ class Wiring:
 
     arrays: OrderArrays
     flow: Flows
-    places: Layout
+    places: TableRows
     event_of: Ints
     sent_by: Ints | None = None
     received_by: Ints | None = None
@@ -114,13 +114,13 @@ class Wiring:
         return np.where(owner == self.arrays.rank, latest, -1)
 
 
-def wire_local(wiring: Wiring) -> None:
+def wire_local(wiring: EventWiring) -> None:
     """Let actions wait for what they need of their own rank, or of their own stage, where no order implies it."""
     source, target = wiring.flow.local
     wiring.add_arrivals(wiring.event_of[source], wiring.event_of[target])
 
 
-def wire_latency(wiring: Wiring, compute: Ints) -> None:
+def wire_latency(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions on their streams, with messages as delays between them."""
     add_compute(wiring, compute)
     messages = wiring.messages
@@ -128,7 +128,7 @@ def wire_latency(wiring: Wiring, compute: Ints) -> None:
     wiring.add_arrivals(source, target, wiring.places.edge_row + messages.edge)
 
 
-def add_compute(wiring: Wiring, compute: Ints) -> None:
+def add_compute(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions, and nothing else, on the compute streams."""
     ranks = wiring.arrays.rank[compute]
     wiring.event_of[compute] = wiring.add_events(

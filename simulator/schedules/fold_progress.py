@@ -5,7 +5,7 @@ from collections import deque
 from simulator.schedules.fold import Fold, Found, Row
 
 
-class Progress:
+class FoldProgress:
     """By stage the ends of F and I, by rank its order, time, first start, waits, memory and weights to do."""
 
     def __init__(self, fold: Fold) -> None:

@@ -8,7 +8,7 @@ forwards, it fills waits only. Memory is held to the limit: a forward that does 
 from dataclasses import dataclass
 
 from simulator.schedules.fold import Fold, Found, Row
-from simulator.schedules.fold_progress import Progress
+from simulator.schedules.fold_progress import FoldProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def squeezed(fold: Fold, rows: tuple[Row, ...], squeeze: Squeeze) -> Found | Non
     return squeezing.finished() if squeezing.all_run() else None
 
 
-class _Squeezing(Progress):
+class _Squeezing(FoldProgress):
     def __init__(self, fold: Fold, rows: tuple[Row, ...], squeeze: Squeeze) -> None:
         super().__init__(fold)
         self.given, self.place = rows, [0] * fold.num_ranks

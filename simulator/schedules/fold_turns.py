@@ -11,7 +11,7 @@ order that results. Needs about the memory of 1F1B; with less it finds nothing.
 from dataclasses import dataclass
 
 from simulator.schedules.fold import Fold, Found
-from simulator.schedules.fold_progress import Progress
+from simulator.schedules.fold_progress import FoldProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def in_turns(fold: Fold, habits: Habits) -> tuple[Found, int] | None:
     return turns.finished(), max(turns.waited)
 
 
-class _Turns(Progress):
+class _Turns(FoldProgress):
     def __init__(self, fold: Fold, habits: Habits) -> None:
         super().__init__(fold)
         self.habits, self.p = habits, fold.num_ranks

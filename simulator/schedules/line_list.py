@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from simulator.schedules.sweep import Result
-from simulator.schedules.sweep_pipeline import Links, Pipeline
+from simulator.schedules.sweep_pipeline import Links, PlaceCosts
 
 NEVER = 1 << 62
 
@@ -41,13 +41,13 @@ def paces() -> Iterator[Pace]:
             yield Pace(scale, patience)
 
 
-def in_list(line: Pipeline, pace: Pace) -> Result | None:
+def in_list(line: PlaceCosts, pace: Pace) -> Result | None:
     """Return the orders that a pace leads to; None where a rank never gets room."""
     return _List(line, pace).run()
 
 
 class _List:
-    def __init__(self, line: Pipeline, pace: Pace) -> None:
+    def __init__(self, line: PlaceCosts, pace: Pace) -> None:
         self.line, self.patience = line, pace.patience
         places = range(line.num_places)
         depth = [1] * line.num_places

@@ -13,7 +13,7 @@ made per rank, and a weight gradient may also be judged by the end of the step i
 
 from dataclasses import dataclass
 
-from simulator.schedules.sweep_pipeline import Pipeline
+from simulator.schedules.sweep_pipeline import PlaceCosts
 
 FILL_NEVER, FILL_SPAN, FILL_STEP, FILL_BOTH = range(4)
 """When a weight gradient that does not fit into a wait is done all the same: never, or when waiting would
@@ -54,7 +54,7 @@ class Result:
     peak_bytes: int
 
 
-def sweep(line: Pipeline, choices: Choices) -> Result:
+def sweep(line: PlaceCosts, choices: Choices) -> Result:
     """Return the orders that a set of choices leads to."""
     state = _Sweep(line, choices)
     state.warm_up()
@@ -70,7 +70,7 @@ class _Sweep:
     the place's span and last end come to if it waits no more.
     """
 
-    def __init__(self, line: Pipeline, choices: Choices) -> None:
+    def __init__(self, line: PlaceCosts, choices: Choices) -> None:
         self.line, self.choices = line, choices
         places = range(line.num_places)
         self.orders: list[list[tuple[str, int]]] = [[] for _ in places]
@@ -202,7 +202,7 @@ class _Sweep:
         return bool(fill & FILL_STEP) and self.end[place] + wait > max(self.end)
 
 
-def warm_up_counts(line: Pipeline, choices: Choices) -> list[int]:
+def warm_up_counts(line: PlaceCosts, choices: Choices) -> list[int]:
     """Return how many forwards each place runs before its first input gradient."""
     counts = [line.num_actions] * line.num_places
     first_input = [0] * line.num_places
@@ -222,14 +222,14 @@ def warm_up_counts(line: Pipeline, choices: Choices) -> list[int]:
     return _with_inputs(line, counts)
 
 
-def _worth(line: Pipeline, choices: Choices, place: int, index: int, gradient_ready: int) -> bool:
+def _worth(line: PlaceCosts, choices: Choices, place: int, index: int, gradient_ready: int) -> bool:
     """Whether one more forward ends early enough before (or not too late after) the first gradient."""
     time_ns = line.forward[place][index]
     late = line.forward_ends[place][index] - gradient_ready
     return 100 * late <= choices.overshoot[place] * time_ns and late < time_ns
 
 
-def _fitting(line: Pipeline, place: int) -> int:
+def _fitting(line: PlaceCosts, place: int) -> int:
     """Return how many activations a place can hold."""
     held = 0
     for index, size in enumerate(line.activation[place]):
@@ -239,7 +239,7 @@ def _fitting(line: Pipeline, place: int) -> int:
     return line.num_actions
 
 
-def _with_inputs(line: Pipeline, counts: list[int]) -> list[int]:
+def _with_inputs(line: PlaceCosts, counts: list[int]) -> list[int]:
     """Cut the counts to what the places before pass on."""
     for place, sources in enumerate(line.sources):
         counts[place] = min([counts[place], *(counts[source] for source, _ in sources)])

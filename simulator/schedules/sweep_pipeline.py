@@ -16,7 +16,7 @@ Links = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class PlaceCosts:
     """Costs by place and action.
 
     Attributes
@@ -68,14 +68,14 @@ class Pipeline:
             work += sum(self.backward_input[place]) + sum(self.backward_weight[place])
         return work
 
-    def cut(self, num_actions: int) -> "Pipeline":
+    def cut(self, num_actions: int) -> "PlaceCosts":
         """Return the same pipeline with its first `num_actions` actions alone."""
         names = ("forward", "backward_input", "backward_weight", "activation", "kept", "forward_ends")
         short = {name: tuple(row[:num_actions] for row in getattr(self, name)) for name in names}
         return replace(self, num_actions=num_actions, **short)
 
 
-def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None) -> Pipeline:
+def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None) -> PlaceCosts:
     """Lay out a stage graph for the sweeps.
 
     Parameters
@@ -101,7 +101,7 @@ def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, 
     sources, targets, gradient_targets = _links(costs, graph)
     forward = _table(rows, "forward_ns", num_actions)
     input_alone, again = (_table(rows, name, num_actions) for name in ("backward_input_ns", "recompute_ns"))
-    return Pipeline(
+    return PlaceCosts(
         stages,
         num_actions,
         forward,

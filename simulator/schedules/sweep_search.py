@@ -23,7 +23,7 @@ from simulator.schedules.sweep import (
     Result,
     sweep,
 )
-from simulator.schedules.sweep_pipeline import Pipeline
+from simulator.schedules.sweep_pipeline import PlaceCosts
 
 NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 """Work of one search: actions placed over all sweeps within bounds on their number; and what is handed on."""
@@ -31,7 +31,7 @@ NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 Ranked = tuple[tuple[int, int, int], Choices, Result]
 
 
-def best_sweep(line: Pipeline, objective: str) -> Result:
+def best_sweep(line: PlaceCosts, objective: str) -> Result:
     """Return the best orders found, by sweeps or by list simulations (which win where memory is short).
 
     Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
@@ -50,7 +50,7 @@ def best_sweep(line: Pipeline, objective: str) -> Result:
     return min(results, key=lambda result: _key(result, objective))
 
 
-def _lists(line: Pipeline, objective: str) -> list[Result]:
+def _lists(line: PlaceCosts, objective: str) -> list[Result]:
     """Return what the best paces on the first 2 p micro-batches come to at full length."""
     short = line.cut(min(line.num_actions, 2 * line.num_places))
     tried = [(_key(result, objective), index) for index, pace in enumerate(paces()) if (result := in_list(short, pace))]
@@ -58,7 +58,7 @@ def _lists(line: Pipeline, objective: str) -> list[Result]:
     return [result for pace in best if (result := in_list(line, pace))]
 
 
-def _search(line: Pipeline, objective: str, seeds: list[Choices]) -> list[Ranked]:
+def _search(line: PlaceCosts, objective: str, seeds: list[Choices]) -> list[Ranked]:
     """Try the seeds, the grid, then changes of the best so far; return what was best on the way, best first."""
     num_sweeps = min(MOST_SWEEPS, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_places * line.num_actions)))
     rng = random.Random(0)  # noqa: S311 - a fixed sequence is what is wanted
@@ -83,7 +83,7 @@ def _key(result: Result, objective: str) -> tuple[int, int, int]:
     return first, second, result.peak_bytes
 
 
-def _least(line: Pipeline) -> tuple[int, int]:
+def _least(line: PlaceCosts) -> tuple[int, int]:
     """Return what neither span nor step can be below: no waits after the first forward of any place."""
     work = [line.work_ns(place) for place in range(line.num_places)]
     starts = [ends[0] - times[0] for ends, times in zip(line.forward_ends, line.forward, strict=True)]

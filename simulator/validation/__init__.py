@@ -15,10 +15,10 @@ from simulator.actions import RECEIVES, SENDS, Action, Kind
 from simulator.schedule import Schedule
 from simulator.validation.order_memory import held_bytes
 from simulator.validation.presence import presence, wrong_actions
-from simulator.validation.problems import CLASSES, Board, Problem
+from simulator.validation.problems import CLASSES, Board, ScheduleProblem
 from simulator.validation.rendezvous import is_lowered, partner, peer_rank, waits_for_ever
 
-__all__ = ["CLASSES", "Problem", "validate_schedule"]
+__all__ = ["CLASSES", "ScheduleProblem", "validate_schedule"]
 
 MOST_PROBLEMS = 100
 """A file may name a thousand million micro-batches and hold none of them."""
@@ -26,7 +26,7 @@ MOST_PROBLEMS = 100
 
 def validate_schedule(
     schedule: Schedule, costs: Costs | None = None, memory_limit_bytes: int | None = None
-) -> tuple[Problem, ...]:
+) -> tuple[ScheduleProblem, ...]:
     """Find what is wrong with a schedule; nothing found means that every list comes to its end.
 
     Parameters
@@ -38,7 +38,7 @@ def validate_schedule(
 
     Returns
     -------
-    tuple of Problem
+    tuple of ScheduleProblem
         Of what is missing or too many the first hundred; later checks are left out when earlier ones found
         something that would mislead them.
 
@@ -63,7 +63,7 @@ def validate_schedule(
     return tuple(problems)
 
 
-def _order_on_ranks(board: Board) -> Iterator[Problem]:
+def _order_on_ranks(board: Board) -> Iterator[ScheduleProblem]:
     """Yield what is not in order: F, then B; I, then W; REDUCE behind its stage's backwards; OPT behind everything."""
     closed: dict[int, int] = {}
     for rank, i, action in board.cells:
@@ -80,14 +80,14 @@ def _order_on_ranks(board: Board) -> Iterator[Problem]:
         yield from _after_reduce(board, rank, i, action)
 
 
-def _after_reduce(board: Board, rank: int, i: int, action: Action) -> Iterator[Problem]:
+def _after_reduce(board: Board, rank: int, i: int, action: Action) -> Iterator[ScheduleProblem]:
     reduced = board.place.get((rank, Action(Kind.REDUCE, action.stage)))
     if reduced is not None and reduced < i and action.kind in (Kind.B, Kind.I, Kind.W):
         message = f"{action} adds to gradients that {action.stage}REDUCE summed at step {reduced}"
         yield board.problem("waits-on-itself", rank, i, message)
 
 
-def _links(board: Board) -> Iterator[Problem]:
+def _links(board: Board) -> Iterator[ScheduleProblem]:
     """Yield links whose messages are not in one order at both ends."""
     sent: dict[tuple[int, int], list[tuple[int, Action]]] = {}
     received: dict[tuple[int, int], list[tuple[int, Action]]] = {}
@@ -104,7 +104,7 @@ def _links(board: Board) -> Iterator[Problem]:
                 break
 
 
-def _across_ranks(board: Board) -> Iterator[Problem]:
+def _across_ranks(board: Board) -> Iterator[ScheduleProblem]:
     """Yield a circle of ranks that wait on each other."""
     circle = waits_for_ever(board.schedule)
     if circle:
@@ -114,7 +114,7 @@ def _across_ranks(board: Board) -> Iterator[Problem]:
         yield board.problem("waits-on-itself", *marks[0], f"waiting for ever: {'; '.join(steps)}", marks=marks)
 
 
-def _memory(board: Board, costs: Costs, limit_bytes: int) -> Iterator[Problem]:
+def _memory(board: Board, costs: Costs, limit_bytes: int) -> Iterator[ScheduleProblem]:
     """Yield the first action of each rank that needs more than the limit."""
     for rank, order in enumerate(board.schedule.orders):
         for i, held in enumerate(held_bytes(board.schedule, costs, rank)):

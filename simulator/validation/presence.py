@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from simulator.actions import RECEIVES, SENDS, STAGE_WIDE, Action, Kind
 from simulator.dependencies import transfers
-from simulator.validation.problems import Board, Problem
+from simulator.validation.problems import Board, ScheduleProblem
 from simulator.validation.rendezvous import is_lowered, partner, peer_rank
 
 
-def wrong_actions(board: Board, sound: list[Action]) -> Iterator[Problem]:
+def wrong_actions(board: Board, sound: list[Action]) -> Iterator[ScheduleProblem]:
     """Yield problems of stage, micro-batch, slice and rank of actions by themselves; the others go to `sound`."""
     for rank, i, action in board.cells:
         found = _wrong_alone(board, rank, action)
@@ -48,7 +48,7 @@ def _wrong_alone(board: Board, rank: int, action: Action) -> tuple[str, str] | N
     return None
 
 
-def presence(board: Board, sound: list[Action]) -> Iterator[Problem]:
+def presence(board: Board, sound: list[Action]) -> Iterator[ScheduleProblem]:
     """Yield what stands twice, what the stage graph asks for and is not there, and what it does not ask for."""
     seen: dict[tuple[int, Action], int] = {}
     for rank, i, action in board.cells:
@@ -66,7 +66,7 @@ def presence(board: Board, sound: list[Action]) -> Iterator[Problem]:
         yield from _transfers(board, sound)
 
 
-def _unit(board: Board, stage: int, k: int, piece: int) -> Iterator[Problem]:
+def _unit(board: Board, stage: int, k: int, piece: int) -> Iterator[ScheduleProblem]:
     rank = board.graph.rank_of(stage, k)
     forward, whole, back, weight = (Action(kind, stage, k, piece) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
     if forward not in board.present:
@@ -86,7 +86,7 @@ def _unit(board: Board, stage: int, k: int, piece: int) -> Iterator[Problem]:
         yield board.lacks(rank, absent, f"{there[0]} does half of the backward")
 
 
-def _stage_wide(board: Board, stage: int) -> Iterator[Problem]:
+def _stage_wide(board: Board, stage: int) -> Iterator[ScheduleProblem]:
     for kind in (Kind.REDUCE, Kind.OPT):
         action = Action(kind, stage)
         have = [rank for rank in board.graph.ranks[stage] if (rank, action) in board.place]
@@ -95,7 +95,7 @@ def _stage_wide(board: Board, stage: int) -> Iterator[Problem]:
                 yield board.lacks(rank, action, f"rank {have[0]}, of the same stage, has it")
 
 
-def _transfers(board: Board, sound: list[Action]) -> Iterator[Problem]:
+def _transfers(board: Board, sound: list[Action]) -> Iterator[ScheduleProblem]:
     """Both ends of each message that results ask for, and no others."""
     expected: set[Action] = set()
     for action in sound:
@@ -116,7 +116,7 @@ def _transfers(board: Board, sound: list[Action]) -> Iterator[Problem]:
             yield board.problem(kind, rank, i, f"{action}: {why}")
 
 
-def _half(board: Board, rank: int, absent: Action) -> Problem:
+def _half(board: Board, rank: int, absent: Action) -> ScheduleProblem:
     there, other = partner(absent), peer_rank(board.schedule, absent)
     return board.problem(
         "send-without-receive", other, board.place[other, there],

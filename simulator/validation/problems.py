@@ -24,7 +24,7 @@ CLASSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ScheduleProblem:
     """What is wrong at one place of a schedule.
 
     Attributes
@@ -82,11 +82,11 @@ class Board:
         message: str,
         missing: Action | None = None,
         marks: Collection[tuple[int, int]] = (),
-    ) -> Problem:
+    ) -> ScheduleProblem:
         """Make a problem with its grid; `marks` are its cells where there are several."""
         grid = marked_grid(self.schedule.orders, marks or ((rank, position),), missing)
-        return Problem(kind, rank, position, f"rank {rank}, step {position}: {message}", grid)
+        return ScheduleProblem(kind, rank, position, f"rank {rank}, step {position}: {message}", grid)
 
-    def lacks(self, rank: int, action: Action, why: str) -> Problem:
+    def lacks(self, rank: int, action: Action, why: str) -> ScheduleProblem:
         """Make a problem of something that is not there."""
         return self.problem("missing", rank, len(self.schedule.orders[rank]), f"{action} is missing; {why}", action)

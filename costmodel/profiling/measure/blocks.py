@@ -15,8 +15,8 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import Split, TrainingModel, take
-from costmodel.capture.capture import Capture, Flow, Group
-from costmodel.capture.export import Program
+from costmodel.capture.capture import Capture, CapturedOperator, CapturedTensor
+from costmodel.capture.export import FlatProgram
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.errors import InvalidInput
@@ -116,8 +116,11 @@ def make_runnable(captured: Capture, block: Block, microbatch_size: int, device:
     free = frozenset(node for node in module.graph.nodes if node.op == "call_function" and node not in owned)
     outputs = tuple(module.graph.output_node().args[0])  # type: ignore[arg-type]
     out_spec = pytree.tree_flatten(tuple(outputs))[1]
-    kept = {f.name: Flow(f.name, f.producer, tuple(c for c in f.consumers if c in inside) or (LOSS,)) for f in flows}
-    program = Program(module, out_spec, microbatch_size)
+    kept = {
+        f.name: CapturedTensor(f.name, f.producer, tuple(c for c in f.consumers if c in inside) or (LOSS,))
+        for f in flows
+    }
+    program = FlatProgram(module, out_spec, microbatch_size)
     return Capture(model, program, groups, kept, free, (*part.receives, *part.raw_inputs), outputs)
 
 
@@ -177,12 +180,12 @@ def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
     return (value for value in values if isinstance(value, torch.Tensor))
 
 
-def _group(group: Group, nodes: Mapping[str, fx.Node], module: fx.GraphModule) -> Group:
+def _group(group: CapturedOperator, nodes: Mapping[str, fx.Node], module: fx.GraphModule) -> CapturedOperator:
     own = tuple(nodes[node.name] for node in group.nodes)
     first = {id(parameter): name for name, parameter in module.named_parameters()}
     reads = (getattr(module, str(s.target)) for n in own for s in n.all_input_nodes if s.op == "get_attr")
     names = dict.fromkeys(first[id(value)] for value in reads if id(value) in first)
-    return Group(group.name, group.kind, group.module, own, tuple(names))
+    return CapturedOperator(group.name, group.kind, group.module, own, tuple(names))
 
 
 def _real(value: Any, device: torch.device, known: dict[int, Any]) -> Any:

@@ -36,7 +36,7 @@ def _nothing(*_: object, **__: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StepMemory:
     """One step's memory at one micro-batch size.
 
     `saved` is (storage, bytes) by operator, `storages` the storage of each tensor by node name, `flop`
@@ -48,7 +48,7 @@ class Kept:
     flop: Mapping[str, int]
 
 
-def observe_memory(walk: Walk, piece: TrainingModel) -> Kept:
+def observe_memory(walk: Walk, piece: TrainingModel) -> StepMemory:
     """Run one forward with the loss and note what autograd saves."""
     return _Observer(walk, piece).observe()
 
@@ -67,7 +67,7 @@ class _Observer:
         fixed = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((piece.args, dict(piece.kwargs)))]
         self.fixed = {t.untyped_storage()._cdata for t in fixed if isinstance(t, torch.Tensor)}
 
-    def observe(self) -> Kept:
+    def observe(self) -> StepMemory:
         capture = self.walk.capture
         with self.counter:
             leaves = self.walk.run(capture.bind(self.piece), self._call)
@@ -75,7 +75,7 @@ class _Observer:
             with self._belonging_to(LOSS):
                 capture.model.evaluate(output, self.piece.targets)
         saved = {name: tuple(rows.items()) for name, rows in self.saved.items()}
-        return Kept(saved, self.storages, self.flop)
+        return StepMemory(saved, self.storages, self.flop)
 
     def _call(self, owner: str, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         target: Any = node.target
@@ -129,7 +129,9 @@ def _total(counter: FlopCounterMode) -> int:
     return sum(counter.get_flop_counts().get("Global", {}).values())
 
 
-def saved_per_sample(small: Kept, small_size: int, large: Kept, large_size: int) -> dict[str, tuple[SavedStorage, ...]]:
+def saved_per_sample(
+    small: StepMemory, small_size: int, large: StepMemory, large_size: int
+) -> dict[str, tuple[SavedStorage, ...]]:
     """Return saved storages by operator, bytes a sample, from two micro-batch sizes.
 
     A storage of equal bytes at both does not grow with the micro-batch: it is fixed. Storage ids are

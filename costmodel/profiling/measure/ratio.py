@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from costmodel.capture.batches import take
-from costmodel.capture.capture import Capture, Group
+from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.clock import Clock
 from costmodel.capture.parts import extract
 from costmodel.capture.shapes import TensorInfo
@@ -48,14 +48,14 @@ def weight_shares(capture: Capture, microbatch_size: int, clock: Clock, repeats:
     return shares
 
 
-def _values(capture: Capture, group: Group, infos: Infos) -> list[fx.Node]:
+def _values(capture: Capture, group: CapturedOperator, infos: Infos) -> list[fx.Node]:
     """Return the tensors that a group reads from other operators."""
     sources = {source for node in group.nodes for source in node.all_input_nodes if source.op != "get_attr"}
     outside = sources - set(group.nodes) - capture.replicated
     return [source for source in outside if infos[source.name]]
 
 
-def signature(group: Group, infos: Infos) -> Any:
+def signature(group: CapturedOperator, infos: Infos) -> Any:
     """Return what two operators must have in common to cost the same."""
     place = {node: i for i, node in enumerate(group.nodes)}
 
@@ -65,7 +65,9 @@ def signature(group: Group, infos: Infos) -> Any:
     return str([(str(node.target), fx.map_arg((node.args, node.kwargs), stand_in)) for node in group.nodes])
 
 
-def _measure(capture: Capture, group: Group, infos: Infos, raw: Mapping[str, Any], clock: Clock, repeats: int) -> float:
+def _measure(
+    capture: Capture, group: CapturedOperator, infos: Infos, raw: Mapping[str, Any], clock: Clock, repeats: int
+) -> float:
     """Time the operator's input and weight gradients apart, on random values of the right shapes."""
     sends = [flow.name for flow in capture.flows.values() if flow.producer == group.name]
     part = extract(capture, [group.name], sends)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from costmodel.capture.capture import Capture, Group
+from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.clock import Clock
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.profile import OperatorTimes
@@ -70,14 +70,14 @@ def degrees_without_shards(found: Mapping[str, Mapping[str, object]], degrees: t
     return tuple(degree for degree in degrees if degree not in seen)
 
 
-def _node_of(group: Group) -> fx.Node | None:
+def _node_of(group: CapturedOperator) -> fx.Node | None:
     """Return the linear or attention call of an operator that is nothing else."""
     nodes = [node for node in group.nodes if node.target in (LINEAR, ATTENTION)]
     return nodes[0] if len(nodes) == len(group.nodes) == 1 else None
 
 
 def _ratios(
-    captured: Capture, group: Group, infos: Infos, degrees: tuple[int, ...], clock: Clock, repeats: int
+    captured: Capture, group: CapturedOperator, infos: Infos, degrees: tuple[int, ...], clock: Clock, repeats: int
 ) -> dict[str, list[float]]:
     """Return, for each cut, forward, input and weight time against the whole operator's."""
     node = _node_of(group)

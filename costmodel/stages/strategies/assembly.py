@@ -17,9 +17,9 @@ from costmodel.stages.strategies.groups import StageGroups
 from costmodel.stages.strategies.kept import kept_bytes, kept_items, tensor_bytes_of, training_scale
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
-from costmodel.stages.strategies.training import DTYPES, Training
+from costmodel.stages.strategies.training import DTYPES, TrainingJob
 from costmodel.stages.strategies.unions import Item, UnionSums
-from costmodel.stages.strategies.vectors import OperatorTimes, Vectors
+from costmodel.stages.strategies.vectors import TimeVectors, Vectors
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Build:
 
     model: MeasuredOperators
     cluster: Cluster
-    training: Training
+    training: TrainingJob
     efficiency: Efficiency
 
     @cached_property
@@ -115,7 +115,7 @@ class VectorCache:
         self._names = build.block_names
         self._blocks = block_spans(self._names)
         self._vectors: dict[object, Vectors] = {}
-        self._times: dict[object, tuple[OperatorTimes, list[Item]]] = {}
+        self._times: dict[object, tuple[TimeVectors, list[Item]]] = {}
         self._items: dict[Degrees, list[Item]] = {}
         self._weights: dict[tuple[int, int], Weights] = {}
 
@@ -129,7 +129,7 @@ class VectorCache:
             self._vectors[inside, recompute] = self._make(degrees, recompute, groups)
         return self._vectors[inside, recompute]
 
-    def times(self, degrees: Degrees, groups: StageGroups) -> OperatorTimes:
+    def times(self, degrees: Degrees, groups: StageGroups) -> TimeVectors:
         """Return the times of operators alone."""
         return self._known_times(degrees, groups)[0]
 
@@ -141,7 +141,7 @@ class VectorCache:
             self._weights[shards] = weights_of(graph, self._build.training, degrees, self._build.accumulation)
         return self._weights[shards]
 
-    def _known_times(self, degrees: Degrees, groups: StageGroups) -> tuple[OperatorTimes, list[Item]]:
+    def _known_times(self, degrees: Degrees, groups: StageGroups) -> tuple[TimeVectors, list[Item]]:
         inside = (degrees, groups.tensor, groups.context, groups.expert)
         if inside not in self._times:
             self._times[inside] = _times(self._build, degrees, groups)
@@ -171,7 +171,7 @@ class VectorCache:
         return recompute == "full" and bool(self._names[position])
 
 
-def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[OperatorTimes, list[Item]]:
+def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[TimeVectors, list[Item]]:
     """Return the times of operators, and all that their forwards are made of."""
     graph = build.model.profile.graph
     count = len(graph.operators)
@@ -184,7 +184,7 @@ def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[Operato
     for position, _, size_bytes in held:
         gathered[position] = max(gathered[position], size_bytes)
     own: list[Item] = [(i, ("own", i), time[0]) for i, time in enumerate(times)]
-    found = OperatorTimes(
+    found = TimeVectors(
         UnionSums(forward, count, [time[0] for time in times]),
         UnionSums(backward, count, [time[1] for time in times]),
         UnionSums((), count, [time[2] for time in times]),

@@ -18,7 +18,7 @@ from costmodel.roofline import estimate
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts
-from costmodel.stages.strategies.training import DTYPES, Training
+from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
 Times = tuple[int, int, int]
 """Forward, input gradient and weight gradient, ns."""
@@ -29,7 +29,7 @@ CUTS = {"column": "column", "row": "row"}
 class Efficiency:
     """Times of divided operators of one profile at one micro-batch size."""
 
-    def __init__(self, model: MeasuredOperators, training: Training) -> None:
+    def __init__(self, model: MeasuredOperators, training: TrainingJob) -> None:
         self._model, self._training = model, training
         self._profiled = DTYPES.get(model.profile.dtype.removeprefix("torch."), "fp32")
         self._asked = training.precision or self._profiled

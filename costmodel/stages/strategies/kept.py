@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
-from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.training import TrainingJob
 from costmodel.stages.strategies.unions import Item, UnionSums
 
 
@@ -105,7 +105,7 @@ def _key(graph: OperatorGraph, tensor: int) -> object:
 
 
 def kept_items(
-    model: MeasuredOperators, training: Training, degrees: Degrees, tensor_bytes: Sequence[int]
+    model: MeasuredOperators, training: TrainingJob, degrees: Degrees, tensor_bytes: Sequence[int]
 ) -> list[Item]:
     """Return what operators keep when nothing is recomputed."""
     graph = model.profile.graph
@@ -168,7 +168,7 @@ def _block_inputs(graph: OperatorGraph, names: Sequence[str], tensor_bytes: Sequ
     ]
 
 
-def training_scale(model: MeasuredOperators, training: Training) -> tuple[int, int]:
+def training_scale(model: MeasuredOperators, training: TrainingJob) -> tuple[int, int]:
     """Return bytes of a value as planned and as profiled."""
     profiled = PROFILED_WIDTHS.get(model.profile.dtype.removeprefix("torch."), 4)
     return training.width(profiled), profiled

@@ -21,9 +21,9 @@ from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
-from costmodel.stages.strategies.spread import Spread, Times, copies_of
+from costmodel.stages.strategies.spread import ActionTimes, Spread, copies_of
 from costmodel.stages.strategies.steps import StepTimes
-from costmodel.stages.strategies.training import Training
+from costmodel.stages.strategies.training import TrainingJob
 from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.vectors import Vectors
 
@@ -38,7 +38,7 @@ class StrategyModel:
     cluster : Cluster
     microbatch_size : int
         Samples of one micro-batch on one data-parallel rank.
-    training : Training
+    training : TrainingJob
 
     Raises
     ------
@@ -46,7 +46,7 @@ class StrategyModel:
         When the profile's device is not in the catalogue and another precision than the profile's is asked for.
     """
 
-    def __init__(self, profile: Profile, cluster: Cluster, microbatch_size: int, training: Training) -> None:
+    def __init__(self, profile: Profile, cluster: Cluster, microbatch_size: int, training: TrainingJob) -> None:
         self.profile, self.cluster, self.training = profile, cluster, training
         self.microbatch_size = microbatch_size
         self.measured = MeasuredOperators(profile, microbatch_size)
@@ -83,8 +83,8 @@ class StrategyModel:
         Returns
         -------
         StageCost
-            ``recompute_ns`` is spent inside B or I, or by R (`Training.whole_stages`); ``static_bytes`` holds all but
-            activations.
+            ``recompute_ns`` is spent inside B or I, or by R (`TrainingJob.whole_stages`); ``static_bytes`` holds all
+            but activations.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class StrategyModel:
         degrees = self._degrees(config)
         return self._build.tensor_bytes(degrees)[self._tensor_index[tensor.name]]
 
-    def times(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> Times:
+    def times(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> ActionTimes:
         """Return the times of one action that add up over operators: no ZeRO, no sums over copies, no offload."""
         return self._spread(operators, config, ranks).times()
 

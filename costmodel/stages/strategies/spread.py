@@ -13,7 +13,7 @@ from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.vectors import Vectors
 
 
-class Times(NamedTuple):
+class ActionTimes(NamedTuple):
     """F, I, W of one action and R, with communication inside the stage, ns."""
 
     forward: int
@@ -64,10 +64,10 @@ class Spread:
         ends: object = ("from", members.start, members.stop) if isinstance(members, range) else members
         return (ends, self.config, self.groups, self.rank if self.config.offload != "none" else 0)
 
-    def times(self) -> Times:
+    def times(self) -> ActionTimes:
         """Return the times that add up over operators."""
         vectors, operators = self.vectors, self.operators
-        return Times(
+        return ActionTimes(
             vectors.times.forward.over(operators),
             vectors.times.backward_input.over(operators),
             vectors.times.backward_weight.over(operators),

@@ -11,7 +11,7 @@ from math import prod
 from costmodel.model.accumulation import Accumulation
 from costmodel.model.graph import OperatorGraph, Parameter
 from costmodel.stages.strategies.division import Degrees, ceil, is_expert, parameter_parts
-from costmodel.stages.strategies.training import OPTIMIZER_STATES, Training
+from costmodel.stages.strategies.training import OPTIMIZER_STATES, TrainingJob
 from costmodel.stages.strategies.unions import Item, UnionSums
 
 
@@ -50,7 +50,7 @@ class Amounts:
     copies: int
 
 
-def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees, added: Accumulation) -> Weights:
+def weights_of(graph: OperatorGraph, training: TrainingJob, degrees: Degrees, added: Accumulation) -> Weights:
     """Return what each operator's parameters take."""
     rows: tuple[list[Item], ...] = ([], [], [], [], [])
     readers: dict[str, list[int]] = {}
@@ -72,12 +72,12 @@ def weights_of(graph: OperatorGraph, training: Training, degrees: Degrees, added
     return Weights(*(UnionSums(row, len(graph.operators)) for row in rows))
 
 
-def parameter_bytes(parameter: Parameter, training: Training) -> int:
+def parameter_bytes(parameter: Parameter, training: TrainingJob) -> int:
     """Return the bytes of a whole parameter as this training keeps it."""
     return training.width(0) * prod(parameter.shape) if training.precision else parameter.size_bytes
 
 
-def states_of(amounts: Amounts, training: Training, zero: int, offload: str) -> States:
+def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) -> States:
     """Shard one kind of weights.
 
     Parameters

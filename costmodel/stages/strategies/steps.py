@@ -13,7 +13,7 @@ from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
 from costmodel.stages.strategies.gradients import BUCKET_BYTES, Collectives, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
-from costmodel.stages.strategies.spread import Spread, Times
+from costmodel.stages.strategies.spread import ActionTimes, Spread
 
 OVERLAP_SLOWDOWN = 1.19
 """For devices that the catalogue does not know; its source is that of the catalogue's `overlap_slowdown`."""
@@ -27,11 +27,11 @@ class StepTimes:
 
     build: Build
 
-    def of_microbatch(self, spread: Spread, times: Times, memory: MemoryTerms) -> Times:
+    def of_microbatch(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
         """Add what ZeRO-2, ZeRO-3 and offload send with every micro-batch."""
         return self._offloaded(spread, self._scattered(spread, times), memory)
 
-    def _scattered(self, spread: Spread, times: Times) -> Times:
+    def _scattered(self, spread: Spread, times: ActionTimes) -> ActionTimes:
         zero = spread.config.zero
         if zero < SCATTERED or not spread.sharded:
             return times
@@ -44,7 +44,7 @@ class StepTimes:
             backward_weight=times.backward_weight + back,
         )
 
-    def _offloaded(self, spread: Spread, times: Times, memory: MemoryTerms) -> Times:
+    def _offloaded(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
         """Add copies to the host and back: activations both ways, parameters up, gradients down."""
         offload, zero = spread.config.offload, spread.config.zero
         there = back = 0
@@ -63,7 +63,7 @@ class StepTimes:
             backward_input=times.backward_input + self._overlap.exposed_ns(backward_copy, times.backward, parts),
         )
 
-    def of_step(self, spread: Spread, times: Times, memory: MemoryTerms) -> tuple[int, int]:
+    def of_step(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> tuple[int, int]:
         """Return the exposed sum of gradients, and the optimizer's step with what is gathered after it."""
         zero = spread.config.zero
         reduce_ns = optimizer_ns = 0

@@ -20,7 +20,7 @@ DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "f
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingJob:
     """Choices of a whole job.
 
     Attributes
@@ -58,7 +58,7 @@ class Training:
     whole_stages: bool = False
 
     @classmethod
-    def of(cls, trainer: str, precision: str, optimizer: str) -> "Training":
+    def of(cls, trainer: str, precision: str, optimizer: str) -> "TrainingJob":
         """Return the convention of a trainer: the executor's, or that of the others."""
         alone = trainer == EXECUTOR
         return cls(precision, optimizer, overlap=not alone, whole_stages=alone)

@@ -15,7 +15,7 @@ from costmodel.stages.strategies.unions import UnionSums
 
 
 @dataclass(frozen=True)
-class OperatorTimes:
+class TimeVectors:
     """Times of operators with exposed communication; what several operators gather together counts once.
 
     ``gathered`` is what each holds gathered while it runs, bytes.
@@ -38,7 +38,7 @@ class Vectors:
 
     Attributes
     ----------
-    times : OperatorTimes
+    times : TimeVectors
     recomputed : UnionSums
         The forwards that run again.
     kept : Kept
@@ -49,7 +49,7 @@ class Vectors:
         Positions of what recompute makes again together.
     """
 
-    times: OperatorTimes
+    times: TimeVectors
     recomputed: UnionSums
     kept: Kept
     weights: Weights

@@ -21,7 +21,7 @@ GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CutRequest:
     """What the process is asked for; the estimate takes `estimate_part` of the limits, the bound the rest."""
 
     data: CutData
@@ -37,7 +37,7 @@ class Request:
         return json.dumps(body | {"data": self.data.to_json()})
 
 
-def findings(request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
+def findings(request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
     """Yield the findings of the process (`planner.search.cut.solver`) as they come.
 
     The process never outlives the iterator, nor this process, however that ends. Each objective ends with an ``end``
@@ -63,7 +63,7 @@ def findings(request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
         process.wait()
 
 
-def _read(process: "subprocess.Popen[bytes]", request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
+def _read(process: "subprocess.Popen[bytes]", request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
     if process.stdin is None or process.stdout is None:
         return
     try:
