@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.errors import UsageError
-from costmodel.machines.cluster import Host
+from costmodel.machines.parts import Host
 from costmodel.model.whole import SplitRatios
 from planner.candidate.order import ordered
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan

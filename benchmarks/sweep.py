@@ -30,7 +30,8 @@ from benchmarks.sweep_choices import Choice, Group, Job, choices, divisors, grou
 from benchmarks.sweep_prices import Cuts, Price, Prices, even_cuts
 from costmodel.architectures.command import make
 from costmodel.machines import catalogue
-from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.strategies.blocks import block_names, block_spans
 

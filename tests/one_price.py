@@ -9,8 +9,9 @@ from dataclasses import replace
 from random import Random
 
 from costmodel.errors import PenstockError
-from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_reduce_ns
+from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Device, Profile
 from costmodel.model.whole import SplitRatios, Whole

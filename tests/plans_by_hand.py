@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from costmodel.capture.capture import Capture, operator_graph
-from costmodel.machines.cluster import GIB, Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost

@@ -7,7 +7,8 @@ Stages 1 and 2: F0 11-21, F1 21-31, B0 53-73, B1 83-103. Stage 3: 3F0 22-32, 3B0
 from collections.abc import Callable
 from dataclasses import replace
 
-from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, Tensor
 from costmodel.stages.costs import StageCost
 from planner.plan import Assumptions, Batch, Plan, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training

@@ -11,7 +11,8 @@ import torch
 
 from costmodel.errors import InvalidInput
 from costmodel.machines.catalogue import device
-from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.accumulation import accumulation_of
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile, read_profile, write_profile

@@ -8,7 +8,8 @@ import pytest
 
 from costmodel.architectures.command import make
 from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
-from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from planner.ask.effort import Effort

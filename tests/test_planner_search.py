@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
-from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import Whole
 from planner.ask.problem import Problem

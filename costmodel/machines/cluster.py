@@ -15,46 +15,12 @@ from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
 from costmodel.machines.cluster_rules import check_cluster
 from costmodel.machines.links import LINKS_KEYS, Links, read_links
+from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
 if TYPE_CHECKING:
     from costmodel.machines.collectives.price import Price
 
 CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceType:
-    """A kind of device: its kind for torch (``cpu`` or ``cuda``), memory and catalogue id ("" if none)."""
-
-    name: str
-    memory_bytes: int
-    type: str = "cuda"
-    catalogue: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """`count` hosts alike, each with `devices` devices of type `device`; host memory 0 when not given."""
-
-    device: str
-    devices: int
-    count: int = 1
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LinkGroup:
-    """A link that joins groups of `group` consecutive devices (0: all of them).
-
-    `bandwidth_gbs` is that of one device, one direction; `shared_gbs` (0: none) what all devices of one host share.
-    """
-
-    name: str
-    group: int
-    bandwidth_gbs: float
-    latency_ns: int
-    shared_gbs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +44,7 @@ class Cluster:
     links: Links | None = None
 
     def __post_init__(self) -> None:
-        check_cluster(self)
+        check_cluster(self.devices, self.hosts, self.groups, self.speeds)
 
     @cached_property
     def num_devices(self) -> int:

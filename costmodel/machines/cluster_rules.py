@@ -5,14 +5,11 @@ Leaves out the form of its file, which `costmodel.machines.cluster` reads.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from costmodel.errors import InvalidInput
 from costmodel.machines import catalogue
 from costmodel.machines.links import SLOWEST_GBS
-
-if TYPE_CHECKING:
-    from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
 SLOWEST = 1e-6
 """Speed factor of a rank: at least this, at most its inverse."""
@@ -20,21 +17,27 @@ MOST_DEVICES = 2**20
 """More are taken for a slip of the pen; every rank has a place in memory."""
 
 
-def check_cluster(cluster: "Cluster") -> None:
-    """Raise `InvalidInput` on the first rule that a cluster breaks."""
+def check_cluster(
+    devices: Sequence[DeviceType],
+    hosts: Sequence[Host],
+    groups: Sequence[LinkGroup],
+    speeds: Sequence[tuple[int, float]],
+) -> None:
+    """Raise `InvalidInput` on the first rule that the parts of a cluster break."""
     for kind, names in (
-        ("[[device]] entries are named", [device.name for device in cluster.devices]),
-        ("[[link]] entries are named", [group.name for group in cluster.groups]),
-        ("[[rank]] entries have the index", [rank for rank, _ in cluster.speeds]),
+        ("[[device]] entries are named", [device.name for device in devices]),
+        ("[[link]] entries are named", [group.name for group in groups]),
+        ("[[rank]] entries have the index", [rank for rank, _ in speeds]),
     ):
         _check_distinct(kind, names)
-    _check_devices(cluster)
-    _check_links(cluster)
-    _check_nesting(cluster)
-    for rank, speed in cluster.speeds:
-        if not 0 <= rank < cluster.num_devices or not SLOWEST <= speed <= 1 / SLOWEST:
+    num_devices = sum(host.count * host.devices for host in hosts)
+    _check_devices(devices, hosts, num_devices)
+    _check_links(groups, num_devices)
+    _check_nesting(groups, num_devices)
+    for rank, speed in speeds:
+        if not 0 <= rank < num_devices or not SLOWEST <= speed <= 1 / SLOWEST:
             raise InvalidInput(
-                f"rank {rank} with speed {speed:g}: ranks are 0 to {cluster.num_devices - 1}, speeds {SLOWEST:g} to "
+                f"rank {rank} with speed {speed:g}: ranks are 0 to {num_devices - 1}, speeds {SLOWEST:g} to "
                 f"{1 / SLOWEST:g}"
             )
 
@@ -45,22 +48,22 @@ def _check_distinct(kind: str, names: Sequence[object]) -> None:
         raise InvalidInput(f"two {kind} {twice!r}; keep one of them")
 
 
-def _check_devices(cluster: "Cluster") -> None:
-    for device in cluster.devices:
+def _check_devices(devices: Sequence[DeviceType], hosts: Sequence[Host], num_devices: int) -> None:
+    for device in devices:
         if device.catalogue:
             catalogue.device(device.catalogue)
-    known = {device.name for device in cluster.devices}
-    for host in cluster.hosts:
+    known = {device.name for device in devices}
+    for host in hosts:
         if host.device not in known:
             raise InvalidInput(f"a host has the device {host.device!r}; the file defines {', '.join(sorted(known))}")
-    if not 1 <= cluster.num_devices <= MOST_DEVICES:
-        raise InvalidInput(f"{cluster.num_devices} devices; [[host]] entries must make 1 to {MOST_DEVICES}")
+    if not 1 <= num_devices <= MOST_DEVICES:
+        raise InvalidInput(f"{num_devices} devices; [[host]] entries must make 1 to {MOST_DEVICES}")
 
 
-def _check_links(cluster: "Cluster") -> None:
-    if not cluster.groups and cluster.num_devices > 1:
+def _check_links(groups: Sequence[LinkGroup], num_devices: int) -> None:
+    if not groups and num_devices > 1:
         raise InvalidInput("no [[link]]; several devices need one whose group holds them all (group = 0)")
-    for group in cluster.groups:
+    for group in groups:
         if group.bandwidth_gbs < SLOWEST_GBS or group.latency_ns < 0:
             raise InvalidInput(
                 f"link {group.name!r}: bandwidth_gbs {group.bandwidth_gbs:g} must be at least {SLOWEST_GBS:g} "
@@ -73,13 +76,13 @@ def _check_links(cluster: "Cluster") -> None:
             )
 
 
-def _check_nesting(cluster: "Cluster") -> None:
+def _check_nesting(groups: Sequence[LinkGroup], num_devices: int) -> None:
     inner = 1
-    for group in cluster.groups:
-        size = group.group or cluster.num_devices
-        if cluster.num_devices % size:
+    for group in groups:
+        size = group.group or num_devices
+        if num_devices % size:
             raise InvalidInput(
-                f"link {group.name!r} joins groups of {size} devices, which does not divide the {cluster.num_devices} "
+                f"link {group.name!r} joins groups of {size} devices, which does not divide the {num_devices} "
                 "devices; choose a divisor, or 0 for all of them"
             )
         if size % inner:
@@ -88,7 +91,5 @@ def _check_nesting(cluster: "Cluster") -> None:
                 "link before it; list links innermost first, each group a multiple of the one before"
             )
         inner = size
-    if inner < cluster.num_devices and cluster.groups:
-        raise InvalidInput(
-            f"no link joins all {cluster.num_devices} devices; give an outermost [[link]] with group = 0"
-        )
+    if inner < num_devices and groups:
+        raise InvalidInput(f"no link joins all {num_devices} devices; give an outermost [[link]] with group = 0")

@@ -7,7 +7,8 @@ equal parts on hosts as full as that allows. Leaves out racks, oversubscription 
 
 from costmodel.errors import UsageError
 from costmodel.machines import catalogue
-from costmodel.machines.cluster import Cluster, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""

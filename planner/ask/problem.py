@@ -13,7 +13,8 @@ from math import prod
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import check_precision
 from costmodel.machines.catalogue import device as catalogue_device
-from costmodel.machines.cluster import Cluster, DeviceType, uniform_cluster
+from costmodel.machines.cluster import Cluster, uniform_cluster
+from costmodel.machines.parts import DeviceType
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile

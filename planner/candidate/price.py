@@ -8,7 +8,7 @@ and time.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.machines.cluster import DeviceType
+from costmodel.machines.parts import DeviceType
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from costmodel.stages.strategies import StrategyModel

@@ -10,15 +10,15 @@ from dataclasses import replace
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report
-from planner.ask.targets import config_not_run, default_target, refusal, refused
+from planner.ask.targets import default_target, refusal, refused
 from planner.candidate.evaluate import Evaluated
-from planner.candidate.fit import limits_of, no_room, not_apart
 from planner.candidate.make import make
 from planner.plan import Plan, SearchResult
 from planner.search import baselines
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
 from planner.search.ours import Outcome, Search
+from planner.search.refusal import no_plan
 from planner.search.setting import Setting
 
 
@@ -123,7 +123,7 @@ def _chosen(outcome: Outcome) -> Plan:
         not_taken = not_taken or why
     if not_taken:
         raise NoPlanFits(not_taken)
-    raise _no_plan(outcome, incumbent.best)
+    raise no_plan(outcome, incumbent.best, scope(setting))
 
 
 def _result(outcome: Outcome, chosen: Evaluated) -> SearchResult:
@@ -192,23 +192,3 @@ def _reason(outcome: Outcome, chosen: Evaluated) -> str:
         )
     idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)
     return f"{text}; {idle}" if idle else text
-
-
-def _no_plan(outcome: Outcome, least: Evaluated) -> NoPlanFits:
-    """Return the refusal of the candidate that is least over, with what binds and by how much."""
-    setting, found = outcome.setting, least.candidate
-    if not outcome.incumbent.runs(least):
-        configs = {place.config for place in found.places}
-        why = (config_not_run(outcome.incumbent.aim, setting.problem, each, found.num_stages > 1) for each in configs)
-        return NoPlanFits(refused(replace(setting.problem, target=outcome.incumbent.aim), next(filter(None, why))))
-    others = [each for each in outcome.incumbent.rungs() if not outcome.incumbent.runs(each)]
-    if others:
-        hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"
-    else:
-        hint = ""
-    proof = f"; proved for all {scope(setting)}" if outcome.impossible else ""
-    if least.num_mixed:
-        return not_apart(found.num_stages, least.num_mixed, proof)
-    run = setting.evaluator(found.microbatch_size).simulate(found)
-    limits = limits_of(setting.problem, run.blocks)
-    return no_room(found, run, limits, proof + hint)
