@@ -70,6 +70,18 @@ class Atoms:
         return tuple(flows)
 
     @cached_property
+    def trained_bytes(self) -> tuple[int, ...]:
+        """Bytes of each atom's trainable parameters; a shared one counts with its first reader that has a gradient."""
+        found, seen = [0] * len(self), set()
+        for position, operator in enumerate(self.graph.operators):
+            for name in operator.parameters if operator.trainable else ():
+                parameter = self.graph.parameter_index[name]
+                if name not in seen and parameter.trainable:
+                    found[self.atom_of[position]] += parameter.size_bytes
+                seen.add(name)
+        return tuple(found)
+
+    @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """Atoms that read an output of each atom, rising."""
         found: list[set[int]] = [set() for _ in self.members]

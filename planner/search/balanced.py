@@ -4,6 +4,7 @@ Found by bisection: what fits under a bound is filled from the front. Leaves out
 only simulation knows.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -34,9 +35,8 @@ def _fill(sums: Sequence[Sequence[int]], most: int) -> list[int] | None:
     num_items, stages = len(sums[0]) - 1, len(sums)
     start, found = 0, []
     for stage, row in enumerate(sums):
-        stop, last = start, num_items - (stages - stage - 1)
-        while stop < last and row[stop + 1] - row[start] <= most:
-            stop += 1
+        last = num_items - (stages - stage - 1)
+        stop = bisect_right(row, row[start] + most, start, last + 1) - 1
         if stop == start:
             return None
         found += [stage] * (stop - start)

@@ -3,13 +3,15 @@
 - Sharing: n stages do all the work. If the graph has one sink, to which everything leads, the stage of the
   sink starts after each other stage has done one micro-batch and ends before each has done its last backward:
   with x its time and y the largest other one, m y <= T and m x + y + 2 c <= T, and x + (n - 1) y is at least
-  the work W, so T >= (m W + 2 c) m / (n m - 1). One stage takes m W. W grows by the host time of both ends of
+  the work W, so T >= (m W + 2 c) m / (n m - 1). With the optimizer's steps C no rank is done before m W / n + C / n.
+  One stage takes m W + C. W grows by the host time of both ends of
   n - 1 edges, so the least over n counts.
 - Line: a waist is an atom that all others lead to or come from (on a chain all are). Stages that hold one come
   one after the other, so with the time of those before it, b, each has b + m t <= T; a stage without one lies
   between two waists and is no larger than what lies there.
 - An atom is not divided: its stage does it m times, after its longest forward path and before its longest
-  backward path, of which every part stands in its own stage or upstream. All work in one stage takes m W.
+  backward path, of which every part stands in its own stage or upstream, and before its optimizer step. All work in
+  one stage takes m W + C.
 
 Leaves out memory, latency but for the sink's, and host time but for the least of an edge.
 """
@@ -29,11 +31,13 @@ def _sharing(data: CutData) -> int:
     """Return the least over all numbers of stages: more of them share the work, and lose more to messages."""
     m, end = data.num_microbatches, _end(data)
     one_sink = len(data.sinks) == 1 and data.sinks[0] in data.gradient_waists
-    bounds = [Fraction(m * _work(data))]
+    closing = sum(data.closing)
+    bounds = [Fraction(m * _work(data) + closing)]
     for num in range(2, data.num_stages + 1):
         work = _work(data) + 2 * (num - 1) * end
-        shared = Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1) if one_sink else Fraction(m * work, num)
-        bounds.append(shared)
+        shared = Fraction(m * work + closing, num)
+        sink = Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1) if one_sink else Fraction(0)
+        bounds.append(max(shared, sink))
     return ceil(min(bounds))
 
 
@@ -99,9 +103,11 @@ def _room(data: CutData, step: int, largest: int, end: int) -> int:
 def _indivisible(data: CutData) -> int:
     before = _longest(data, data.forward, gradient=False)
     after = _longest(data, data.backward, gradient=True)
-    works = zip(before, data.forward, data.backward, after, strict=True)
+    tails = map(max, after, data.closing)
+    works = zip(before, data.forward, data.backward, tails, strict=True)
     m, end = data.num_microbatches, _end(data)
-    return min(m * _work(data), max(head + m * (f + b + end) + tail for head, f, b, tail in works))
+    alone = m * _work(data) + sum(data.closing)
+    return min(alone, max(head + m * (f + b + end) + tail for head, f, b, tail in works))
 
 
 def _longest(data: CutData, work: tuple[int, ...], *, gradient: bool) -> list[int]:

@@ -87,12 +87,21 @@ class Cuts:
         each = self.families.works_ns(self.family)
         return tuple(sum(each[operator] for operator in members) for members in self.atoms.members)
 
+    @cached_property
+    def closing_ns(self) -> tuple[int, ...]:
+        """What each atom adds once a step, sums of gradients and the optimizer: its part by bytes, an estimate."""
+        sizes = self.atoms.trained_bytes
+        whole_ns, total = self.families.closing_ns(self.family), max(1, sum(sizes))
+        return tuple(whole_ns * size // total for size in sizes)
+
+    @cached_property
+    def shares_ns(self) -> tuple[int, ...]:
+        """What each atom takes of a step, divided by its micro-batches."""
+        return tuple(w + c // self.num_microbatches for w, c in zip(self.works_ns, self.closing_ns, strict=True))
+
     def loads_ns(self, partition: Partition) -> list[int]:
-        """Return what each stage of a cut takes of one micro-batch."""
-        loads = [0] * (max(partition) + 1)
-        for stage, work in zip(partition, self.works_ns, strict=True):
-            loads[stage] += work
-        return loads
+        """Return what each stage of a cut takes of a step, divided by its micro-batches."""
+        return by_stage(partition, self.shares_ns)
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:
@@ -126,3 +135,11 @@ class Cuts:
         found = self.candidate(partition, schedule or self.schedules[0], line=line or self.always_line)
         self.family_of[found] = self.family
         return self.evaluator.evaluate(found)
+
+
+def by_stage(partition: Partition, amounts: Iterable[int]) -> list[int]:
+    """Return the sum of the atoms' amounts for each stage of a cut."""
+    sums = [0] * (max(partition) + 1)
+    for stage, amount in zip(partition, amounts, strict=True):
+        sums[stage] += amount
+    return sums

@@ -42,11 +42,17 @@ class Families:
         """Why the last candidate refused could not be divided, placed or ordered, and why the target runs no family."""
         self._work: dict[object, int | None] = {}
         self._states: dict[StageConfig, int] = {}
+        self._closing: dict[Family, int] = {}
+        self._updates: dict[object, int] = {}
+        self._operators: dict[object, list[tuple[int, ...]]] = {}
 
     @cached_property
     def all(self) -> tuple[Family, ...]:
-        """Every family that the devices, the target and the fixed choices admit, those of least `estimate_ns` first."""
-        return tuple(sorted(self._all(), key=self._estimate_ns))
+        """Every family that the devices, the target and the fixed choices admit, the promising kinds first.
+
+        Of a kind those of least `_estimate_ns`.
+        """
+        return tuple(sorted(self._all(), key=lambda family: (*self._kind(family), *self._estimate_ns(family))))
 
     def _all(self) -> Iterator[Family]:
         for config in dict.fromkeys(self._configs()):
@@ -145,7 +151,11 @@ class Families:
 
     def _works(self, family: Family) -> list[tuple[int, ...]]:
         """Return what each operator takes on each type of device."""
-        return [model.works_ns(*self._spread(family)) for model in self.models(family.microbatch_size)]
+        config, ranks = self._spread(family)
+        key = config, family.microbatch_size
+        if key not in self._operators:
+            self._operators[key] = [model.works_ns(config, ranks) for model in self.models(family.microbatch_size)]
+        return self._operators[key]
 
     def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
         """Return what operators (all by default, or the line of waists) take together on the fastest type of device.
@@ -172,6 +182,33 @@ class Families:
             self._states[config] = model.states_bytes(config, ranks)
         return self._states[config]
 
+    def closing_ns(self, family: Family) -> int:
+        """Return what the whole model on one place takes after its last backward: sums of gradients, the optimizer.
+
+        0 where one place cannot have it.
+        """
+        family = replace(family, config=replace(family.config, recompute="none"), chunks=1)
+        if family not in self._closing:
+            model, config = self.models(family.microbatch_size)[0], family.config
+            operators, ranks = range(len(self.problem.profile.graph.operators)), tuple(range(family.devices_a_place))
+            try:
+                cost = model.stage(operators, config, ranks)
+                self._closing[family] = cost.reduce_ns + cost.optimizer_ns
+            except PenstockError:
+                self._closing[family] = 0
+        return self._closing[family]
+
+    def least_update_ns(self, family: Family, num_places: int) -> int:
+        """Return what the optimizer's steps on so many places, which share the model, take together at least."""
+        config = replace(family.config, recompute="none")
+        if (config, num_places) not in self._updates:
+            ranks = tuple(range(family.devices_a_place))
+            models = self.models(family.microbatch_size)
+            self._updates[config, num_places] = min(
+                model.least_update_ns(config, ranks, num_places) for model in models
+            )
+        return self._updates[config, num_places]
+
     def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
         """Return what of a configuration decides the times that add up, on the ranks of the first place."""
         config = replace(family.config, zero=0, offload="none", recompute="none")
@@ -193,24 +230,32 @@ class Families:
     def even_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.
 
+        The optimizer's steps are work: a rank steps after its last backward.
+
         None where operators do not divide as the family has it.
         """
         work = self.least_work_ns(family)
         if work is None:
             return None
         places = num_places or self.most_places(family)
-        return int(self.rounds(family) * work / (places * max(self.problem.speeds)))
+        whole = self.rounds(family) * work + self.least_update_ns(family, places)
+        return int(whole / (places * max(self.problem.speeds)))
 
-    def _estimate_ns(self, family: Family) -> tuple[bool, float, int]:
+    def _kind(self, family: Family) -> tuple[bool, bool, bool]:
+        """Order kinds of families: offload is looked at last, pipelines that save memory or share places late."""
+        config, pipelined = family.config, self.most_places(family) > 1
+        return config.offload != "none", pipelined and config.recompute != "none", family.chunks > 1
+
+    def _estimate_ns(self, family: Family) -> tuple[float, int]:
         """Return what even stages in a line would take that divide all work evenly, filling and draining them too.
 
-        A guess at where to look first: one stage a place before several, fewer places before more.
+        A guess at where to look first: fewer places before more.
         """
         places = self.most_places(family)
         num = self.rounds(family) * family.chunks
         work = self.least_work_ns(Family(StageConfig(), family.microbatch_size)) or 0
         divided = work / (family.config.tensor * family.config.context)
-        return family.chunks > 1, (num + places - 1) * divided / (places * family.chunks), places
+        return (num + places - 1) * divided / (places * family.chunks), places
 
     def rounds(self, family: Family) -> int:
         """Return how many micro-batches one replica works on."""

@@ -47,7 +47,7 @@ def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
     groups: dict[tuple[int, ...], None] = {}
     for bound in (False, True):
         aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM, line or cuts.always_line, bound)
-        groups.update(dict.fromkeys(segmentations(cuts.atoms, order, cuts.works_ns, aim)))
+        groups.update(dict.fromkeys(segmentations(cuts.atoms, order, cuts.shares_ns, aim)))
     partitions = [p for row in groups if (p := row if aim.line else numbered(cuts.atoms, row))]
     allowed = [p for p in partitions if cuts.fixed_stages in (None, max(p) + 1)]
     return sorted(dict.fromkeys(allowed), key=max, reverse=True)

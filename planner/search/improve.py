@@ -83,4 +83,4 @@ def moves(cuts: Cuts, candidate: Evaluated) -> Iterator[Partition]:
 
 
 def _work(cuts: Cuts, mask: int) -> int:
-    return sum(work for atom, work in enumerate(cuts.works_ns) if mask >> atom & 1)
+    return sum(work for atom, work in enumerate(cuts.shares_ns) if mask >> atom & 1)

@@ -16,7 +16,7 @@ from planner.candidate.price import Priced
 from planner.graph.atoms import Partition, numbered
 from planner.plan.rung import strategy_of
 from planner.search.balanced import balanced
-from planner.search.cuts import Cuts
+from planner.search.cuts import Cuts, by_stage
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
@@ -25,6 +25,8 @@ from planner.search.setting import FUSED, Setting
 NUM_ORDERS = 2
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
+DIVIDED = 0.9
+"""Part of the sum of divided operators below which no stage of them was seen: what they gather counts once."""
 LOOPED = 0.97
 """Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
@@ -79,8 +81,10 @@ class Screen:
         """Return a bound on all cuts into so many places; a guess, nearly always below, for stages that share one."""
         if family.chunks == 1:
             return self.setting.bound_ns(family, places) or 0
-        even_ns, count = self.setting.families.even_ns(family, places) or 0, self.setting.families.rounds(family)
-        return round(LOOPED * even_ns * (count + (places - 1) / family.chunks) / count)
+        families = self.setting.families
+        filling_ns = (families.least_work_ns(family) or 0) * (places - 1) / (family.chunks * places)
+        even_ns = families.even_ns(family, places) or 0
+        return round(LOOPED * (even_ns + filling_ns / max(self.setting.problem.speeds)))
 
     def _places(self, cuts: Cuts) -> Sequence[int]:
         fixed = self.setting.problem.space.stages
@@ -147,14 +151,18 @@ class Screen:
         return pieces if len(pieces) == len({layer_of.get(row[0], -1 - row[0]) for row in pieces}) else []
 
     def _balanced(self, cuts: Cuts, places: int, pieces: Sequence[tuple[int, ...]]) -> Iterator[Partition]:
-        """Yield the cut of an order of pieces whose largest stage takes least."""
+        """Yield the cuts of an order of pieces whose largest stage takes least, with what closes the step and without.
+
+        Stages that drain early have time for it.
+        """
         speeds, num_stages = sorted(set(cuts.speeds)), places * cuts.family.chunks
-        works = [sum(cuts.works_ns[atom] for atom in piece) for piece in pieces]
-        rows = {speed: [round(work / speed) for work in works] for speed in speeds}
-        stages = balanced([rows[cuts.speeds[stage % places]] for stage in range(num_stages)]) if pieces else None
-        if stages:
-            found = {atom: stage for piece, stage in zip(pieces, stages, strict=True) for atom in piece}
-            yield tuple(found[atom] for atom in range(len(cuts.atoms)))
+        for amounts in dict.fromkeys((cuts.shares_ns, cuts.works_ns)) if pieces else ():
+            works = [sum(amounts[atom] for atom in piece) for piece in pieces]
+            rows = {speed: [round(work / speed) for work in works] for speed in speeds}
+            stages = balanced([rows[cuts.speeds[stage % places]] for stage in range(num_stages)])
+            if stages:
+                found = {atom: stage for piece, stage in zip(pieces, stages, strict=True) for atom in piece}
+                yield tuple(found[atom] for atom in range(len(cuts.atoms)))
 
     def _around_pins(self, cuts: Cuts, places: int) -> Iterator[Partition]:
         """Cut what pins leave free: pieces of one order, which end where a pinned stage stands between."""
@@ -164,7 +172,7 @@ class Screen:
         order, pinned = self.setting.orders[0], cuts.pinned.places
         free = [atom for atom in order if atom not in pinned]
         num_pieces = places - len(pinned)
-        stages = balanced([[cuts.works_ns[atom] for atom in free]] * num_pieces) if num_pieces > 0 else None
+        stages = balanced([[cuts.shares_ns[atom] for atom in free]] * num_pieces) if num_pieces > 0 else None
         if stages is None:
             return
         piece, groups, latest = dict(zip(free, stages, strict=True)), [0] * len(order), -1
@@ -177,7 +185,11 @@ class Screen:
             yield found
 
     def _offered(self, cuts: Cuts, partition: Partition) -> list[Evaluated]:
-        """Simulate a cut and tell the incumbent."""
+        """Simulate a cut and tell the incumbent, unless its largest place alone is too slow."""
+        num_places = max(1, (max(partition) + 1) // cuts.family.chunks)
+        if not cuts.pinned.places and not self._could_matter(cuts.family, largest_ns(cuts, partition), num_places):
+            self._too_slow.append(partition)
+            return []
         found = list(self._simulated(cuts, partition))
         self.incumbent.offer(found)
         return found
@@ -198,6 +210,15 @@ class Screen:
                 return
             if not self.incumbent.found or self._could_hold(priced, cuts):
                 yield from cuts.under(partition, (name,))
+
+
+def largest_ns(cuts: Cuts, partition: Partition) -> int:
+    """Return what the largest place of a cut takes for all its micro-batches; a guess for divided operators."""
+    config, num_places = cuts.family.config, max(1, (max(partition) + 1) // cuts.family.chunks)
+    loads = by_stage(partition, cuts.works_ns)
+    largest = max(sum(loads[place::num_places]) for place in range(num_places)) * cuts.num_microbatches
+    part = DIVIDED if config.tensor * config.context * config.expert > 1 else 1
+    return int(part * largest / max(cuts.speeds))
 
 
 def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:

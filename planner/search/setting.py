@@ -144,14 +144,13 @@ class Setting:
     def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate of a family, into so many places or any number of them.
 
-        All work divided evenly; the largest atom, which one rank does for all micro-batches; and the filling of the
-        line that waists make, atoms to which all else leads or from which it comes: stage i of it has
-        b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where operators
-        do not divide as the family has it.
+        All work and the optimizer's steps divided evenly; the largest atom, which one rank does for all micro-batches;
+        and the filling of the line that waists make, atoms to which all else leads or from which it comes: stage i of
+        it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where
+        operators do not divide as the family has it.
         """
         config = family.config
-        key = (config.data, config.tensor, config.context, config.expert, config.sequence, family.microbatch_size,
-               family.chunks, num_places)  # fmt: skip
+        key = replace(family, config=replace(config, recompute="none")), num_places
         if key not in self._bounds:
             self._bounds[key] = self._bound_ns(family, num_places)
         return self._bounds[key]

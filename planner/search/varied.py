@@ -12,6 +12,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.candidate.candidate import Place
 from planner.candidate.evaluate import Evaluated
+from planner.search.cuts import by_stage
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
@@ -68,11 +69,16 @@ def _starts(incumbent: Incumbent) -> list[Evaluated]:
 def _places(setting: Setting, each: Evaluated) -> tuple[Place, ...] | None:
     """Return the stages with the devices that are left; None where none are, or the batch does not divide."""
     found, num_devices = each.candidate, setting.problem.num_devices
-    works = setting.cuts(Family(StageConfig(), found.microbatch_size)).loads_ns(found.partition)
+    cuts = setting.cuts(Family(StageConfig(), found.microbatch_size))
+    works, closing = by_stage(found.partition, cuts.works_ns), by_stage(found.partition, cuts.closing_ns)
     count = setting.problem.global_batch // found.microbatch_size
     replicas = [1] * found.num_stages
+
+    def load_ns(stage: int) -> int:
+        return works[stage] * -(-count // replicas[stage]) + closing[stage]
+
     for _ in range(num_devices - found.num_stages):
-        slowest = max(range(found.num_stages), key=lambda stage: works[stage] * -(-count // replicas[stage]))
+        slowest = max(range(found.num_stages), key=load_ns)
         replicas[slowest] += 1
     if max(replicas) == 1 or max(replicas) > count:
         return None

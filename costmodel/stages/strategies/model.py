@@ -131,8 +131,7 @@ class StrategyModel:
 
     def works_ns(self, config: StageConfig, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return what each operator alone takes of one action, F, I and W together."""
-        rows = self._work_rows(config, ranks)
-        return tuple(sum(row.over(range(i, i + 1)) for row in rows) for i in range(len(self.profile.graph.operators)))
+        return tuple(map(sum, zip(*(row.alone() for row in self._work_rows(config, ranks)), strict=True)))
 
     def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:
         """Return what operators take of one action at least: as one stage, which gathers what is shared once.
@@ -160,6 +159,18 @@ class StrategyModel:
         weights, operators = self._vectors.weights(self._degrees(config)), range(len(self.profile.graph.operators))
         states = self._memory_model.states(config, copies_of(weights, self._groups.of(ranks, config), operators))
         return states.parameters + states.gradients + states.optimizer + states.master_weights
+
+    def least_update_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int) -> int:
+        """Return what the optimizer's steps on so many places, which share the model, take together at least, ns.
+
+        Parameters that only operators without gradient read do not count: their stage may have no backward.
+        """
+        if config.offload in ("optimizer", "parameters"):
+            return 0
+        trained = [i for i, operator in enumerate(self.profile.graph.operators) if operator.trainable]
+        weights = self._vectors.weights(self._degrees(config))
+        copies = copies_of(weights, self._groups.of(ranks, config), trained)
+        return self._steps.least_update_ns(copies, config.zero, num_places)
 
     def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[UnionSums, ...]:
         times = self._vectors.times(self._degrees(config), self._groups.of(ranks, config))

@@ -4,6 +4,7 @@ Sources stand in `costmodel.stages.strategies.gradients` (copies) and `host` (of
 collectives of different stages.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.roofline import optimizer_step_ns
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
-from costmodel.stages.strategies.gradients import BUCKET_BYTES, Collectives, Overlap
+from costmodel.stages.strategies.gradients import BUCKET_BYTES, Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.spread import ActionTimes, Spread
 
@@ -87,6 +88,18 @@ class StepTimes:
         # parameters that live on the host go up when they are used
         copied = shard if spread.config.offload == "optimizer" else 0
         return step + host.transfer_ns(self.build.cluster, spread.rank, copied)
+
+    def least_update_ns(self, copies: Sequence[Copies], zero: int, num_places: int) -> int:
+        """Return what steps over parts of these weights take together at least, one part on each of so many places.
+
+        A step's time is no larger for two parts together than for each by itself; of every part less than a byte a
+        rank, and half a nanosecond, is rounded off.
+        """
+        if self.build.training.optimizer == "none":
+            return 0
+        shard = sum(c.trainable // (len(c.ranks) if zero else 1) for c in copies) - len(copies) * num_places
+        name = self.build.cluster.device_of(0).catalogue
+        return max(0, self._on_device_ns(shard, name) - num_places) if shard > 0 else 0
 
     def _on_device_ns(self, trainable_bytes: int, name: str) -> int:
         """Return the step over so many bytes: the profile's share, by the roofline where that does not apply."""

@@ -5,7 +5,7 @@ differences of prefix sums, any other set of operators by walking it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 _NOTHING: Mapping[object, int] = {}
 Item = tuple[int, object, int]
@@ -72,6 +72,10 @@ class UnionSums:
             if first < start and last >= stop:
                 inside += size  # counted among the earlier ones, though its later reader is outside
         return self._sizes[stop] - self._sizes[start] - inside
+
+    def alone(self) -> list[int]:
+        """Return what each operator needs by itself."""
+        return [after - before for before, after in pairwise(self._sizes)]
 
     def holds(self, operators: Sequence[int], key: object) -> bool:
         """Whether any of these operators needs `key`."""

@@ -76,25 +76,25 @@ def _down(values: Sequence[int], scale: float) -> tuple[int, ...]:
 def _shares(cuts: Cuts) -> tuple[list[int], list[int]]:
     """Optimizer step and gradient accumulation of each atom; a shared parameter counts with its first reader.
 
-    Readers without gradient do not count: their stage may have no backward at all. Where the step is divided among
-    replicas, or not the profile's, it does not count.
+    Readers without gradient do not count: their stage may have no backward at all. A step that is not the profile's
+    does not count; where replicas share it, less than a byte of each stage is rounded off on its ranks.
     """
-    problem, atoms = cuts.evaluator.problem, cuts.atoms
+    problem, atoms, config = cuts.evaluator.problem, cuts.atoms, cuts.family.config
     graph, whole = problem.profile.graph, problem.profile.whole
     model = cuts.families.models(cuts.family.microbatch_size)[0].measured
-    steps = problem.optimizer != "none" and not cuts.family.config.zero and not problem.training.precision
-    steps = steps and cuts.family.config.offload == "none" and len(set(problem.device_names)) == 1
+    steps = problem.optimizer != "none" and not problem.training.precision
+    steps = steps and config.offload == "none" and len(set(problem.device_names)) == 1
     total = sum(p.size_bytes for p in graph.parameters if p.trainable)
+    shards = config.data if config.zero else 1
     closing, accumulate = [0] * len(atoms), [0] * len(atoms)
+    if steps:
+        sizes = [max(0, size - shards * (shards > 1)) for size in atoms.trained_bytes]
+        closing = [whole.optimizer_ns * size // (total * shards) if size else 0 for size in sizes]
     seen: set[str] = set()
     for position, operator in enumerate(graph.operators):
         for name in operator.parameters if operator.trainable else ():
             parameter = graph.parameter_index[name]
-            if name not in seen and parameter.trainable:
-                atom = atoms.atom_of[position]
-                if cuts.num_microbatches > 1:
-                    accumulate[atom] += model.accumulation.at_least(name)
-                if steps:
-                    closing[atom] += whole.optimizer_ns * parameter.size_bytes // total
+            if name not in seen and parameter.trainable and cuts.num_microbatches > 1:
+                accumulate[atoms.atom_of[position]] += model.accumulation.at_least(name)
             seen.add(name)
     return closing, accumulate
