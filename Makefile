@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/python -m examples.demo out/demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile  # the ranks of one module share processes
 	mkdir -p out/notebooks
 	for path in notebooks/*.py; do \
 	    $(BIN)/jupytext --quiet --to ipynb --output out/notebooks/$$(basename $$path .py).ipynb $$path || exit 1; \
