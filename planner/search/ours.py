@@ -6,13 +6,14 @@ line and as a graph; replicas that differ by stage are tried on the best cuts. T
 the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search with what it has.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.ask.problem import AUTO, Problem, Report
 from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
 from planner.search.cut.build import cut_data
-from planner.search.cut.child import CutRequest, findings
+from planner.search.cut.child import CutRequest, Solver
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
@@ -32,8 +33,8 @@ NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
-EARLY_PART = 0.45
-"""Most of the time that may pass before the solver starts."""
+GRAPHS_PART, EARLY_PART = 0.35, 0.45
+"""Most of the time that may pass before lines are cut, and before the solver starts."""
 SOLVER_PART = 0.75
 """Most of the time left that the solver may take; the rest is for improving what it found."""
 SEARCH_PART = 0.92
@@ -44,6 +45,10 @@ MOST_STAGES = 32
 """Stages up to which a family is cut with care: the effort rises with their square."""
 NUM_CAREFUL = 6
 """Families that are cut with care, besides those whose first look came near the best."""
+NUM_LOOPED = 2
+"""Families of several stages a place that are cut with care."""
+NUM_TURNS, TURN_PART = 5, 0.08
+"""Families that the solver looks at in turn first, and the part of its work that each gets for that."""
 NUM_LINES = 4
 """Lines of a family whose partitions are tried as graphs."""
 PROMISING = 1.05
@@ -80,7 +85,9 @@ class Search:
     def __init__(self, problem: Problem, report: Report | None) -> None:
         self.problem, self.setting = problem, Setting(problem)
         self.aim = problem.target or default_target(problem)[0]
+        self.solver = Solver()
         self.limits = Limits(clock_s(problem))
+        self.graphs = Limits(clock_s(problem) * GRAPHS_PART)
         self.early = Limits(clock_s(problem) * EARLY_PART)
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
@@ -93,7 +100,7 @@ class Search:
     def run(self) -> Outcome:
         """Search until the limits, or until interrupted, and choose."""
         try:
-            with raised():
+            with raised(), self.solver:
                 self._run()
             if self.limits.hit or self.early.hit or not self.seen_all:
                 self.limited_by = "time limit"
@@ -124,12 +131,14 @@ class Search:
         if self.setting.pinned_partition:
             return
         careful = [self.setting.cuts(family) for family in self._promising()]
+        if self.problem.planner != "chain" and self.problem.effort.deterministic_limit != 0 and careful:
+            self.solver.start()  # it imports while these are cut
+        if self.problem.planner != "chain":
+            self._cut_graphs(careful)
         for cuts in careful:
             self._cut_line(cuts)
         if self.problem.planner == "chain":
             return
-        for cuts in careful:
-            self._cut_graph(cuts)
         self._shake(NUM_SHAKES_BEFORE, self.problem.effort.seed, self.early)
         self._vary()
         self._solve([cuts.family for cuts in careful])
@@ -147,18 +156,24 @@ class Search:
     def _promising(self) -> list[Family]:
         """Return families that may hold a better plan and are small enough to cut with care, the best first.
 
-        Those whose first look came near the best, and a few more.
+        Those whose first look came near the best, and a few more; of several stages a place, whose simulation takes
+        longer, only a few.
         """
-        reached: dict[Family, Evaluated] = {}
-        for each in self.incumbent.found.values():
+        reached, best = self._reached(), self.incumbent.best
+        open_ones = [f for f in reached if self._is_open(f) and self._is_small(f)]
+        whole = [f for f in open_ones if f.chunks == 1]
+        near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
+        looped = [f for f in open_ones if f.chunks > 1]
+        return list(dict.fromkeys([*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]]))
+
+    def _reached(self) -> dict[Family, Evaluated]:
+        """Return the best candidate of each family that has one among the best of their kinds, the best first."""
+        found: dict[Family, Evaluated] = {}
+        for each in sorted(self.incumbent.found.values(), key=lambda each: each.rank):
             family = self._family_of(each)
-            if family and (family not in reached or each.rank < reached[family].rank):
-                reached[family] = each
-        ranked = sorted(reached, key=lambda family: reached[family].rank)
-        open_ones = [f for f in ranked if self._is_open(f) and self._is_small(f)]
-        best = self.incumbent.best
-        near = [f for f in open_ones if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
-        return list(dict.fromkeys([*open_ones[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL]]))
+            if family:
+                found.setdefault(family, each)
+        return found
 
     def _family_of(self, each: Evaluated) -> Family | None:
         """Return the family of a candidate whose stages its cuts placed."""
@@ -166,7 +181,7 @@ class Search:
 
     def _is_small(self, family: Family) -> bool:
         cuts = self.setting.cuts(family)
-        return 1 < cuts.num_stages <= MOST_STAGES and family.chunks == 1
+        return 1 < cuts.num_stages <= MOST_STAGES
 
     def _is_open(self, family: Family) -> bool:
         """Whether a family may hold a better plan that the target runs."""
@@ -177,7 +192,7 @@ class Search:
 
     def _cut_line(self, cuts: Cuts) -> None:
         """Cut a family into stages in one line, as the chain planner does; the best lines may be better as graphs."""
-        if self.early.over or not self._is_open(cuts.family):
+        if self.early.over or not self._is_open(cuts.family) or cuts.family.chunks > 1:
             return
         found = cut(cuts, 0, self.lines, self.early, line=True)
         if found and self._is_near(min(found, key=lambda each: each.rank), self.lines):
@@ -191,16 +206,18 @@ class Search:
                 self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
             self.incumbent.say("line as a graph")
 
-    def _cut_graph(self, cuts: Cuts) -> None:
-        """Cut a family into a graph of stages, and improve what comes near the best."""
-        if self.early.over or not self._is_open(cuts.family) or cuts.always_line:
-            return
-        found = cut(cuts, 0, self.incumbent, self.early, line=False)
-        self.incumbent.say("graph")
-        if found and self._is_near(min(found, key=lambda each: each.rank), self.incumbent):
-            found += cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, self.early, line=False)
-            polish(cuts, found, self.incumbent, self.early)
-            self.incumbent.say("local search")
+    def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
+        """Cut families into graphs of stages, and improve what comes near the best, the best first."""
+        for cuts in careful:
+            if not (self.graphs.over or cuts.always_line) and self._is_open(cuts.family):
+                cut(cuts, 0, self.incumbent, self.graphs, line=False)
+                self.incumbent.say("graph")
+        for family, best in self._reached().items():
+            cuts = self.setting.cuts(family)
+            if cuts in careful and not (self.graphs.over or cuts.always_line) and self._is_near(best, self.incumbent):
+                found = cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, self.graphs, line=False)
+                polish(cuts, [best, *found], self.incumbent, self.graphs)
+                self.incumbent.say("local search")
 
     @staticmethod
     def _is_near(each: Evaluated, incumbent: Incumbent) -> bool:
@@ -229,23 +246,31 @@ class Search:
     def _solve(self, families: list[Family]) -> None:
         """Let CP-SAT cut each family that could still hold a better plan, the best one first.
 
-        That one gets half of the work limit, the others equal parts of the rest.
+        Where there are several, each gets a first turn; then the best one gets half of the work that is left, the
+        others equal parts of the rest.
         """
         if self.problem.effort.deterministic_limit == 0:
             return
-        open_ones = [f for f in families if self._is_open(f) and self.setting.is_cut_exactly(f)]
+        open_ones = [f for f in self._reached() if f in families and self._is_open(f)]
+        open_ones = [f for f in open_ones if self.setting.is_cut_exactly(f)]
         open_ones = [f for f in open_ones if self.problem.space.stages in (None, self.setting.cuts(f).num_places)]
-        shares = [0.5] + [0.5 / (len(open_ones) - 1)] * (len(open_ones) - 1) if len(open_ones) > 1 else [1.0]
-        for family, share in zip(open_ones, shares, strict=False):
-            if not self.limits.over and self._is_open(family):
-                self._solve_family(family, share)
+        turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
+        for family in turns:
+            self._solve_family(family, TURN_PART)
+        again = [family for family in self._reached() if family in open_ones]
+        left = 1 - TURN_PART * len(turns)
+        for number, family in enumerate(again):
+            share = left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
+            self._solve_family(family, share)
 
     def _solve_family(self, family: Family, share: float) -> None:
+        if self.limits.over or not self._is_open(family):
+            return
         cuts = self.setting.cuts(family)
         binding = memory_can_bind(cuts) and all(self.problem.memory_limits_bytes)
         data = cut_data(cuts, self.bounds_ns[family], binding)
-        known = [each for each in self.incumbent.found.values() if self._family_of(each) == family]
-        hint = min(known, key=lambda each: each.rank).candidate.partition if known else ()
+        known = self._reached().get(family)
+        hint = known.candidate.partition if known else ()
         effort = self.problem.effort
         work = effort.deterministic_limit
         if work is None:
@@ -261,7 +286,7 @@ class Search:
         )
         tried: list[Evaluated] = []
         ended = False
-        for finding in findings(request, self.limits):
+        for finding in self.solver.findings(request, self.limits):
             if finding["kind"] == "bound":
                 self.bounds_ns[family] = max(self.bounds_ns[family], finding["units"] * data.unit_ns)
                 self._raise_bound()

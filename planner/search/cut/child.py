@@ -1,6 +1,7 @@
-"""Runs the solver's process and reads its findings until it ends, is killed, or its deadline has passed.
+"""The solver's process: started once, asked one cut problem after the other, its findings read as they come.
 
-Whatever happens to the process, what it had found is kept. Leaves out what findings are worth.
+Whatever happens to the process, what it had found is kept, and the next request starts another. Leaves out what
+findings are worth.
 """
 
 import json
@@ -11,13 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from planner.search.cut.data import CutData
 from planner.search.limits import Limits
-
-GRACE_S = 2.0
-"""The process is killed this long after its own limit, in case it does not keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,50 +35,81 @@ class CutRequest:
         return json.dumps(body | {"data": self.data.to_json()})
 
 
-def findings(request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
-    """Yield the findings of the process (`planner.search.cut.solver`) as they come.
+class Solver:
+    """The process (`planner.search.cut.solver`); it never outlives the ``with`` block, nor this process."""
 
-    The process never outlives the iterator, nor this process, however that ends. Each objective ends with an ``end``
-    finding; when that of the bound is missing, the process was lost or stopped.
-    """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(  # this very interpreter and a module of ours
-        [sys.executable, "-m", "planner.search.cut.solver"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        yield from _read(process, request, limits)
-    finally:
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def start(self) -> None:
+        """Start the process, unless it runs: its imports take as long as many a cut problem."""
+        if self._process is None:
+            environment = os.environ | {
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                "OMP_NUM_THREADS": "1",
+            }
+            self._process = subprocess.Popen(  # this very interpreter and a module of ours
+                [sys.executable, "-m", "planner.search.cut.solver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def findings(self, request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
+        """Yield the findings of a request until it is done.
+
+        Each objective ends with an ``end`` finding; when that of the bound is missing, the process was lost or stopped.
+        """
+        self.start()
+        done = False
+        try:
+            for finding in self._read(request, limits):
+                done = finding["kind"] == "done"
+                if done:
+                    return
+                yield finding
+        finally:
+            if not done:  # it is gone, or still at work on what nobody waits for
+                self._end()
+
+    def _read(self, request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            return
+        try:
+            process.stdin.write(request.to_json().encode() + b"\n")
+            process.stdin.flush()  # and it stays open: its end tells the process that this one is gone
+        except BrokenPipeError:
+            return
+        descriptor = process.stdout.fileno()
+        rest = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while not limits.over:
+                if not selector.select(limits.left_s):
+                    continue
+                chunk = os.read(descriptor, 1 << 16)
+                if not chunk:
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield json.loads(line)
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
         process.kill()
         for stream in (process.stdin, process.stdout):
             if stream:
                 with suppress(BrokenPipeError):  # what a killed process did not read is flushed here
                     stream.close()
         process.wait()
-
-
-def _read(process: "subprocess.Popen[bytes]", request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
-    if process.stdin is None or process.stdout is None:
-        return
-    try:
-        process.stdin.write(request.to_json().encode() + b"\n")
-        process.stdin.flush()  # and it stays open: its end tells the process that this one is gone
-    except BrokenPipeError:
-        return
-    descriptor = process.stdout.fileno()
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while not limits.over:
-            if not selector.select(limits.left_s):
-                continue
-            chunk = os.read(descriptor, 1 << 16)
-            if not chunk:
-                return
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield json.loads(line)

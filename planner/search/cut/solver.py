@@ -1,4 +1,4 @@
-"""The process that solves a cut problem: a JSON line on stdin, one JSON line a finding on stdout.
+"""The process that solves cut problems: a JSON line each on stdin, one JSON line a finding on stdout.
 
 First the bound is minimised, for the proof and for partitions to simulate, then, where few micro-batches
 may be in flight, the estimate, for more of these. It runs apart from the planner, so that whatever happens
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from queue import SimpleQueue
 from typing import Any, TextIO
 
 from ortools.sat.python import cp_model
@@ -151,16 +152,23 @@ def serve(request: dict[str, Any], found: Findings) -> None:
 
 
 def main() -> None:
-    """Read a request and serve it."""
+    """Serve requests as long as the planner lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the planner hears Ctrl-C and ends this process
-    request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_planner, daemon=True).start()
-    serve(request, Findings(sys.stdout))
+    requests: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    while True:
+        found = Findings(sys.stdout)
+        serve(json.loads(requests.get()), found)
+        found.write(kind="done")
 
 
-def _end_with_planner() -> None:
-    """Wait for the end of stdin, which the planner keeps open as long as it lives, and end with it."""
-    os.read(sys.stdin.fileno(), 1)  # not through the buffer, whose lock Python wants when it ends
+def _listen(requests: "SimpleQueue[str]") -> None:
+    """Pass requests on; end with stdin, which the planner keeps open as long as it lives."""
+    rest = b""
+    while chunk := os.read(sys.stdin.fileno(), 1 << 16):  # not through the buffer, whose lock Python wants at its end
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            requests.put(line.decode())
     os._exit(0)
 
 
