@@ -7,7 +7,7 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.ask.problem import AUTO, Problem, Report
 from planner.ask.targets import default_target
@@ -156,11 +156,16 @@ class Search:
     def _promising(self) -> list[Family]:
         """Return families that may hold a better plan and are small enough to cut with care, the best first.
 
-        Those whose first look came near the best, and a few more; of several stages a place, whose simulation takes
-        longer, only a few.
+        Those whose first look came near the best, and a few more, of those that differ in what they keep alone the best
+        one; of several stages a place, whose simulation takes longer, only a few.
         """
         reached, best = self._reached(), self.incumbent.best
-        open_ones = [f for f in reached if self._is_open(f) and self._is_small(f)]
+        first: dict[Family, Family] = {}
+        for family in reached:
+            if self._is_open(family) and self._is_small(family):
+                config = replace(family.config, zero=0, recompute="none", offload="none")
+                first.setdefault(replace(family, config=config), family)
+        open_ones = list(first.values())
         whole = [f for f in open_ones if f.chunks == 1]
         near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
         looped = [f for f in open_ones if f.chunks > 1]
