@@ -89,7 +89,10 @@ class Pricer:
             for mask, row, back, place in zip(masks, received, returns, places, strict=True)
         ]
         sums = self._sums.of(partition, places, stages)
-        stages = [replace(stage, reduce_ns=ns) for stage, (_, ns) in zip(stages, sums, strict=True)]
+        stages = [
+            stage if stage.reduce_ns == ns else replace(stage, reduce_ns=ns)
+            for stage, (_, ns) in zip(stages, sums, strict=True)
+        ]
         stages = self._with_host_time(stages, places, flows)
         blocks = blocks_of([place.blocks for place in places])
         number = {block: i for i, block in enumerate(blocks)}
@@ -116,7 +119,7 @@ class Pricer:
                 for model in self.models(place)
             ]
             cost = found[0] if len(found) == 1 else _slowest(found)
-            self._stages[key] = replace(cost, backward=cost.backward or returns)
+            self._stages[key] = replace(cost, backward=True) if returns and not cost.backward else cost
         return self._stages[key]
 
     def _num_on(self, place: Place) -> int:

@@ -37,13 +37,13 @@ class UnionSums:
             needed = {position: {key: largest[key] for key in row} for position, row in needed.items()}
         self.size_of: Mapping[object, int] = largest
         self.rows: Sequence[Mapping[object, int]] = [needed.get(i, _NOTHING) for i in range(num_operators)]
-        self._own = own or (0,) * num_operators
+        self._own = own
         self._readers: dict[object, list[int]] = {}
         self._index(sorted(needed))
 
     def _index(self, needing: Sequence[int]) -> None:
         """Build the prefix sums: of sizes, and of repeats by their later and by their earlier reader."""
-        sizes = list(self._own)
+        sizes = list(self._own or (0,) * len(self.rows))
         later, earlier, spans = [0] * len(sizes), [0] * len(sizes), []
         for position in needing:
             for key, size in self.rows[position].items():
@@ -63,8 +63,13 @@ class UnionSums:
             return 0
         start, stop = operators[0], operators[-1] + 1
         if stop - start != len(operators):
-            shared = {key: size for i in operators for key, size in self.rows[i].items()}
-            return sum(shared.values()) + sum(self._own[i] for i in operators)
+            own = sum(map(self._own.__getitem__, operators)) if self._own else 0
+            if not self.size_of:
+                return own
+            shared: dict[object, int] = {}
+            for i in operators:
+                shared.update(self.rows[i])
+            return sum(shared.values()) + own
         inside = self._later[stop] - self._earlier[start]
         for length, first, last, size in self._spans:
             if length <= stop - start:
