@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from benchmarks import default_plan
+from benchmarks import default_commands, default_plan
 from costmodel.errors import UsageError
 from costmodel.model.profile import write_profile
 from costmodel.zoo.generated import generate
@@ -101,6 +101,13 @@ def test_the_default_is_held_against_fixed_choices_and_all_bounds() -> None:
     assert isinstance(row["tried"], int)
     assert row["tried"] > len(default_plan.corners(2)) + 2
     assert row["broken_bounds"] == []
+
+
+def test_a_command_answers_as_the_library_does() -> None:
+    case = default_plan.Case("random:12:3", 2, "executor")
+    rows = default_commands.differences((case.model, [(case, {}), (case, {"data": 2, "zero": 1}), (case, {"data": 3})]))
+    assert [row["same"] for row in rows] == [True, True, True]
+    assert [row["library"] == [None] * 3 for row in rows] == [False, False, True]
 
 
 def test_a_default_that_a_flag_beats_and_a_bound_above_a_plan_are_named() -> None:

@@ -102,7 +102,7 @@ class Search:
         try:
             with raised(), self.solver:
                 self._run()
-            if self.limits.hit or self.early.hit or not self.seen_all:
+            if self.limits.hit or self.early.hit or self.graphs.hit or not self.seen_all:
                 self.limited_by = "time limit"
             elif self.incumbent.found and self._proved:
                 self.limited_by = "proved"
