@@ -9,7 +9,7 @@ from random import Random
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
-from planner.search.cuts import Cuts
+from planner.search.cuts import Cuts, by_stage
 from planner.search.improve import improve, shake
 from planner.search.incumbent import NEAR, Incumbent
 from planner.search.limits import Limits
@@ -57,9 +57,8 @@ def _worth_simulating(cuts: Cuts, partition: Partition, incumbent: Incumbent) ->
     """Whether the largest stage alone leaves room to come near the best that fits."""
     if not incumbent.best_fits:
         return True
-    return (
-        max(cuts.loads_ns(partition)) * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR
-    )
+    largest_ns = max(by_stage(partition, cuts.works_ns))  # without what closes the step, which is an estimate
+    return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR
 
 
 def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, limits: Limits) -> None:

@@ -10,7 +10,7 @@ from random import Random
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.search.cuts import Cuts
+from planner.search.cuts import Cuts, by_stage
 from planner.search.limits import Limits
 
 
@@ -61,7 +61,7 @@ def moves(cuts: Cuts, candidate: Evaluated) -> Iterator[Partition]:
     atoms, partition = cuts.atoms, candidate.candidate.partition
     most_ns = candidate.step_time_ns * max(cuts.speeds) / cuts.num_microbatches
     num_stages = max(partition) + 1
-    load, masks = cuts.loads_ns(partition), [0] * num_stages
+    load, work, masks = cuts.loads_ns(partition), by_stage(partition, cuts.works_ns), [0] * num_stages
     for atom, stage in enumerate(partition):
         masks[stage] |= 1 << atom
     targets = range(min(num_stages + (cuts.fixed_stages is None), cuts.num_stages))
@@ -74,7 +74,7 @@ def moves(cuts: Cuts, candidate: Evaluated) -> Iterator[Partition]:
                 if target == partition[atom] or (moved, target) in seen:
                     continue
                 seen.add((moved, target))
-                if candidate.fits and target < num_stages and load[target] + _work(cuts, moved) > most_ns:
+                if candidate.fits and target < num_stages and work[target] + _work(cuts, moved) > most_ns:
                     continue
                 groups = [target if moved >> a & 1 else stage for a, stage in enumerate(partition)]
                 after = numbered(atoms, groups)
@@ -83,4 +83,4 @@ def moves(cuts: Cuts, candidate: Evaluated) -> Iterator[Partition]:
 
 
 def _work(cuts: Cuts, mask: int) -> int:
-    return sum(work for atom, work in enumerate(cuts.shares_ns) if mask >> atom & 1)
+    return sum(work for atom, work in enumerate(cuts.works_ns) if mask >> atom & 1)

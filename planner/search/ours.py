@@ -33,8 +33,8 @@ NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
-GRAPHS_PART, EARLY_PART = 0.35, 0.45
-"""Most of the time that may pass before lines are cut, and before the solver starts."""
+GRAPHS_PART, EARLY_PART = 0.3, 0.4
+"""Most of the time left after the first look that may pass before lines are cut, and before the solver starts."""
 SOLVER_PART = 0.75
 """Most of the time left that the solver may take; the rest is for improving what it found."""
 SEARCH_PART = 0.92
@@ -87,8 +87,7 @@ class Search:
         self.aim = problem.target or default_target(problem)[0]
         self.solver = Solver()
         self.limits = Limits(clock_s(problem))
-        self.graphs = Limits(clock_s(problem) * GRAPHS_PART)
-        self.early = Limits(clock_s(problem) * EARLY_PART)
+        self.graphs = self.early = self.limits
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds_ns: dict[Family, int] = {}
@@ -130,6 +129,8 @@ class Search:
         self._raise_bound()
         if self.setting.pinned_partition:
             return
+        self.graphs = Limits(self.limits.left_s * GRAPHS_PART)
+        self.early = Limits(self.limits.left_s * EARLY_PART)
         careful = [self.setting.cuts(family) for family in self._promising()]
         if self.problem.planner != "chain" and self.problem.effort.deterministic_limit != 0 and careful:
             self.solver.start()  # it imports while these are cut
@@ -169,7 +170,8 @@ class Search:
         whole = [f for f in open_ones if f.chunks == 1]
         near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
         looped = [f for f in open_ones if f.chunks > 1]
-        return list(dict.fromkeys([*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]]))
+        chosen = {*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]}
+        return [family for family in open_ones if family in chosen]
 
     def _reached(self) -> dict[Family, Evaluated]:
         """Return the best candidate of each family that has one among the best of their kinds, the best first."""
