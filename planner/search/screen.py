@@ -27,8 +27,6 @@ FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
 DIVIDED = 0.9
 """Part of the sum of divided operators below which no stage of them was seen: what they gather counts once."""
-ESTIMATED = 0.88
-"""Part of the closed form (m - 1) x largest stage + longest path that no step was seen below: it is up to 13 % high."""
 LOOPED = 0.97
 """Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
@@ -207,8 +205,6 @@ class Screen:
                 self.setting.families.refused = str(error)
                 continue
             least_ns = least_step_ns(priced, cuts)
-            if cuts.family.chunks == 1 and cuts.schedules[0] in FUSED and cuts.schedules[-1] in FUSED:
-                least_ns = max(least_ns, int(ESTIMATED * estimated_ns(priced, cuts)))
             if not self._could_matter(cuts.family, least_ns, len(set(candidate.places))):
                 self._too_slow.append(partition)
                 return
@@ -238,31 +234,30 @@ def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:
 
 
 def least_step_ns(priced: Priced, cuts: Cuts) -> int:
-    """Return a bound on the step of a priced cut in any order: a rank's work, after the forwards that lead there."""
+    """Return a bound on the step of a priced cut: a rank's work, after the way there and before the way back.
+
+    Forwards lead to the first stage of a rank, whole backwards away from its last; where B may be split, W may be what
+    a rank does last.
+    """
     costs = priced.costs
-    before = [0] * len(costs.stages)
-    works: dict[int, int] = {}
-    head: dict[int, int] = {}
+    whole = all(name in FUSED for name in cuts.schedules)
+    before, after = [0] * len(costs.stages), [0] * len(costs.stages)
     for edge in costs.edges:  # rising: all that leads to a source stands before
-        reached = before[edge.source] + least(costs.stages[edge.source].forward_ns) + edge.p2p_ns
+        source = costs.stages[edge.source]
+        reached = before[edge.source] + least(source.forward_ns) + edge.p2p_ns
         before[edge.target] = max(before[edge.target], reached)
+        if edge.gradient and whole:
+            back = least(source.backward_input_ns) + least(source.backward_weight_ns)
+            after[edge.target] = max(after[edge.target], after[edge.source] + back + edge.p2p_ns)
+    of_rank: dict[int, list[int]] = {}
     for stage, ranks in enumerate(costs.ranks):
-        work = cuts.num_microbatches * action_ns(costs.stages[stage])
-        works[ranks[0]] = works.get(ranks[0], 0) + work
-        head[ranks[0]] = min(head.get(ranks[0], before[stage]), before[stage])
-    fastest = max(cuts.evaluator.problem.speeds)
-    return int(max(head[rank] + works[rank] for rank in works) / fastest)
-
-
-def estimated_ns(priced: Priced, cuts: Cuts) -> int:
-    """Return the closed form of a pipeline with one stage a place: (m - 1) x largest stage + longest path, F and B."""
-    costs, fastest = priced.costs, max(cuts.evaluator.problem.speeds)
-    works = [action_ns(stage) for stage in costs.stages]
-    path = list(works)
-    for edge in costs.edges:  # rising: all that leads to a source stands before
-        messages = edge.p2p_ns * (2 if edge.gradient else 1)
-        path[edge.target] = max(path[edge.target], path[edge.source] + messages + works[edge.target])
-    return int(((cuts.num_microbatches - 1) * max(works) + max(path)) / fastest)
+        of_rank.setdefault(ranks[0], []).append(stage)
+    works = [cuts.num_microbatches * action_ns(stage) for stage in costs.stages]
+    longest = max(
+        min(before[s] for s in row) + sum(works[s] for s in row) + min(after[s] for s in row)
+        for row in of_rank.values()
+    )
+    return int(longest / max(cuts.evaluator.problem.speeds))
 
 
 def action_ns(stage: StageCost) -> int:
