@@ -111,10 +111,13 @@ class Cuts:
 
     def places(self, partition: Partition) -> tuple[Place, ...]:
         """Return where the stages of a partition run."""
-        num_stages = max(partition) + 1
         if self.pinned.places:
             return self.pinned.around(partition, self.family.config)
-        return in_loop(self.family.config, num_stages, max(1, num_stages // self.family.chunks))
+        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition))
+
+    def places_of(self, partition: Partition) -> int:
+        """Return in how many places of a loop the stages of a partition run."""
+        return max(1, (max(partition) + 1) // self.family.chunks)
 
     def candidate(self, partition: Partition, schedule: str, *, line: bool) -> Candidate:
         """Return the candidate that a cut makes."""

@@ -42,7 +42,6 @@ class Families:
         """Why the last candidate refused could not be divided, placed or ordered, and why the target runs no family."""
         self._work: dict[object, int | None] = {}
         self._states: dict[StageConfig, int] = {}
-        self._closing: dict[Family, int] = {}
         self._updates: dict[object, int] = {}
         self._operators: dict[object, list[tuple[int, ...]]] = {}
 
@@ -187,27 +186,22 @@ class Families:
 
         0 where one place cannot have it.
         """
-        family = replace(family, config=replace(family.config, recompute="none"), chunks=1)
-        if family not in self._closing:
-            model, config = self.models(family.microbatch_size)[0], family.config
-            operators, ranks = range(len(self.problem.profile.graph.operators)), tuple(range(family.devices_a_place))
-            try:
-                cost = model.stage(operators, config, ranks)
-                self._closing[family] = cost.reduce_ns + cost.optimizer_ns
-            except PenstockError:
-                self._closing[family] = 0
-        return self._closing[family]
+        model, config = self.models(family.microbatch_size)[0], replace(family.config, recompute="none")
+        operators, ranks = range(len(self.problem.profile.graph.operators)), tuple(range(family.devices_a_place))
+        try:
+            cost = model.stage(operators, config, ranks)
+        except PenstockError:
+            return 0
+        return cost.reduce_ns + cost.optimizer_ns
 
     def least_update_ns(self, family: Family, num_places: int) -> int:
         """Return what the optimizer's steps on so many places, which share the model, take together at least."""
-        config = replace(family.config, recompute="none")
-        if (config, num_places) not in self._updates:
-            ranks = tuple(range(family.devices_a_place))
-            models = self.models(family.microbatch_size)
-            self._updates[config, num_places] = min(
-                model.least_update_ns(config, ranks, num_places) for model in models
-            )
-        return self._updates[config, num_places]
+        config = family.config
+        key = config.data, config.tensor, config.context, config.expert, config.zero, config.offload, num_places
+        if key not in self._updates:
+            ranks, models = tuple(range(family.devices_a_place)), self.models(family.microbatch_size)
+            self._updates[key] = min(model.least_update_ns(config, ranks, num_places) for model in models)
+        return self._updates[key]
 
     def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
         """Return what of a configuration decides the times that add up, on the ranks of the first place."""

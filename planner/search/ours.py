@@ -132,13 +132,14 @@ class Search:
         self.graphs = Limits(self.limits.left_s * GRAPHS_PART)
         self.early = Limits(self.limits.left_s * EARLY_PART)
         careful = [self.setting.cuts(family) for family in self._promising()]
-        if self.problem.planner != "chain" and self.problem.effort.deterministic_limit != 0 and careful:
-            self.solver.start()  # it imports while these are cut
-        if self.problem.planner != "chain":
+        chain = self.problem.planner == "chain"
+        if not chain:
+            if self._solvable([cuts.family for cuts in careful]):
+                self.solver.start()  # it imports while these are cut
             self._cut_graphs(careful)
         for cuts in careful:
             self._cut_line(cuts)
-        if self.problem.planner == "chain":
+        if chain:
             return
         self._shake(NUM_SHAKES_BEFORE, self.problem.effort.seed, self.early)
         self._vary()
@@ -256,11 +257,8 @@ class Search:
         Where there are several, each gets a first turn; then the best one gets half of the work that is left, the
         others equal parts of the rest.
         """
-        if self.problem.effort.deterministic_limit == 0:
-            return
-        open_ones = [f for f in self._reached() if f in families and self._is_open(f)]
-        open_ones = [f for f in open_ones if self.setting.is_cut_exactly(f)]
-        open_ones = [f for f in open_ones if self.problem.space.stages in (None, self.setting.cuts(f).num_places)]
+        solvable = self._solvable(families)
+        open_ones = [f for f in self._reached() if f in solvable and self._is_open(f)]
         turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
         for family in turns:
             self._solve_family(family, TURN_PART)
@@ -269,6 +267,14 @@ class Search:
         for number, family in enumerate(again):
             share = left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
             self._solve_family(family, share)
+
+    def _solvable(self, families: list[Family]) -> list[Family]:
+        """Return those that the cut model knows and the effort lets it cut."""
+        if self.problem.effort.deterministic_limit == 0:
+            return []
+        fixed = self.problem.space.stages
+        exact = [family for family in families if self.setting.is_cut_exactly(family)]
+        return [family for family in exact if fixed in (None, self.setting.cuts(family).num_places)]
 
     def _solve_family(self, family: Family, share: float) -> None:
         if self.limits.over or not self._is_open(family):

@@ -39,7 +39,7 @@ def _no_room(candidate: Candidate, run: Run, limits: Sequence[int], proof: str) 
     cost = next(cost for cost, held in zip(run.priced.costs.stages, ranks, strict=True) if worst in held)
     terms = ", ".join(f"{name} {size}" for name, size in cost.memory_terms)
     return NoPlanFits(
-        f"no plan fits into memory: the least that was found peaks at {peaks[worst]} bytes on rank "
+        f"no plan fits into memory: of what was simulated the least over peaks at {peaks[worst]} bytes on rank "
         f"{run.blocks[worst][0]} (of {candidate.num_stages} stages, micro-batch size {candidate.microbatch_size}), the "
         f"limit is {limits[worst]}, {peaks[worst] - limits[worst]} bytes less; its first stage holds {terms}, and "
         f"activations of {cost.activation_bytes} a micro-batch; recompute, shard (zero, tensor) or offload more, or "

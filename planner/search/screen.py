@@ -25,8 +25,6 @@ from planner.search.setting import FUSED, Setting
 NUM_ORDERS = 2
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
-DIVIDED = 0.9
-"""Part of the sum of divided operators below which no stage of them was seen: what they gather counts once."""
 LOOPED = 0.97
 """Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
@@ -186,13 +184,32 @@ class Screen:
 
     def _offered(self, cuts: Cuts, partition: Partition) -> list[Evaluated]:
         """Simulate a cut and tell the incumbent, unless its largest place alone is too slow."""
-        num_places = max(1, (max(partition) + 1) // cuts.family.chunks)
-        if not cuts.pinned.places and not self._could_matter(cuts.family, largest_ns(cuts, partition), num_places):
+        if not cuts.pinned.places and self._is_too_large(cuts, partition):
             self._too_slow.append(partition)
             return []
         found = list(self._simulated(cuts, partition))
         self.incumbent.offer(found)
         return found
+
+    def _is_too_large(self, cuts: Cuts, partition: Partition) -> bool:
+        """Whether the work of the largest place alone is too much; known before a cut is priced.
+
+        Operators that are divided take no more together than each for itself: what they gather counts once.
+        """
+        family, num_places = cuts.family, cuts.places_of(partition)
+
+        def too_much(loads: Sequence[int]) -> bool:
+            largest = max(sum(loads[place::num_places]) for place in range(num_places)) * cuts.num_microbatches
+            return not self._could_matter(family, int(largest / max(cuts.speeds)), num_places)
+
+        if not too_much(by_stage(partition, cuts.works_ns)):
+            return False
+        if family.config.tensor * family.config.context * family.config.expert == 1:
+            return True
+        rows: list[list[int]] = [[] for _ in range(max(partition) + 1)]
+        for stage, members in zip(partition, cuts.atoms.members, strict=True):
+            rows[stage] += members
+        return too_much([self.setting.families.least_work_ns(family, tuple(sorted(row))) or 0 for row in rows])
 
     def _simulated(self, cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
         """Yield a cut under the first and the last schedule that run on its places, if it could matter."""
@@ -210,15 +227,6 @@ class Screen:
                 return
             if not self.incumbent.found or self._could_hold(priced, cuts):
                 yield from cuts.under(partition, (name,))
-
-
-def largest_ns(cuts: Cuts, partition: Partition) -> int:
-    """Return what the largest place of a cut takes for all its micro-batches; a guess for divided operators."""
-    config, num_places = cuts.family.config, max(1, (max(partition) + 1) // cuts.family.chunks)
-    loads = by_stage(partition, cuts.works_ns)
-    largest = max(sum(loads[place::num_places]) for place in range(num_places)) * cuts.num_microbatches
-    part = DIVIDED if config.tensor * config.context * config.expert > 1 else 1
-    return int(part * largest / max(cuts.speeds))
 
 
 def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:
