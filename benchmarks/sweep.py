@@ -8,7 +8,7 @@ tokens a sample. The best ten of those whose upper bound of memory fits are simu
 with nothing priced before (a new cost model each time) and within the sweep, and `penstock model` as a whole command.
 `cpu_seconds` are those of all workers; on a machine at rest the sweep takes them over the number of workers.
 Others on one core: calculon about 220 configurations a second, llm-analysis 0.55 ms one without any bubble (both timed
-for this project's issue 7, not by this command).
+beforehand, not by this command).
 """
 
 import argparse

@@ -16,7 +16,7 @@ from executor.watch import farewell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one rank; returns the exit code of CONTRACT.md."""
+    """Run one rank; returns its exit code (`docs/guide.md`)."""
     rank = int(os.environ.get("RANK", "0"))
     wants_json = "--json" in (sys.argv[1:] if argv is None else argv)
     try:

@@ -23,7 +23,7 @@ LIMIT, LIMIT_16 = 1e-5, 2e-2
 """Largest gradient error that passes, and the one of a step that computes in sixteen bits."""
 
 _FLOOR = 1e-4
-"""A parameter's own largest gradient counts as at least this share of the largest of all (CONTRACT)."""
+"""A parameter's own largest gradient counts as at least this share of the largest of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""The house: no circle of imports between modules, and each public class has a name of its own."""
+"""The house: no circle of imports, each public class has a name of its own, and texts that are named exist."""
 
 import ast
+import re
 from pathlib import Path
 
 import grimp
@@ -32,3 +33,15 @@ def public_classes() -> dict[str, list[str]]:
 
 def test_each_public_class_has_a_name_of_its_own() -> None:
     assert {name: homes for name, homes in public_classes().items() if len(homes) > 1} == {}
+
+
+def test_each_text_that_a_module_names_is_in_the_repository() -> None:
+    """A reader has no other: docstrings cite papers and `docs/`."""
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in (*PACKAGES, "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+        for name in re.findall(r"[\w/]+\.md\b|\([A-Z]{5,}(?=[:,])", path.read_text())
+        if not any((ROOT / room / name).is_file() for room in ("", "docs"))
+    }
+    assert missing == set()

@@ -1,6 +1,6 @@
 """A training model with one batch of inputs, and that batch cut into micro-batches.
 
-Knows which tensors carry the batch (CONTRACT, "A model"). Leaves out where models come from: `models`
+Knows which tensors carry the batch (`docs/guide.md`, "1. A model"). Leaves out where models come from: `models`
 loads them.
 """
 

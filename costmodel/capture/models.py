@@ -51,7 +51,7 @@ def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> 
     UsageError
         When the spec names nothing that can be imported and called.
     InvalidInput
-        When the function fails or returns something else than CONTRACT's "A model".
+        When the function fails or returns something else than `docs/guide.md` says.
     """
     function = _find(spec)
     parameters = inspect.signature(function).parameters

@@ -1,4 +1,4 @@
-"""The graph passes that turn a flat program into operators (FACTS: all three are mandatory).
+"""The graph passes that turn a flat program into operators; none of the three can be left out.
 
 Checks are dropped; sizes of activations are read from raw inputs; parameter-free nodes without
 gradient are marked for replication into their consumers; nodes that mutate storage, pick from a tuple

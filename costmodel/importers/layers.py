@@ -1,7 +1,7 @@
 """A person's own table of layers (CSV) as a profile.
 
 One row a layer: ``name,after,forward_ms,backward_ms,parameter_bytes,output_bytes,saved_bytes`` and, if
-known, ``backward_weight_ms`` (CONTRACT, "Layers"). Times and bytes are those of one micro-batch. Leaves out
+known, ``backward_weight_ms``. Times and bytes are those of one micro-batch. Leaves out
 tied weights, links and everything that the table does not say.
 """
 

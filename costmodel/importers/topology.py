@@ -11,7 +11,7 @@ from pathlib import Path
 from costmodel.errors import InvalidInput
 
 NVLINK_GBS = 20.0
-"""Effective, one direction, a link: A100 240 of 12, H100 370.8 of 18 (FACTS; NVLink 5 has twice that)."""
+"""Effective, one direction, a link: A100 240 of 12, H100 370.8 of 18 (measured; NVLink 5 has twice that)."""
 
 _LEVELS = {"PIX": 22.0, "PXB": 20.0, "PHB": 16.0, "NODE": 14.0, "SYS": 10.0}
 """GB/s assumed between GPUs by what lies between them, nearest first (PCIe 4 x16)."""

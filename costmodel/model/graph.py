@@ -179,7 +179,7 @@ class OperatorGraph:
     def fingerprint(self) -> str:
         """SHA-256 over operator names, kinds, parameter names and shapes, and edges.
 
-        Batch size, device, dtype and torch's version do not enter (CONTRACT, "Fingerprint").
+        Batch size, device, dtype and torch's version do not enter.
         """
         content = {
             "operators": [[o.name, o.kind, list(o.parameters)] for o in self.operators],

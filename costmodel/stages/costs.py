@@ -163,7 +163,7 @@ def at(amount: Amount, action_index: int) -> int:
 
 
 def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
-    """Read a costs file (CONTRACT, "Costs"); with a number of micro-batches lists must have one value an action."""
+    """Read a costs file; with a number of micro-batches lists must have one value an action."""
     root = read_json(path)
     top = document(root, COSTS_FORMAT, COSTS_VERSION, ("stages",), ("edges", "extra"))
     stages = top["stages"].items()

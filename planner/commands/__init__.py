@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (CONTRACT, "Exit codes and output")."""
+    """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
     try:

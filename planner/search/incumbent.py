@@ -15,7 +15,7 @@ from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
 
 NEAR = 1.01
-"""Within 1 % of the best time the simpler plan is chosen (CONTRACT, "The simplest rung wins")."""
+"""Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
 PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 """Fused schedules, fewest micro-batches in flight first; any other is no simpler than these."""
 

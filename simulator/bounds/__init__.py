@@ -7,7 +7,7 @@ step >= min r(X) + sum of durations(X) + min q(X): nothing of X starts before th
 sum, and after the last of X at least the least q follows. The best X is found exactly, as the makespan of
 Jackson's preemptive schedule (Carlier 1982): run the arrived job with the largest q.
 
-The families differ in their jobs alone (CONTRACT, "Lower bounds"). With X = all jobs of the rank:
+The families differ in their jobs alone (`docs/bounds.md`). With X = all jobs of the rank:
 
 - fused (F and whole B, one stage a rank): head + n t + tail. The last job is a B, after which the gradient
   still goes up through the stages before it: q(B) is the longest such path.

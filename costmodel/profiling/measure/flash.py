@@ -1,7 +1,7 @@
 """Attention as fused kernels keep it, for tensors without values.
 
 On `meta` torch takes attention apart and keeps every score; a fused kernel keeps its inputs, its output
-and one number a row (FACTS: 5,184 instead of 1,088 MiB for one model). Leaves out kernels' workspace.
+and one number a row (5,184 instead of 1,088 MiB for one model). Leaves out kernels' workspace.
 """
 
 import inspect

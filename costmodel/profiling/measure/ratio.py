@@ -1,6 +1,6 @@
 """Which share of an operator's backward is weight gradient: each measured alone.
 
-Only the ratio of the two is used; isolated times themselves are too low (FACTS, section 2). Operators
+Only the ratio of the two is used; isolated times themselves are too low (`docs/profiler.md`). Operators
 of the same targets and shapes are measured once. Leaves out operators with nothing to split.
 """
 

@@ -1,7 +1,7 @@
 """What linear layers and attention cost on one of t ranks that share them (tensor parallelism).
 
 Each distinct operator is measured alone, whole and at its shard shapes, and the ratio is taken to the
-operator's time in context: alone it is too fast in both (FACTS, section 2). A linear layer is cut by its
+operator's time in context: alone it is too fast in both (`docs/profiler.md`). A linear layer is cut by its
 outputs (``column``) or its inputs (``row``), attention by its heads (``heads``). Leaves out the collectives,
 which links price, and operators other than these.
 """

@@ -1,7 +1,7 @@
 """What a stage keeps of one micro-batch between forward and backward, for each way to recompute.
 
 A kept storage divides like the tensor it holds, one that holds no tensor like the output of the operator that keeps
-it; both count once in a stage (FACTS: naive sums are 6-59 % high). Formulae that this reproduces: Korthikanti et
+it; both count once in a stage (naive sums are 6-59 % high). Formulae that this reproduces: Korthikanti et
 al., 2022, section 4. ``selective`` drops what attention alone keeps (scores), ``full`` everything in a block but
 what flows into it. Leaves out what allocators round up.
 """
