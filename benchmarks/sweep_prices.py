@@ -13,7 +13,7 @@ from itertools import pairwise
 from benchmarks.sweep_choices import Choice, Group, Job
 from costmodel.errors import NoPlanFits
 from costmodel.machines.cluster import Cluster
-from costmodel.model.graph import OperatorGraph, Tensor
+from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from costmodel.stages.strategies import StrategyModel, TrainingJob
@@ -31,10 +31,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A stage of an even division: positions of its operators, and the tensors that it receives."""
+    """A stage of an even division: positions of its operators, and of the tensors that it receives."""
 
     operators: range
-    received: tuple[Tensor, ...]
+    received: tuple[int, ...]
 
 
 Cuts = tuple[Cut, ...]
@@ -109,7 +109,7 @@ class Prices:
 
     def _transfers(self, choice: Choice, cuts: Cuts) -> list[int]:
         """Return the time of each edge's message, one way."""
-        size = sum(self.model.tensor_bytes(tensor, choice.config) for tensor in cuts[-1].received)
+        size = sum(map(self.model.tensor_bytes(choice.config).__getitem__, cuts[-1].received))
         width = choice.ranks_per_stage
         return [self.cluster.p2p_ns(i * width, (i + 1) * width, size) for i in range(len(cuts) - 1)]
 
@@ -132,10 +132,10 @@ def even_cuts(graph: OperatorGraph, num_stages: int) -> Cuts:
     return tuple(Cut(range(start, stop), _received(graph, range(start, stop))) for start, stop in pairwise(firsts))
 
 
-def _received(graph: OperatorGraph, operators: range) -> tuple[Tensor, ...]:
+def _received(graph: OperatorGraph, operators: range) -> tuple[int, ...]:
     return tuple(
-        tensor
-        for tensor in graph.tensors
+        position
+        for position, tensor in enumerate(graph.tensors)
         if graph.index[tensor.producer] < operators.start
         and any(graph.index[consumer] in operators for consumer in tensor.consumers)
     )

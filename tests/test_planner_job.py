@@ -206,7 +206,7 @@ def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes_and_the_fas
     model = StrategyModel(slow, cluster, 1, TrainingJob("bf16"))
     size = len(plan.stages[1].operators)
     operators = range(len(slow.graph.operators) - size, len(slow.graph.operators))
-    received = [tensor for tensor in slow.graph.tensors if tensor.name in plan.edges[0].tensors]
+    received = [i for i, tensor in enumerate(slow.graph.tensors) if tensor.name in plan.edges[0].tensors]
     assert plan.stages[1].cost == model.stage(operators, StageConfig(tensor=8), range(8, 16), received, 8)
 
 

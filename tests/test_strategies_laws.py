@@ -130,7 +130,7 @@ def test_a_whole_stage_takes_the_sum_of_its_operators_and_keeps_each_storage_onc
     members = [graph.operators[i] for i in operators]
     inside = {operator.name for operator in members}
     received = [t for t in graph.tensors if t.producer not in inside and inside.intersection(t.consumers)]
-    found = model.stage(operators, StageConfig(), (0,), received, 2)
+    found = model.stage(operators, StageConfig(), (0,), [graph.tensors.index(t) for t in received], 2)
     measured = model.measured
     assert found.forward_ns == sum(measured.forward_ns[i] for i in operators)
     assert found.backward_input_ns == sum(measured.backward_input_ns[i] for i in operators)

@@ -16,10 +16,12 @@ Flows = Mapping[tuple[int, int], tuple[int, ...]]
 def flows_between(atoms: Atoms, partition: Partition, line: bool = False) -> Flows:
     """Return the tensors on each edge; stages of a line are numbered in its order."""
     found: dict[tuple[int, int], list[int]] = {}
-    for flow in atoms.flows:
-        source = partition[flow.producer]
-        targets = {partition[consumer] for consumer in flow.consumers}
-        ways = pairwise(range(source, max(targets) + 1)) if line else ((source, t) for t in targets if t != source)
-        for way in ways:
-            found.setdefault(way, []).append(flow.tensor)
+    for tensor, producer, consumers in atoms.flows:
+        source = partition[producer]
+        targets = {partition[consumer] for consumer in consumers}
+        targets.discard(source)
+        if targets:  # few tensors leave their stage
+            ways = pairwise(range(source, max(targets) + 1)) if line else ((source, target) for target in targets)
+            for way in ways:
+                found.setdefault(way, []).append(tensor)
     return {way: tuple(found[way]) for way in sorted(found)}

@@ -131,13 +131,13 @@ def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[in
 
 def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
     """Return the memory of a stage term by term, on the type of device where the upper bound is largest."""
-    place, tensors = candidate.places[stage], evaluator.problem.profile.graph.tensors
+    place = candidate.places[stage]
     flows = run.priced.flows.items()
     received = sorted({t for (_, target), row in flows if target == stage for t in row})
     operators = compact(run.priced.operators[stage])
     count = evaluator.num_microbatches // place.config.data or 1
     found = [
-        model.terms(operators, place.config, place.ranks, count, max(1, in_flight), [tensors[t] for t in received])
+        model.terms(operators, place.config, place.ranks, count, max(1, in_flight), received)
         for model in evaluator.pricer.models(place)
     ]
     return max(found, key=lambda terms: terms.upper_bytes)

@@ -7,6 +7,7 @@ and time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from costmodel.machines.parts import DeviceType
 from costmodel.stages.config import StageConfig
@@ -58,7 +59,7 @@ class Pricer:
         self._tensors = problem.profile.graph.tensors
         self._sums = Sums(problem, atoms)
         self._stages: dict[object, StageCost] = {}
-        self._members: dict[int, tuple[int, ...]] = {}
+        self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._edges: dict[object, tuple[int, int, bool]] = {}
         self._pairs: dict[tuple[Place, Place], list[Pair]] = {}
         self._devices: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -75,9 +76,10 @@ class Pricer:
         """
         flows = flows_between(self.atoms, partition, line)
         edges = tuple(self._edge(ends, places, row) for ends, row in flows.items())
-        masks = [0] * len(places)
+        members: list[list[int]] = [[] for _ in places]
         for atom, stage in enumerate(partition):
-            masks[stage] |= 1 << atom
+            members[stage].append(atom)
+        rows = list(map(tuple, members))
         received: list[list[int]] = [[] for _ in places]
         returns = [False] * len(places)
         for edge, row in zip(edges, flows.values(), strict=True):
@@ -85,8 +87,8 @@ class Pricer:
             if edge.gradient:
                 returns[edge.source] = returns[edge.target] = True
         stages = [
-            self.stage(mask, tuple(sorted(set(row))), back, place)
-            for mask, row, back, place in zip(masks, received, returns, places, strict=True)
+            self.stage(atoms, tuple(sorted(set(tensors))), back, place)
+            for atoms, tensors, back, place in zip(rows, received, returns, places, strict=True)
         ]
         sums = self._sums.of(partition, places, stages)
         stages = [
@@ -99,23 +101,21 @@ class Pricer:
         ranks = tuple(tuple(number[block] for block in place.blocks) for place in places)
         multiples = tuple(place.microbatch_multiple for place in places)
         costs = Costs(tuple(stages), edges, ranks, multiples)
-        return Priced(tuple(map(self.operators, masks)), flows, costs, tuple(flag for flag, _ in sums), blocks)
+        return Priced(tuple(map(self._operators, rows)), flows, costs, tuple(flag for flag, _ in sums), blocks)
 
-    def operators(self, mask: int) -> tuple[int, ...]:
-        """Return the positions of the operators of some atoms."""
-        if mask not in self._members:
-            rows = (self.atoms.members[atom] for atom in range(len(self.atoms)) if mask >> atom & 1)
-            self._members[mask] = tuple(sorted(operator for row in rows for operator in row))
-        return self._members[mask]
+    def _operators(self, atoms: tuple[int, ...]) -> tuple[int, ...]:
+        if atoms not in self._members:
+            self._members[atoms] = tuple(sorted(chain.from_iterable(map(self.atoms.members.__getitem__, atoms))))
+        return self._members[atoms]
 
-    def stage(self, mask: int, received: tuple[int, ...], returns: bool, place: Place) -> StageCost:
+    def stage(self, atoms: tuple[int, ...], received: tuple[int, ...], returns: bool, place: Place) -> StageCost:
         """Price one stage; it has a backward also when it only passes gradients on."""
         where: object = place.ranks if len(place.ranks) > 1 or place.config.offload != "none" else self._types(place)
-        key = (mask, received, returns, place.config, where, place.microbatch_multiple)
+        key = (atoms, received, returns, place.config, where, place.microbatch_multiple)
         if key not in self._stages:
-            operators, tensors = self.operators(mask), [self._tensors[t] for t in received]
+            operators = compact(self._operators(atoms))
             found = [
-                model.stage(compact(operators), place.config, place.ranks, tensors, self._num_on(place))
+                model.stage(operators, place.config, place.ranks, received, self._num_on(place))
                 for model in self.models(place)
             ]
             cost = found[0] if len(found) == 1 else _slowest(found)
@@ -143,7 +143,7 @@ class Pricer:
     def message_bytes(self, tensors: Sequence[int], config: StageConfig, count: int) -> int:
         """Return what one rank sends of some tensors for so many micro-batches."""
         model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size * count)
-        return sum(model.tensor_bytes(self._tensors[t], config) for t in tensors)
+        return sum(map(model.tensor_bytes(config).__getitem__, tensors))
 
     def _edge(self, ends: tuple[int, int], places: Sequence[Place], tensors: tuple[int, ...]) -> EdgeCost:
         source, target = (places[end] for end in ends)

@@ -8,6 +8,7 @@ of more than `MOST_ATOMS` pieces keep only their best cut positions (`planner.gr
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import networkx as nx
 
@@ -23,8 +24,7 @@ Apart = tuple[tuple[tuple[int, ...], ...], ...]
 """For each set of patterns that are to be apart, and each of its patterns, what it matches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """A tensor that crosses atoms: its position in the graph, the atom that makes it and those that read it."""
 
     tensor: int

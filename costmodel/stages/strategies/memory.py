@@ -7,6 +7,7 @@ communicators, context, fragmentation. Leaves out other programs on the device.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 FRAGMENTATION = 0.10
 """Part of all else that a caching allocator may hold and not use: `MEMORY_MARGIN` of measured profiles, the same."""
@@ -17,13 +18,12 @@ COMMUNICATOR_BYTES = 256 * 2**20
 CUBLAS_BYTES = 8 * 2**20
 """torch's default workspace of cuBLAS, ``:4096:2:16:8``; on Hopper it is 32 MiB, which the upper bound takes."""
 TERMS = ("parameters", "gradients", "optimizer", "master_weights", "activations", "recompute_peak",
-         "communication_buffers", "unsharded_parameters", "offload_window", "workspace", "fragmentation")  # fmt: skip
+         "communication_buffers", "unsharded_parameters", "offload_window", "workspace")  # fmt: skip
 USUAL = TERMS[:3]
 _amounts: Callable[["MemoryTerms"], tuple["Amount", ...]] = attrgetter(*TERMS)
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(NamedTuple):
     """A number of bytes: estimate and upper bound."""
 
     point: int = 0
@@ -55,8 +55,6 @@ class MemoryTerms:
         Activations on their way to the host or back.
     workspace : Amount
         Matmul workspace, and the gradient of the loss's input while all else is kept.
-    fragmentation : Amount
-        Upper bound alone.
     activations_per_microbatch, in_flight, host : int
         One micro-batch's bytes, how many are alive, and bytes in host memory.
     """
@@ -71,14 +69,22 @@ class MemoryTerms:
     unsharded_parameters: Amount
     offload_window: Amount
     workspace: Amount
-    fragmentation: Amount
     activations_per_microbatch: int
     in_flight: int
     host: int
 
     def items(self) -> Mapping[str, Amount]:
         """Return the terms on the device by name."""
-        return dict(zip(TERMS, _amounts(self), strict=True))
+        return {**dict(zip(TERMS, _amounts(self), strict=True)), "fragmentation": self.fragmentation}
+
+    @property
+    def fragmentation(self) -> Amount:
+        """What an allocator may hold of the others and not use: upper bound alone."""
+        return Amount(0, round(FRAGMENTATION * self._whole_upper))
+
+    @property
+    def _whole_upper(self) -> int:
+        return sum([amount.upper for amount in _amounts(self)])
 
     @property
     def point_bytes(self) -> int:
@@ -88,7 +94,7 @@ class MemoryTerms:
     @property
     def upper_bytes(self) -> int:
         """Bytes on the device: the upper bound."""
-        return sum([amount.upper for amount in _amounts(self)])
+        return self._whole_upper + self.fragmentation.upper
 
     def static(self) -> tuple[tuple[str, int], ...]:
         """Return the terms held all the time (estimates), those that are nothing left out but the three usual ones."""
@@ -97,8 +103,3 @@ class MemoryTerms:
             for name, amount in zip(TERMS, _amounts(self), strict=True)
             if name != "activations" and (amount.point or name in USUAL)
         )
-
-
-def with_fragmentation(terms: MemoryTerms) -> Amount:
-    """Return what fragmentation may add to these terms."""
-    return Amount(0, round(FRAGMENTATION * (terms.upper_bytes - terms.fragmentation.upper)))

@@ -18,7 +18,6 @@ from costmodel.stages.strategies.memory import (
     CUBLAS_BYTES,
     Amount,
     MemoryTerms,
-    with_fragmentation,
 )
 from costmodel.stages.strategies.spread import Spread
 from costmodel.stages.strategies.states import Amounts, States, both, states_of
@@ -41,7 +40,7 @@ class MemoryModel:
         states, training = self.states(spread.config, spread.copies), self.build.training
         moved = moved_bytes(spread, kept_bytes)
         fp8_copy = states.parameters // 2 * (training.precision == "fp8")
-        terms = MemoryTerms(
+        return MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
             gradients=Amount(states.gradients, states.gradients * (2 if training.mixed else 1)),
             optimizer=Amount.known(states.optimizer),
@@ -52,22 +51,19 @@ class MemoryModel:
             unsharded_parameters=self._unsharded(spread),
             offload_window=self._window(spread, moved),
             workspace=self._workspace(spread),
-            fragmentation=Amount(),
             activations_per_microbatch=kept_bytes - moved,
             in_flight=1,
             host=states.host + moved,
         )
-        return replace(terms, fragmentation=with_fragmentation(terms))
 
     def with_more(self, spread: Spread, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
         """Return the terms of `one` micro-batch with `in_flight` alive."""
-        terms = replace(
+        return replace(
             one,
             activations=Amount.known(one.activations_per_microbatch * in_flight),
             in_flight=in_flight,
             host=one.host + moved_bytes(spread, kept_bytes) * (in_flight - 1),
         )
-        return replace(terms, fragmentation=with_fragmentation(terms))
 
     def states(self, config: StageConfig, copies: Sequence[Copies]) -> States:
         """Return what weights, gradients and states take on one rank.

@@ -10,7 +10,6 @@ from functools import cached_property
 
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.model.graph import Tensor
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
@@ -63,7 +62,7 @@ class StrategyModel:
         operators: Sequence[int],
         config: StageConfig,
         ranks: Sequence[int],
-        received: Sequence[Tensor] = (),
+        received: Sequence[int] = (),
         num_microbatches: int = 1,
     ) -> StageCost:
         """Return what one action of a stage costs on each of its ranks.
@@ -75,8 +74,8 @@ class StrategyModel:
         config : StageConfig
         ranks : sequence of int
             data x context x tensor of them, tensor innermost.
-        received : sequence of Tensor
-            What arrives from other stages and stays until the backward.
+        received : sequence of int
+            Positions of the tensors that arrive from other stages and stay until the backward.
         num_microbatches : int
             Of a step; with one, gradients are not added to others.
 
@@ -93,7 +92,7 @@ class StrategyModel:
         NoPlanFits
             When a host cannot hold what is offloaded to it.
         """
-        arrived = tuple(tensor.name for tensor in received)
+        arrived = tuple(received)
         spread = self._spread(operators, config, ranks, arrived)
         key = (spread.key, arrived, num_microbatches > 1)
         if key not in self._stages:
@@ -107,7 +106,7 @@ class StrategyModel:
         ranks: Sequence[int],
         num_microbatches: int,
         in_flight: int,
-        received: Sequence[Tensor] = (),
+        received: Sequence[int] = (),
     ) -> MemoryTerms:
         """Return the memory of a stage on one rank, term by term, with `in_flight` micro-batches alive.
 
@@ -116,14 +115,13 @@ class StrategyModel:
         UsageError
             As `stage`.
         """
-        arrived = tuple(tensor.name for tensor in received)
+        arrived = tuple(received)
         spread = self._spread(operators, config, ranks, arrived)
         return self._memory(spread, arrived, min(in_flight, num_microbatches))
 
-    def tensor_bytes(self, tensor: Tensor, config: StageConfig) -> int:
-        """Return what one rank of a stage with this configuration holds, and sends on, of a tensor."""
-        degrees = self._degrees(config)
-        return self._build.tensor_bytes(degrees)[self._tensor_index[tensor.name]]
+    def tensor_bytes(self, config: StageConfig) -> tuple[int, ...]:
+        """Return what a rank of a stage with this configuration holds, and sends on, of each tensor of the graph."""
+        return self._build.tensor_bytes(self._degrees(config))
 
     def times(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> ActionTimes:
         """Return the times of one action that add up over operators: no ZeRO, no sums over copies, no offload."""
@@ -176,12 +174,8 @@ class StrategyModel:
         times = self._vectors.times(self._degrees(config), self._groups.of(ranks, config))
         return times.forward, times.backward_input, times.backward_weight
 
-    @cached_property
-    def _tensor_index(self) -> dict[str, int]:
-        return {tensor.name: i for i, tensor in enumerate(self.profile.graph.tensors)}
-
     def _spread(
-        self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int], received: Sequence[str] = ()
+        self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int], received: Sequence[int] = ()
     ) -> Spread:
         members = operators if isinstance(operators, range) else tuple(sorted(operators))
         groups = self._groups.of(ranks, config)
@@ -195,12 +189,11 @@ class StrategyModel:
                 vectors = plain
         return Spread(members, config, ranks[0], groups, vectors)
 
-    def _kept_bytes(self, vectors: Vectors, operators: Sequence[int], received: Sequence[str]) -> int:
+    def _kept_bytes(self, vectors: Vectors, operators: Sequence[int], received: Sequence[int]) -> int:
         """Return what one micro-batch keeps, with what was received for it."""
-        indices = [self._tensor_index[name] for name in received]
-        return vectors.kept.kept.over(operators) + vectors.kept.received(indices, self.profile.graph, operators)
+        return vectors.kept.kept.over(operators) + vectors.kept.received(received, self.profile.graph, operators)
 
-    def _stage(self, spread: Spread, received: tuple[str, ...], num_microbatches: int) -> StageCost:
+    def _stage(self, spread: Spread, received: tuple[int, ...], num_microbatches: int) -> StageCost:
         times = spread.times()
         if num_microbatches > 1:
             added = self._build.accumulation.part_ns(spread.vectors.weights.accumulated.over(spread.operators))
@@ -230,7 +223,7 @@ class StrategyModel:
             memory_terms=static,
         )
 
-    def _memory(self, spread: Spread, received: tuple[str, ...], in_flight: int) -> MemoryTerms:
+    def _memory(self, spread: Spread, received: tuple[int, ...], in_flight: int) -> MemoryTerms:
         key = (spread.key, received)
         if key not in self._terms:
             self.check_divides(spread.operators, spread.config)

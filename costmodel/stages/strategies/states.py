@@ -87,6 +87,8 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) 
     offload : str
         ``optimizer`` moves gradients, states and master weights to the host, ``parameters`` the parameters too.
     """
+    if not amounts.weights:
+        return States(0, 0, 0, 0)
     width = training.width(0)
     count = OPTIMIZER_STATES[training.optimizer]
     optimizer = amounts.trainable // width * 4 * count if training.precision else amounts.trainable * count

@@ -48,10 +48,11 @@ class StepTimes:
     def _offloaded(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
         """Add copies to the host and back: activations both ways, parameters up, gradients down."""
         offload, zero = spread.config.offload, spread.config.zero
-        there = back = 0
+        if offload == "none":
+            return times
         if offload == "activations":
             there = back = memory.host // memory.in_flight
-        elif offload != "none":
+        else:
             gradients = sum(copies.trainable // (len(copies.ranks) if zero > 0 else 1) for copies in spread.copies)
             there = sum(copies.weights // len(copies.ranks) for copies in spread.copies) * (offload == "parameters")
             back = there + gradients
