@@ -3,7 +3,7 @@
 Clocks of ranks on one host are one clock (Linux: CLOCK_MONOTONIC); between hosts the offset to rank 0 is
 estimated from the quickest of a few round trips. A send's span is the call; a receive has two, the call that
 posts it and the time that its user waited for it. A sum of gradients (or of the losses' weights) likewise has its
-start and its wait. Leaves out memory.
+start and its wait. On a GPU all of these lie in its stream (`recording`). Leaves out memory.
 """
 
 import json

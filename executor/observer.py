@@ -26,11 +26,15 @@ class Observer:
     device : torch.device
     emulates : bool
         Whether each action is held for its planned time.
+
+    Attributes
+    ----------
+    recorder : Recorder
+        Of the last step; messages and sums note their waits in it.
     """
 
     def __init__(self, plan: Plan, order: Sequence[Action], device: torch.device, emulates: bool) -> None:
-        self._recorder = Recorder.on(device)
-        self._waits: list[RawSpan] = []
+        self.recorder = Recorder.on(device)
         planned = planned_times(plan, order)
         self._planned_ns = {action: planned(action) for action in order}
         self._emulates, self._posting_ns, links = emulates, 0, plan.cluster.links
@@ -38,21 +42,16 @@ class Observer:
 
     def begin(self) -> None:
         """Start a step."""
-        self._recorder.clear()
-        self._waits.clear()
+        self.recorder.clear()
 
     def run(self, instruction: Instruction) -> None:
         """Do one instruction."""
         received = instruction.collect() if instruction.collect is not None else None
-        mark, start = self._recorder.mark(instruction.stream), time.perf_counter_ns()
+        mark, start = self.recorder.mark(), time.perf_counter_ns()
         instruction.execute(received)
         if self._emulates:
             self._hold(instruction, start)
-        self._recorder.note(instruction.action, instruction.stream, mark)
-
-    def waited(self, action: Action, stream: str, start: int) -> None:
-        """Note a wait that ends now."""
-        self._waits.append((action, stream, start, time.perf_counter_ns()))
+        self.recorder.note(instruction.action, instruction.stream, mark)
 
     def _hold(self, instruction: Instruction, start: int) -> None:
         """Hold an action for its planned time, less what messages since the last one took if the plan counts that."""
@@ -70,10 +69,10 @@ class Observer:
 
         A receive has two: the call that posts it, and the later wait.
         """
-        return [*self._recorder.spans(), *self._waits]
+        return self.recorder.spans()
 
     def excess_ns(self) -> int:
         """Return how much longer than planned the last step's actions, with their messages, took on this rank."""
-        spans = self._recorder.spans()
+        spans = self.recorder.spans(waits=False)
         planned = sum(self._planned_ns[action] for action, stream, _, _ in spans if stream == "compute")
         return sum(end - start for _, stream, start, end in spans if stream != "collective") - planned

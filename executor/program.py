@@ -5,7 +5,6 @@ Each kind of action is one method of `Program`, found in one table. Messages wai
 an action. Leaves out what the actions compute (`stage`) and how messages travel (`transport`).
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
-from executor.reduction import Note
+from executor.recording import Recorder
 from executor.stage import Stage
 from executor.transport import Pending, Transport
 from executor.wiring import Direction, Key, Wire, Wiring, cut, join
@@ -41,7 +40,7 @@ class Mailbox:
     def __init__(self, transport: Transport | None) -> None:
         self.transport = transport
         self.slots: dict[Key, Message | Pending] = {}
-        self.note: Note | None = None
+        self.recorder: Recorder | None = None
 
     def take(self, key: Key) -> Message:
         """Return a message, waiting for it where it is on its way."""
@@ -54,10 +53,11 @@ class Mailbox:
         if isinstance(found, list):
             return found
         assert self.transport is not None
-        start = time.perf_counter_ns()
+        if self.recorder is None:
+            return self.transport.wait(found)
+        start = self.recorder.mark()
         message = self.transport.wait(found)
-        if self.note is not None:
-            self.note(_receive_action(key), "receive", start)
+        self.recorder.note(_receive_action(key), "receive", start, waits=True)
         return message
 
 

@@ -1,8 +1,9 @@
 """When each action of a step began and ended, on this rank's own clock.
 
-On a CPU an action is over when its call returns. A GPU works later than it is asked to: there an action's computation
-lies between two events of the device's stream, which are put on the host's clock once the step is over. Messages are
-noted as the host's calls. Leaves out other ranks' clocks (`measure`).
+On a CPU an action is over when its call returns. A GPU works later than it is asked to: there every mark is an event of
+the device's stream, put on the host's clock once the step is over, so that a wait lasts as long as the stream stands
+still for a message and whatever lies between two spans is idle time of the device. Leaves out other ranks' clocks
+(`measure`).
 """
 
 import time
@@ -20,13 +21,13 @@ RawSpan = tuple[Action, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """An action between two points of time, or of the device's work."""
+    """An action, or the wait for its message or sum, between two marks."""
 
     action: Action
     stream: str
     start: Any
     end: Any
-    on_device: bool
+    waits: bool
 
 
 class Recorder:
@@ -51,23 +52,24 @@ class Recorder:
         """Begin a step."""
         self._noted.clear()
 
-    def mark(self, stream: str) -> Any:
-        """Note this point of a stream."""
-        return self._device.mark() if self._device and stream == "compute" else time.perf_counter_ns()
+    def mark(self) -> Any:
+        """Note this point of the rank's work."""
+        return self._device.mark() if self._device else time.perf_counter_ns()
 
-    def note(self, action: Action, stream: str, start: Any) -> None:
-        """Note an action that began at a mark and ends now."""
-        self._noted.append(_Noted(action, stream, start, self.mark(stream), bool(self._device) and stream == "compute"))
+    def note(self, action: Action, stream: str, start: Any, waits: bool = False) -> None:
+        """Note an action that began at a mark and ends now, or a wait for what it started."""
+        self._noted.append(_Noted(action, stream, start, self.mark(), waits))
 
-    def spans(self) -> list[RawSpan]:
-        """Return the step's spans; waits for a device that still works."""
+    def spans(self, waits: bool = True) -> list[RawSpan]:
+        """Return the step's spans, those of waits among them or not; waits for a device that still works."""
         device, now, now_ns = self._device, None, 0
         if device is not None:
             now = device.mark()
             device.wait()
             now_ns = time.perf_counter_ns()
 
-        def host_ns(row: _Noted, mark: Any) -> int:
-            return now_ns - device.span_ns(mark, now) if device is not None and row.on_device else int(mark)
+        def host_ns(mark: Any) -> int:
+            return int(mark) if device is None else now_ns - device.span_ns(mark, now)
 
-        return [(row.action, row.stream, host_ns(row, row.start), host_ns(row, row.end)) for row in self._noted]
+        rows = [row for row in self._noted if waits or not row.waits]
+        return [(row.action, row.stream, host_ns(row.start), host_ns(row.end)) for row in rows]

@@ -7,8 +7,7 @@ ever. It is waited for at the end of the step, so that a rank never blocks here 
 out sharding.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,9 @@ import torch
 from torch import nn
 
 from executor.groups import Company
+from executor.recording import Recorder
 from planner.plan import Plan
 from simulator.actions import Action, Kind
-
-Note = Callable[[Action, str, int], None]
-"""Told of a wait that ends now: its action, its stream and its start in ns."""
 
 
 @dataclass(slots=True)
@@ -71,7 +68,7 @@ class Reduction:
         by_stages: dict[tuple[int, ...], list[str]] = {}
         for name, stages in stages_of_parameters(owned).items():
             by_stages.setdefault(stages, []).append(name)
-        self.note: Note | None = None
+        self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
         for stages, names in sorted(by_stages.items(), key=lambda item: (_readiness(plan, item[0]), item[0])):
             members = tuple(sorted({rank for stage in stages for rank in plan.stages[stage].ranks}))
@@ -114,7 +111,7 @@ class Reduction:
     def _wait(self, work: Any, shared: SharedSet) -> None:
         peer = next(rank for rank in shared.ranks if rank != self._watch.rank)
         action = self._watch.at = Action(Kind.REDUCE, shared.stages[-1])
-        start = time.perf_counter_ns()
+        start = self.recorder.mark() if self.recorder is not None else None
         self._watch.waits_for(*(rank for rank in shared.ranks if rank != self._watch.rank))
         try:
             work.wait()
@@ -122,8 +119,8 @@ class Reduction:
             raise self._watch.lost(peer, str(error).strip().split("\n")[0]) from None
         self._watch.works()
         self._expects(self._device, peer)
-        if self.note is not None:
-            self.note(action, "collective", start)
+        if self.recorder is not None:
+            self.recorder.note(action, "collective", start, waits=True)
 
 
 def _readiness(plan: Plan, stages: Sequence[int]) -> int:

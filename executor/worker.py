@@ -5,7 +5,6 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 (`observer`) and what is compared or written afterwards (`check`, `measure`).
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -122,7 +121,7 @@ class Worker:
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
         self.observer = Observer(self.plan, self.order, self.device, emulates)
-        self.program.mailbox.note = self.reduction.note = self.observer.waited
+        self.program.mailbox.recorder = self.reduction.recorder = self.observer.recorder
         return self.observer
 
     def disconnect(self) -> None:
@@ -221,10 +220,11 @@ class Worker:
             return
         self._closed = True
         self.reduction.finish()
-        start = time.perf_counter_ns()
+        recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
+        start = recorder.mark() if recorder is not None else None
         self.loss = (self._sum or self._sum_losses()).result()
-        if self.observer is not None and self.company.size > 1:
-            self.observer.waited(Action(Kind.REDUCE, max(self.stages)), "collective", start)
+        if recorder is not None:
+            recorder.note(Action(Kind.REDUCE, max(self.stages)), "collective", start, waits=True)
         if self.loss.weighted:
             gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
             if gradients:

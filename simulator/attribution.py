@@ -11,8 +11,9 @@ the first of these that holds:
   before the rank's first span and after its last; ``compute`` in an action; ``python`` between two spans.
 
 So the differences of the four add up to that of the step time, on each rank. Leaves out whose fault it is that a sum of
-gradients lasts: the wait for the slowest replica is communication. Times are those of the host; on GPUs they show when
-work was launched. Between hosts the moment of a SEND is as exact as their clocks.
+gradients lasts: the wait for the slowest replica is communication. On a GPU spans are those of its stream, a wait is
+time in which the stream stands still for a message, ``python`` that in which it has nothing to do. Between hosts the
+moment of a SEND is as exact as their clocks.
 """
 
 from bisect import bisect_left
