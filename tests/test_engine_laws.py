@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InvalidInput
-from costmodel.stages.costs import Amount, Costs
+from costmodel.stages.costs import Amount, Costs, StageCost
 from simulator.engine import Structure
 from tests.random_cases import Case, random_case
 
@@ -97,3 +97,36 @@ def test_the_peak_without_buffers_depends_on_the_orders_alone(seed: int, other: 
         costs = replace(case.costs, edges=edges)
         slower = changed(costs, Change(Random(other)))
         assert structure.times(costs).peak_memory_bytes == structure.times(slower).peak_memory_bytes
+
+
+@given(seeds)
+@settings(max_examples=150, deadline=None)
+def test_a_step_takes_at_least_what_its_longest_way_takes_with_slower_stages(seed: int) -> None:
+    """The step is the longest of all ways through it, a convex function of all times (slices round theirs)."""
+    rng = Random(seed)
+    case = random_case(rng)
+    structure = structure_of(case)
+    if structure and case.schedule.num_slices == 1:
+        before = structure.times(case.costs)
+        factors = [rng.choice((1, 1, 2, 3)) for _ in case.costs.stages]
+        slower = [_slower(stage, factor) for stage, factor in zip(case.costs.stages, factors, strict=True)]
+        after = structure.times(replace(case.costs, stages=tuple(slower)))
+        more_ns = sum((factor - 1) * ns for factor, ns in zip(factors, before.on_path_ns, strict=True))
+        assert after.step_time_ns >= before.step_time_ns + more_ns
+        assert sum(before.on_path_ns) <= before.step_time_ns
+
+
+@given(seeds)
+@settings(max_examples=150, deadline=None)
+def test_where_messages_take_no_time_the_longest_way_takes_the_whole_step(seed: int) -> None:
+    case = random_case(Random(seed))
+    structure = structure_of(case)
+    if structure:
+        costs = replace(case.costs, edges=tuple(replace(edge, p2p_ns=0) for edge in case.costs.edges))
+        times = structure.times(costs)
+        assert sum(times.on_path_ns) == times.step_time_ns
+
+
+def _slower(stage: StageCost, factor: int) -> StageCost:
+    change = Change(factor=factor)
+    return changed(Costs((stage,), ()), change).stages[0]

@@ -33,10 +33,12 @@ NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
-GRAPHS_PART, EARLY_PART = 0.3, 0.4
-"""Most of the time left after the first look that may pass before lines are cut, and before the solver starts."""
-SOLVER_PART = 0.75
-"""Most of the time left that the solver may take; the rest is for improving what it found."""
+GRAPHS_PART, IMPROVED_PART, EARLY_PART = 0.2, 0.4, 0.5
+"""Most of the time left after the first look that may pass before all are cut into graphs, before those near the best
+are improved, and before the solver starts."""
+SOLVER_PART, OTHERS_PART = 0.75, 0.4
+"""Most of the time left that the solver may take for the best plan's family, and for others where it cannot cut that;
+the rest is for improving what was found."""
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
 PATIENCE = 10
@@ -87,7 +89,7 @@ class Search:
         self.aim = problem.target or default_target(problem)[0]
         self.solver = Solver()
         self.limits = Limits(clock_s(problem))
-        self.graphs = self.early = self.limits
+        self.graphs = self.improved = self.early = self.limits
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds_ns: dict[Family, int] = {}
@@ -101,7 +103,7 @@ class Search:
         try:
             with raised(), self.solver:
                 self._run()
-            if self.limits.hit or self.early.hit or self.graphs.hit or not self.seen_all:
+            if any(each.hit for each in (self.limits, self.early, self.improved, self.graphs)) or not self.seen_all:
                 self.limited_by = "time limit"
             elif self.incumbent.found and self._proved:
                 self.limited_by = "proved"
@@ -130,6 +132,7 @@ class Search:
         if self.setting.pinned_partition:
             return
         self.graphs = Limits(self.limits.left_s * GRAPHS_PART)
+        self.improved = Limits(self.limits.left_s * IMPROVED_PART)
         self.early = Limits(self.limits.left_s * EARLY_PART)
         careful = [self.setting.cuts(family) for family in self._promising()]
         chain = self.problem.planner == "chain"
@@ -220,12 +223,15 @@ class Search:
             if not (self.graphs.over or cuts.always_line) and self._is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")
+        limits = self.improved
         for family, best in self._reached().items():
             cuts = self.setting.cuts(family)
-            if cuts in careful and not (self.graphs.over or cuts.always_line) and self._is_near(best, self.incumbent):
-                found = cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, self.graphs, line=False)
-                polish(cuts, [best, *found], self.incumbent, self.graphs)
+            if cuts in careful and not (limits.over or cuts.always_line) and self._is_near(best, self.incumbent):
+                polish(cuts, [best], self.incumbent, limits)
                 self.incumbent.say("local search")
+                found = cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, limits, line=False)
+                polish(cuts, found, self.incumbent, limits)
+                self.incumbent.say("other orders")
 
     @staticmethod
     def _is_near(each: Evaluated, incumbent: Incumbent) -> bool:
@@ -289,10 +295,12 @@ class Search:
         if work is None:
             work = effort.time_limit_s * DETERMINISTIC_PER_S
         few = self.problem.schedule != AUTO or data.limit > 0
+        best = self._family_of(self.incumbent.best)
+        part = SOLVER_PART if best is None or self.setting.is_cut_exactly(best) else OTHERS_PART
         request = CutRequest(
             data,
             hint,
-            seconds=self.limits.left_s * SOLVER_PART,
+            seconds=self.limits.left_s * part,
             deterministic=work * share,
             estimate_part=ESTIMATE_PART if few else 0.0,
             seed=effort.seed,

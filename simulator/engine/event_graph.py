@@ -94,6 +94,7 @@ class EventGraph:
         self._number(by_level, level, wanted, opens)
         self._head_of = self._new[last_head]
         self._event, self._leaves, self.arrival_of = event[by_level], leaves[by_level], delay[by_level]
+        self._arrivals = arrivals
         self._workspaces: dict[int, _Workspace] = {}
 
     def _levels(self, opens: Bools, wanted: Ints, event: Ints) -> Ints:
@@ -125,7 +126,7 @@ class EventGraph:
         self._new = np.empty(num_heads + 1, np.int64)
         self._new[by_level] = np.arange(num_heads)
         self._new[num_heads] = num_heads
-        before = self._new[by_level - 1]
+        self._before = before = self._new[by_level - 1]
         before[opens[by_level]] = num_heads + 1
         sizes = np.bincount(level)
         self._bounds = np.concatenate([[0], np.cumsum(sizes)])
@@ -147,6 +148,24 @@ class EventGraph:
         workspace = self._workspace(1)
         clock = self._weigh(durations, delays, workspace.weights[0])
         return Solution(workspace.run().copy(), clock, self._head_of)
+
+    def way(self, solution: "Solution", event: int) -> list[range]:
+        """Return a longest way to the end of an event: runs of events, last first, each held up by the one after it.
+
+        Their durations, and the delays of the arrivals between runs, add up to that end.
+        """
+        found, stop, head = [], event + 1, int(self._head_of[event])
+        while True:
+            start, before = int(self._event[head]), int(self._before[head])
+            found.append(range(start, stop))
+            if before > self._num_heads:
+                return found
+            if solution.idle[head] == solution.idle[before]:
+                stop, head = start, before
+            else:
+                arrival = self.arrival_of[head]
+                source = int(self._arrivals.source[arrival])
+                stop, head = source + (not self._arrivals.at_start[arrival]), int(self._head_of[source])
 
     def solve_at(self, scenarios: Iterable[tuple[Ints, Ints]], width: int, events: Ints) -> tuple[Ints, Ints]:
         """Return starts and ends of some events under `width` pairs of durations and delays, in one pass.

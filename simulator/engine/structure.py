@@ -16,7 +16,7 @@ from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reduc
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution
 from simulator.engine.flows import flows
 from simulator.engine.memory import Holds, activation_holds
-from simulator.engine.order_arrays import REDUCE, Ints, order_arrays
+from simulator.engine.order_arrays import OPT, REDUCE, Ints, order_arrays
 from simulator.engine.times import Times
 from simulator.engine.transfers import matched, wire_blocking, wire_links
 from simulator.engine.wiring import EventWiring, starts, wire_latency, wire_local
@@ -105,6 +105,14 @@ class Structure:
         opens = starts(self.arrays.rank[compute])
         events = self.wiring.event_of[compute]
         return events[opens], events[np.append(opens[1:], True)[: len(compute)]]
+
+    @cached_property
+    def stage_of_event(self) -> Ints:
+        """Stage of each event that is an action on a stage, -1 for messages."""
+        acts = (self.arrays.code <= OPT) & (self.wiring.event_of >= 0)
+        found = np.full(self.graph.num_events, -1)
+        found[self.wiring.event_of[acts]] = self.arrays.stage[acts]
+        return found
 
     @cached_property
     def holds(self) -> Holds:

@@ -121,6 +121,23 @@ class Times:
         """Compute (F, B, I, W and R) of all ranks together."""
         return int(self._solution.duration(self.structure.compute_events).sum())
 
+    @cached_property
+    def on_path_ns(self) -> tuple[int, ...]:
+        """What the actions of each stage take of one longest way through the step (a critical path), ns.
+
+        The step is the longest of all ways through it: were each stage k times as slow, it would take at least the sum
+        of (k - 1) x these more.
+        """
+        structure, solution = self.structure, self._solution
+        lasts = structure.outer[1]
+        ways = structure.graph.way(solution, int(lasts[solution.end(lasts).argmax()]))
+        events = np.concatenate([np.arange(row.start, row.stop) for row in ways])
+        stages = structure.stage_of_event[events]
+        acting = stages >= 0
+        found = np.zeros(len(self.costs.stages), np.int64)
+        np.add.at(found, stages[acting], solution.duration(events[acting]))
+        return tuple(found.tolist())
+
     @property
     def bubble_ratio(self) -> float:
         """1 - compute / (ranks x step time)."""

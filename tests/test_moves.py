@@ -1,0 +1,56 @@
+"""Moves of the local search: all that keep the stage graph without cycles, those promising most first."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition, numbered
+from planner.search.cuts import Cuts
+from planner.search.moves import moves
+from tests.pipelines import cuts_of, pipelines
+from tests.random_profiles import profile_of, random_profile
+
+seeds = st.integers(0, 1 << 40)
+
+
+def start(cuts: Cuts, rng: Random) -> Evaluated:
+    """Some partition without cycles."""
+    while True:
+        found = numbered(cuts.atoms, [rng.randrange(cuts.num_stages) for _ in range(len(cuts.atoms))])
+        if found:
+            return cuts.evaluate(found)
+
+
+def every_move(cuts: Cuts, partition: Partition) -> set[Partition]:
+    """By trial: each atom with those behind (or before) it in its stage, to each stage and a new one."""
+    atoms, found = cuts.atoms, set()
+    for atom, own in enumerate(partition):
+        for related in (atoms.descendants[atom], atoms.ancestors[atom]):
+            rows = {a for a in range(len(atoms)) if a == atom or (related >> a & 1 and partition[a] == own)}
+            for target in set(range(min(max(partition) + 2, cuts.num_stages))) - {own}:
+                after = numbered(atoms, [target if a in rows else stage for a, stage in enumerate(partition)])
+                found |= {after} if after else set()
+    return found - {partition}
+
+
+@given(seeds)
+@settings(max_examples=40, deadline=None)
+def test_every_move_that_makes_no_cycle_is_there_but_for_places_that_it_overfills(seed: int) -> None:
+    rng = Random(seed)
+    cuts = cuts_of(pipelines(random_profile(rng, 9), 4, 4, 1))
+    each = start(cuts, rng)
+    found, every = set(moves(cuts, each)), every_move(cuts, each.candidate.partition)
+    assert found <= every
+    assert set(moves(cuts, each, rng)) == found
+    for partition in every - found:
+        assert cuts.evaluate(partition).step_time_ns > each.step_time_ns
+
+
+def test_work_leaves_the_stage_that_the_critical_path_passes_most_for_those_that_it_passes_less() -> None:
+    cuts = cuts_of(pipelines(profile_of([500] * 6, [(i, i + 1) for i in range(5)]), 3, 12, 1))
+    each = cuts.evaluate((0, 1, 1, 1, 1, 2))
+    first = next(moves(cuts, each))
+    assert sum(stage == 1 for stage in first) < sum(stage == 1 for stage in each.candidate.partition)
+    assert cuts.evaluate(first).step_time_ns < each.step_time_ns
