@@ -10,6 +10,7 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph, Parameter, Tensor
 from costmodel.stages.config import StageConfig
 from planner.checker import KINDS, check_plan
+from planner.checker.claims import claim_problems
 from planner.checker.rendezvous import deadlock_problems
 from planner.checker.steps import Layout, read_steps
 from planner.plan import Plan, Training
@@ -303,6 +304,8 @@ CLAIMS = [
     ("an optimizer nobody knows", replace(PLAN, training=Training("", "", "magic")), "training", "'magic'"),
     ("a precision nobody knows", replace(PLAN, training=Training("int3", "", "none")), "training", "'int3'"),
     ("an executor that cannot run it", with_stage(PLAN, 1, config=StageConfig(zero=2)), "target", "config.zero = 2"),
+    ("a trainer nobody knows", replace(PLAN, runs_on=("magic",)), "target", "'magic'"),
+    ("a trainer of lines for a graph", replace(PLAN, runs_on=("megatron",)), "target", "no line"),
     ("terms of another sum", with_stage(
         PLAN, 0, cost=replace(COST, memory_terms=(("parameters", 4),))), "memory", "add up to 4"),
 ]  # fmt: skip
@@ -311,6 +314,33 @@ CLAIMS = [
 @pytest.mark.parametrize(("what", "plan", "kind", "words"), CLAIMS, ids=[row[0] for row in CLAIMS])
 def test_claims_that_the_plan_contradicts_are_refused(what: str, plan: Plan, kind: str, words: str) -> None:
     assert any(p.kind == kind and words in p.message for p in check_plan(plan)), check_plan(plan)
+
+
+def line_of(last: dict[str, object], **given: object) -> Plan:
+    """All stages alike in one line, but for the last."""
+    stages = [replace(stage, **given) for stage in PLAN.stages]
+    stages[-1] = replace(stages[-1], **last)
+    edges = tuple(replace(PLAN.edges[0], source=i, target=i + 1) for i in range(len(stages) - 1))
+    return replace(PLAN, stages=tuple(stages), edges=edges)
+
+
+@pytest.mark.parametrize(
+    ("plan", "refused"),
+    [
+        (line_of({}), ()),
+        (line_of({"config": StageConfig(data=2)}), ("torchtitan", "megatron", "deepspeed")),
+        (line_of({}, microbatch_multiple=2), ("torchtitan", "megatron", "deepspeed")),
+        (line_of({}, config=StageConfig(data=2, zero=2)), ("megatron",)),
+        (line_of({}, config=StageConfig(data=2, zero=1)), ("torchtitan",)),
+        (line_of({}, config=StageConfig(offload="optimizer")), ("torchtitan", "megatron")),
+    ],
+)
+def test_trainers_of_lines_are_held_to_stages_alike_and_to_what_they_have_inside(
+    plan: Plan, refused: tuple[str, ...]
+) -> None:
+    names = ("torchtitan", "megatron", "deepspeed")
+    found = [p.message for p in claim_problems(replace(plan, runs_on=names)) if p.place == "runs_on"]
+    assert [message.split(",")[0] for message in found] == list(refused)
 
 
 def test_every_swap_of_neighbours_is_refused_or_changes_no_time() -> None:

@@ -1,15 +1,23 @@
 """What a plan says of itself beside its orders: the training it is for, who runs it, what its memory is made of.
 
-Leaves out whether other trainers than the executor would take it: that hangs on their versions.
+Of other trainers than the executor it knows what holds in all their versions: stages in one line, all configured alike.
+Leaves out their schedules and whole layers (`planner.ask.targets`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from planner.checker.problem import PlanProblem
 from planner.plan import Plan
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+LINE_TRAINERS = {
+    "torchtitan": ((0, 2, 3), ("none",)),
+    "megatron": ((0, 1), ("none",)),
+    "deepspeed": ((0, 1, 2, 3), ("none", "optimizer", "parameters")),
+}
+"""Trainers of stages in one line, with the ZeRO and the offload that they have."""
 
 
 def claim_problems(plan: Plan) -> Iterator[PlanProblem]:
@@ -17,6 +25,7 @@ def claim_problems(plan: Plan) -> Iterator[PlanProblem]:
     yield from _training_problems(plan)
     if "executor" in plan.runs_on:
         yield from executor_problems(plan)
+    yield from _trainer_problems(plan)
     for index, stage in enumerate(plan.stages):
         terms = sum(size for _, size in stage.cost.memory_terms)
         if stage.cost.memory_terms and terms != stage.cost.static_bytes:
@@ -35,6 +44,28 @@ def _training_problems(plan: Plan) -> Iterator[PlanProblem]:
         yield PlanProblem("training", "training.optimizer", "none, and the orders hold OPT")
     elif name not in ("", "none") and not steps and any(stage.cost.backward for stage in plan.stages):
         yield PlanProblem("training", "training.optimizer", f"{name}, and the orders hold no OPT")
+
+
+def _trainer_problems(plan: Plan) -> Iterator[PlanProblem]:
+    """Yield trainers that nobody knows, and those that do not take the plan's stages."""
+    for name in plan.runs_on:
+        if name not in ("executor", *LINE_TRAINERS):
+            known = ", ".join(("executor", *LINE_TRAINERS))
+            yield PlanProblem("target", "runs_on", f"{name!r}; allowed are {known}")
+        elif name != "executor" and (wrong := _not_taken(plan, *LINE_TRAINERS[name])):
+            yield PlanProblem("target", "runs_on", f"{name}, which does not take {wrong}")
+
+
+def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str:
+    """Return what a trainer of lines lacks, nothing where it lacks nothing that is known here."""
+    if sorted((edge.source, edge.target) for edge in plan.edges) != list(pairwise(range(len(plan.stages)))):
+        return "stages that form no line"
+    first = plan.stages[0]
+    if any((s.config, s.microbatch_multiple) != (first.config, 1) for s in plan.stages):
+        return "stages configured differently"
+    if first.config.zero not in zeros:
+        return f"ZeRO-{first.config.zero}"
+    return "" if first.config.offload in offloads else f"offload of {first.config.offload}"
 
 
 def executor_problems(plan: Plan) -> Iterator[PlanProblem]:
