@@ -7,7 +7,7 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.ask.problem import AUTO, Problem, Report
 from planner.ask.targets import default_target
@@ -20,6 +20,7 @@ from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import raised
 from planner.search.limits import Limits
+from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.varied import may_vary, varied
@@ -36,25 +37,16 @@ LOOK_PART = 0.7
 GRAPHS_PART, IMPROVED_PART, EARLY_PART = 0.2, 0.4, 0.5
 """Most of the time left after the first look that may pass before all are cut into graphs, before those near the best
 are improved, and before the solver starts."""
-SOLVER_PART, OTHERS_PART = 0.75, 0.4
-"""Most of the time left that the solver may take for the best plan's family, and for others where it cannot cut that;
-the rest is for improving what was found."""
+SOLVER_PART = 0.75
+"""Most of the time left that the solver may take; the rest is for improving what it found."""
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
 PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
-MOST_STAGES = 32
-"""Stages up to which a family is cut with care: the effort rises with their square."""
-NUM_CAREFUL = 6
-"""Families that are cut with care, besides those whose first look came near the best."""
-NUM_LOOPED = 2
-"""Families of several stages a place that are cut with care."""
 NUM_TURNS, TURN_PART = 5, 0.08
 """Families that the solver looks at in turn first, and the part of its work that each gets for that."""
 NUM_LINES = 4
 """Lines of a family whose partitions are tried as graphs."""
-PROMISING = 1.05
-"""A cut within this of the best is worth care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +86,7 @@ class Search:
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds_ns: dict[Family, int] = {}
         self.impossible: set[Family] = set()
+        self.prospects = Prospects(self.setting, self.incumbent, self.bounds_ns)
         self.seen_all = True
         """Whether every family was looked at; else nothing bounds those that were not."""
         self.limited_by = "work limit"
@@ -134,7 +127,7 @@ class Search:
         self.graphs = Limits(self.limits.left_s * GRAPHS_PART)
         self.improved = Limits(self.limits.left_s * IMPROVED_PART)
         self.early = Limits(self.limits.left_s * EARLY_PART)
-        careful = [self.setting.cuts(family) for family in self._promising()]
+        careful = [self.setting.cuts(family) for family in self.prospects.promising()]
         chain = self.problem.planner == "chain"
         if not chain:
             if self._solvable([cuts.family for cuts in careful]):
@@ -153,60 +146,17 @@ class Search:
         """Simulate the best cuts under the schedules that the first look left out."""
         best = self.incumbent.best
         for each in sorted(self.incumbent.found.values(), key=lambda each: each.rank)[:NUM_CAREFUL]:
-            family = self._family_of(each)
+            family = self.prospects.family_of(each)
             if family and each.step_time_ns <= best.step_time_ns * PROMISING and each.candidate.num_stages > 1:
                 cuts = self.setting.cuts(family)
                 self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
 
-    def _promising(self) -> list[Family]:
-        """Return families that may hold a better plan and are small enough to cut with care, the best first.
-
-        Those whose first look came near the best, and a few more, of those that differ in what they keep alone the best
-        one; of several stages a place, whose simulation takes longer, only a few.
-        """
-        reached, best = self._reached(), self.incumbent.best
-        first: dict[Family, Family] = {}
-        for family in reached:
-            if self._is_open(family) and self._is_small(family):
-                config = replace(family.config, zero=0, recompute="none", offload="none")
-                first.setdefault(replace(family, config=config), family)
-        open_ones = list(first.values())
-        whole = [f for f in open_ones if f.chunks == 1]
-        near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
-        looped = [f for f in open_ones if f.chunks > 1]
-        chosen = {*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]}
-        return [family for family in open_ones if family in chosen]
-
-    def _reached(self) -> dict[Family, Evaluated]:
-        """Return the best candidate of each family that has one among the best of their kinds, the best first."""
-        found: dict[Family, Evaluated] = {}
-        for each in sorted(self.incumbent.found.values(), key=lambda each: each.rank):
-            family = self._family_of(each)
-            if family:
-                found.setdefault(family, each)
-        return found
-
-    def _family_of(self, each: Evaluated) -> Family | None:
-        """Return the family of a candidate whose stages its cuts placed."""
-        return self.setting.family_of.get(each.candidate)
-
-    def _is_small(self, family: Family) -> bool:
-        cuts = self.setting.cuts(family)
-        return 1 < cuts.num_stages <= MOST_STAGES
-
-    def _is_open(self, family: Family) -> bool:
-        """Whether a family may hold a better plan that the target runs."""
-        best, cuts = self.incumbent.best, self.setting.cuts(family)
-        if not self.incumbent.runs_config(family.config, pipelined=cuts.num_stages > 1):
-            return False
-        return not best.fits or self.bounds_ns[family] < best.step_time_ns
-
     def _cut_line(self, cuts: Cuts) -> None:
         """Cut a family into stages in one line, as the chain planner does; the best lines may be better as graphs."""
-        if self.early.over or not self._is_open(cuts.family) or cuts.family.chunks > 1:
+        if self.early.over or not self.prospects.is_open(cuts.family) or cuts.family.chunks > 1:
             return
         found = cut(cuts, 0, self.lines, self.early, line=True)
-        if found and self._is_near(min(found, key=lambda each: each.rank), self.lines):
+        if found and is_near(min(found, key=lambda each: each.rank), self.lines):
             found += cut(cuts, NUM_RANDOM_ORDERS, self.lines, self.early, line=True)
             polish(cuts, found, self.lines, self.early)
         self.incumbent.offer(self.lines.found.values())
@@ -220,28 +170,23 @@ class Search:
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
         for cuts in careful:
-            if not (self.graphs.over or cuts.always_line) and self._is_open(cuts.family):
+            if not (self.graphs.over or cuts.always_line) and self.prospects.is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")
-        limits = self.improved
-        for family, best in self._reached().items():
-            cuts = self.setting.cuts(family)
-            if cuts in careful and not (limits.over or cuts.always_line) and self._is_near(best, self.incumbent):
-                polish(cuts, [best], self.incumbent, limits)
-                self.incumbent.say("local search")
-                found = cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, limits, line=False)
-                polish(cuts, found, self.incumbent, limits)
+        for family, best in self.prospects.reached().items():
+            cuts, limits = self.setting.cuts(family), self.improved
+            if cuts not in careful or limits.over or cuts.always_line or not is_near(best, self.incumbent):
+                continue
+            polish(cuts, [best], self.incumbent, limits)
+            self.incumbent.say("local search")
+            if family.chunks == 1:  # several stages a place take the beam long, and most of what it finds is far off
+                polish(cuts, cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, limits, line=False), self.incumbent, limits)
                 self.incumbent.say("other orders")
-
-    @staticmethod
-    def _is_near(each: Evaluated, incumbent: Incumbent) -> bool:
-        best = incumbent.best
-        return not best.fits or (each.fits and each.step_time_ns <= best.step_time_ns * PROMISING)
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
-        family = self._family_of(best)
-        if family and self._is_small(family) and not self._proved:
+        family = self.prospects.family_of(best)
+        if family and self.prospects.is_small(family) and not self._proved:
             shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
             self.incumbent.say("shaken and improved")
 
@@ -264,15 +209,16 @@ class Search:
         others equal parts of the rest.
         """
         solvable = self._solvable(families)
-        open_ones = [f for f in self._reached() if f in solvable and self._is_open(f)]
+        solving = Limits(self.limits.left_s * SOLVER_PART)
+        open_ones = [f for f in self.prospects.reached() if f in solvable and self.prospects.is_open(f)]
         turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
         for family in turns:
-            self._solve_family(family, TURN_PART)
-        again = [family for family in self._reached() if family in open_ones]
+            self._solve_family(family, TURN_PART, solving)
+        again = [family for family in self.prospects.reached() if family in open_ones]
         left = 1 - TURN_PART * len(turns)
         for number, family in enumerate(again):
             share = left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
-            self._solve_family(family, share)
+            self._solve_family(family, share, solving)
 
     def _solvable(self, families: list[Family]) -> list[Family]:
         """Return those that the cut model knows and the effort lets it cut."""
@@ -282,25 +228,23 @@ class Search:
         exact = [family for family in families if self.setting.is_cut_exactly(family)]
         return [family for family in exact if fixed in (None, self.setting.cuts(family).num_places)]
 
-    def _solve_family(self, family: Family, share: float) -> None:
-        if self.limits.over or not self._is_open(family):
+    def _solve_family(self, family: Family, share: float, solving: Limits) -> None:
+        if solving.over or not self.prospects.is_open(family):
             return
         cuts = self.setting.cuts(family)
         binding = memory_can_bind(cuts) and all(self.problem.memory_limits_bytes)
         data = cut_data(cuts, self.bounds_ns[family], binding)
-        known = self._reached().get(family)
+        known = self.prospects.reached().get(family)
         hint = known.candidate.partition if known else ()
         effort = self.problem.effort
         work = effort.deterministic_limit
         if work is None:
             work = effort.time_limit_s * DETERMINISTIC_PER_S
         few = self.problem.schedule != AUTO or data.limit > 0
-        best = self._family_of(self.incumbent.best)
-        part = SOLVER_PART if best is None or self.setting.is_cut_exactly(best) else OTHERS_PART
         request = CutRequest(
             data,
             hint,
-            seconds=self.limits.left_s * part,
+            seconds=solving.left_s,
             deterministic=work * share,
             estimate_part=ESTIMATE_PART if few else 0.0,
             seed=effort.seed,
@@ -354,7 +298,7 @@ class Search:
         """Bound every order of stages that pins give whole, at each micro-batch size."""
         found: dict[Family, int] = {}
         for each in self.incumbent.found.values():
-            family, evaluator = self._family_of(each), self.setting.evaluator(each.candidate.microbatch_size)
+            family, evaluator = self.prospects.family_of(each), self.setting.evaluator(each.candidate.microbatch_size)
             if family:
                 run = evaluator.simulate(each.candidate)
                 speeds = evaluator.speeds_of(run.blocks)

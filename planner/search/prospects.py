@@ -1,0 +1,86 @@
+"""Which families are worth care: by what their candidates reached, and by what their bounds still allow.
+
+Leaves out what care is (`planner.search.ours`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.candidate.evaluate import Evaluated
+from planner.search.family import Family
+from planner.search.incumbent import Incumbent
+from planner.search.setting import Setting
+
+MOST_STAGES = 32
+"""Stages up to which a family is cut with care: the effort rises with their square."""
+NUM_CAREFUL = 6
+"""Families that are cut with care, besides those whose first look came near the best."""
+NUM_LOOPED = 2
+"""Families of several stages a place that are cut with care."""
+PROMISING = 1.05
+"""A cut within this of the best is worth care."""
+
+
+class Prospects:
+    """The families of a search, seen from its best plan.
+
+    Parameters
+    ----------
+    setting : Setting
+    incumbent : Incumbent
+    bounds_ns : mapping of Family to int
+        As known now; the search raises them.
+    """
+
+    def __init__(self, setting: Setting, incumbent: Incumbent, bounds_ns: Mapping[Family, int]) -> None:
+        self._setting, self._incumbent, self._bounds_ns = setting, incumbent, bounds_ns
+
+    def promising(self) -> list[Family]:
+        """Return families that may hold a better plan and are small enough to cut with care, the best first.
+
+        Those whose first look came near the best, and a few more, of those that differ in what they keep alone the best
+        one; of several stages a place, whose simulation takes longer, only a few.
+        """
+        reached, best = self.reached(), self._incumbent.best
+        first: dict[Family, Family] = {}
+        for family in reached:
+            if self.is_open(family) and self.is_small(family):
+                config = replace(family.config, zero=0, recompute="none", offload="none")
+                first.setdefault(replace(family, config=config), family)
+        open_ones = list(first.values())
+        whole = [f for f in open_ones if f.chunks == 1]
+        near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
+        looped = [f for f in open_ones if f.chunks > 1]
+        chosen = {*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]}
+        return [family for family in open_ones if family in chosen]
+
+    def reached(self) -> dict[Family, Evaluated]:
+        """Return the best candidate of each family that has one among the best of their kinds, the best first."""
+        found: dict[Family, Evaluated] = {}
+        for each in sorted(self._incumbent.found.values(), key=lambda each: each.rank):
+            family = self.family_of(each)
+            if family:
+                found.setdefault(family, each)
+        return found
+
+    def family_of(self, each: Evaluated) -> Family | None:
+        """Return the family of a candidate whose stages its cuts placed."""
+        return self._setting.family_of.get(each.candidate)
+
+    def is_small(self, family: Family) -> bool:
+        """Whether a family is a pipeline of not too many stages for care."""
+        cuts = self._setting.cuts(family)
+        return 1 < cuts.num_stages <= MOST_STAGES
+
+    def is_open(self, family: Family) -> bool:
+        """Whether a family may hold a better plan that the target runs."""
+        best, cuts = self._incumbent.best, self._setting.cuts(family)
+        if not self._incumbent.runs_config(family.config, pipelined=cuts.num_stages > 1):
+            return False
+        return not best.fits or self._bounds_ns[family] < best.step_time_ns
+
+
+def is_near(each: Evaluated, incumbent: Incumbent) -> bool:
+    """Whether a candidate is near the best, or nothing fits yet."""
+    best = incumbent.best
+    return not best.fits or (each.fits and each.step_time_ns <= best.step_time_ns * PROMISING)
