@@ -164,6 +164,13 @@ class Watch:
             connection.close()
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # without its watch a rank could hang for ever
+            if not self._closed:
+                self._end(1, f"rank {self.rank}: its watch has failed, which is a bug: {error!r}{self._place()}")
+
+    def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakes, selectors.EVENT_READ, -1)
             for peer, connection in self._sockets.items():
@@ -262,12 +269,14 @@ class Watch:
         line, seen = list(waits_for), {self.rank}
         while line:
             peer = line.pop(0)
+            if peer in seen:
+                continue
+            seen.add(peer)
             said = self._said[peer]
             done = said.meeting >= self._now[0] and not said.within
-            if peer not in seen and not said.waits_for and not done:
+            if not said.waits_for and not done:
                 return peer
-            line = [*(said.waits_for if peer not in seen else ()), *line]
-            seen.add(peer)
+            line = [*said.waits_for, *line]
         return waits_for[0]
 
     def _message(self, peer: int, reason: str) -> str:

@@ -17,6 +17,7 @@ SAMPLE = [
     ("freezes", 0),
     ("brings_a_short_batch", 1),
     ("evaluates_alone", 0),
+    ("clips_alone", 1),
     ("optimizes_twice", -1),
     ("crosses_two_pipelines", 0),
 ]
