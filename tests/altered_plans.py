@@ -233,7 +233,7 @@ def altered(seed: int, folder: str) -> tuple[str, str]:
     for _ in range(rng.choice((1, 1, 1, 2))):
         try:
             rng.choice(ALTERATIONS)(rng, body)
-        except (KeyError, IndexError):  # the first alteration has taken away what the second would change
+        except (KeyError, IndexError, ValueError):  # the first alteration has taken away what the second would change
             break
     return model, json.dumps(body)
 
