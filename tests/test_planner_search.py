@@ -262,7 +262,7 @@ def test_the_solver_betters_what_the_heuristic_cannot() -> None:
     worst = max((cuts.evaluate((0,) * k + (1,) * (12 - k)) for k in range(1, 12)), key=lambda each: each.step_time_ns)
     search.incumbent.offer([worst])
     closed = search.setting.closed_form_ns(family)
-    search.bounds_ns = {family: closed}
+    search.bounds_ns[family] = closed
     search._solve([family])
     assert search.incumbent.best.step_time_ns < worst.step_time_ns
     assert search.bounds_ns[family] > closed
