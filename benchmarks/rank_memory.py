@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,7 +29,8 @@ from costmodel.capture.capture import capture, operator_graph
 from executor import Pipeline
 from planner.plan import Plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand
-from tests.rank_pool import environment, free_port
+from tests.rank_pool import RankPool
+from tests.safetensors_file import write_safetensors
 
 RANKS, MICROBATCHES = 4, 4
 PERIOD_S = 0.002
@@ -51,11 +50,12 @@ class Peak:
     """The most anonymous memory of this process since the last question."""
 
     def __init__(self) -> None:
-        self._most, self._ends = 0, threading.Event()
+        self._most = 0
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while not self._ends.wait(PERIOD_S):
+        while True:
+            time.sleep(PERIOD_S)
             self._most = max(self._most, anonymous_bytes())
 
     def taken(self) -> int:
@@ -92,26 +92,8 @@ def equal_stages(model: TrainingModel) -> Plan:
     return plan_by_hand(source, groups, num_microbatches=MICROBATCHES, microbatch_size=1, schedule="1f1b")
 
 
-def write_model(path: Path, width: int, num_layers: int) -> None:
-    """Write small values for each layer, one layer at a time."""
-    size = width * width * 4
-    names = [f"{i}.weight" for i in range(num_layers)]
-    entries = {
-        name: {"dtype": "F32", "shape": [width, width], "data_offsets": [i * size, (i + 1) * size]}
-        for i, name in enumerate(names)
-    }
-    header = json.dumps(entries).encode()
-    with path.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for _ in names:
-            file.write(torch.full((width, width), 1 / width).numpy().tobytes())
-
-
-def run_rank(rank: int, port: int, path: str, width: int, num_layers: int, steps: int, folder: str) -> None:
-    """Start a rank, read its part, train, and write what it took."""
-    os.environ |= environment(rank, RANKS, port)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run_rank(path: str, width: int, num_layers: int, steps: int) -> Row:
+    """Read this rank's part, train, and return what it took."""
     equal_stages(chain(1, num_layers))  # what capturing imports is the bare process's
     bare, read, peak = anonymous_bytes(), _figure("/proc/self/io", "rchar"), Peak()
     model = chain(width, num_layers)
@@ -124,20 +106,21 @@ def run_rank(rank: int, port: int, path: str, width: int, num_layers: int, steps
         for _ in range(steps):
             pipe.step((inputs,), targets)
             optimizer.step()
-        row = Row(stage_bytes, loading, peak.taken() - bare, read)
-    dist.barrier()
-    Path(folder, f"{rank}.json").write_text(json.dumps(asdict(row)))
-    dist.destroy_process_group()
+        return Row(stage_bytes, loading, peak.taken() - bare, read)
 
 
 def measure(width: int, num_layers: int, steps: int) -> list[Row]:
     """Return a row a rank."""
+    layer = torch.full((width, width), 1 / width)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.safetensors")
-        write_model(path, width, num_layers)
-        arguments = (free_port(), str(path), width, num_layers, steps, folder)
-        processes.spawn(run_rank, arguments, RANKS)  # type: ignore[attr-defined, no-untyped-call]
-        return [Row(**json.loads(Path(folder, f"{rank}.json").read_text())) for rank in range(RANKS)]
+        write_safetensors(path, {f"{i}.weight": layer for i in range(num_layers)})
+        pool = RankPool(RANKS)
+        try:
+            rows: list[Row] = pool.run(run_rank, path=str(path), width=width, num_layers=num_layers, steps=steps)
+        finally:
+            pool.close()
+        return rows
 
 
 def ratios(rows: Sequence[Row]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from planner.plan import Training
 from tests import executor_jobs as jobs
 from tests import loop_jobs as loops
 from tests.rank_pool import RankPool
+from tests.safetensors_file import write_safetensors
 
 
 @pytest.fixture(scope="module")
@@ -144,16 +145,6 @@ def test_a_model_on_meta_reads_a_safetensors_file(ranks, tmp_path):
     write_safetensors(path, jobs.captured("small_gpt").model.module.state_dict())
     found = ranks.run(loops.on_meta, model="small_gpt", path=str(path), num_stages=4)
     assert max(error for error, _, _ in found) <= 1e-6
-
-
-def write_safetensors(path, tensors):
-    header, place = {}, 0
-    for name, tensor in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [place, place + tensor.nbytes]}
-        place += tensor.nbytes
-    text = json.dumps(header).encode()
-    values = b"".join(bytes(t.contiguous().untyped_storage()) for t in tensors.values())
-    path.write_bytes(len(text).to_bytes(8, "little") + text + values)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 
 from benchmarks.rank_memory import measure, ratios
 
+ON_LINUX = sys.platform.startswith("linux")
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+@pytest.mark.skipif(not ON_LINUX, reason="what a process holds and has read is told by /proc, which only Linux has")
 def test_a_rank_reads_its_stages_alone_once_and_holds_no_more_while_it_does() -> None:
     found = ratios(measure(2048, 8, 0))
     assert found["loading"] <= 1.15

@@ -4,7 +4,7 @@ A plan that no move (`planner.search.moves`) betters is shaken by two random mov
 changes, which other orders and CP-SAT bring.
 """
 
-from itertools import islice
+from itertools import islice, takewhile
 from random import Random
 
 from planner.candidate.evaluate import Evaluated
@@ -46,7 +46,7 @@ def shake(cuts: Cuts, start: Evaluated, rng: Random, effort: tuple[int, int], li
     for _ in range(num_shakes):
         shaken = best
         for _ in range(2):
-            near = islice(moves(cuts, shaken, rng), NUM_DRAWN)
+            near = takewhile(lambda _: not limits.over, islice(moves(cuts, shaken, rng), NUM_DRAWN))
             under = [
                 each for partition in near for each in cuts.under(partition, (best.candidate.schedule,), line=line)
             ]
