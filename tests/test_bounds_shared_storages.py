@@ -18,7 +18,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.cut.build import cut_data
 from planner.search.cuts import Cuts
-from planner.search.ours import Search, memory_can_bind
+from planner.search.ours import Search
 from planner.search.setting import Setting
 from planner.search.varied import may_vary
 from tests.random_profiles import profile_of, random_profile, with_shared_storages
@@ -126,7 +126,7 @@ def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> 
                 yield f"{family} on {places} places: {setting.closed_form_ns(family, places)} above {min(steps)}"
         if setting.is_cut_exactly(family):
             cuts = setting.cuts(family)
-            found = solve(cut_data(cuts, 0, memory_can_bind(cuts)))
+            found = solve(cut_data(cuts, 0, cuts.memory_can_bind))
             if own and found[-1]["status"] == "INFEASIBLE":
                 yield f"{family}: called infeasible"
             units = [int(str(f["units"])) for f in found if f["kind"] == "bound"]

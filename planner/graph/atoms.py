@@ -5,7 +5,7 @@ what pins put together, and whatever such contraction makes cyclic. Nothing else
 of more than `MOST_ATOMS` pieces keep only their best cut positions (`planner.graph.thinning`). Leaves out costs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -70,15 +70,24 @@ class Atoms:
         return tuple(flows)
 
     @cached_property
-    def trained_bytes(self) -> tuple[int, ...]:
-        """Bytes of each atom's trainable parameters; a shared one counts with its first reader that has a gradient."""
-        found, seen = [0] * len(self), set()
+    def trained_by(self) -> Mapping[str, int]:
+        """The atom with which each trainable parameter counts: its first reader that has a gradient.
+
+        A reader without gradient does not count: its stage may have no backward at all.
+        """
+        found: dict[str, int] = {}
         for position, operator in enumerate(self.graph.operators):
             for name in operator.parameters if operator.trainable else ():
-                parameter = self.graph.parameter_index[name]
-                if name not in seen and parameter.trainable:
-                    found[self.atom_of[position]] += parameter.size_bytes
-                seen.add(name)
+                if self.graph.parameter_index[name].trainable:
+                    found.setdefault(name, self.atom_of[position])
+        return found
+
+    @cached_property
+    def trained_bytes(self) -> tuple[int, ...]:
+        """Bytes of each atom's trainable parameters."""
+        found = [0] * len(self)
+        for name, atom in self.trained_by.items():
+            found[atom] += self.graph.parameter_index[name].size_bytes
         return tuple(found)
 
     @cached_property

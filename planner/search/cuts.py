@@ -95,9 +95,27 @@ class Cuts:
         return tuple(whole_ns * size // total for size in sizes)
 
     @cached_property
+    def accumulation_ns(self) -> tuple[int, ...]:
+        """What adding up gradients takes of each atom, for one micro-batch; a shared parameter's with its first reader.
+
+        Rounded down where operators stay whole; an estimate where they are divided.
+        """
+        found = [0] * len(self.atoms)
+        if self.num_microbatches > 1:
+            known = self.families.models(self.family.microbatch_size)[0].measured.accumulation
+            for name, atom in self.atoms.trained_by.items():
+                found[atom] += known.at_least(name) // self.family.config.tensor
+        return tuple(found)
+
+    @cached_property
+    def paces_ns(self) -> tuple[int, ...]:
+        """What each atom takes of one micro-batch on one rank, gradients added up."""
+        return tuple(map(sum, zip(self.works_ns, self.accumulation_ns, strict=True)))
+
+    @cached_property
     def shares_ns(self) -> tuple[int, ...]:
         """What each atom takes of a step, divided by its micro-batches."""
-        return tuple(w + c // self.num_microbatches for w, c in zip(self.works_ns, self.closing_ns, strict=True))
+        return tuple(p + c // self.num_microbatches for p, c in zip(self.paces_ns, self.closing_ns, strict=True))
 
     def loads_ns(self, partition: Partition) -> list[int]:
         """Return what each stage of a cut takes of a step, divided by its micro-batches."""
@@ -108,6 +126,21 @@ class Cuts:
         """Speed of each place: that of its slowest rank, in units of the slowest type of device."""
         speeds, size = self.families.speeds(self.family), self.family.devices_a_place
         return tuple(min(speeds[i * size : (i + 1) * size]) for i in range(max(1, len(speeds) // size)))
+
+    @cached_property
+    def memory_can_bind(self) -> bool:
+        """Whether a rank could be over its limit with the whole model and all micro-batches in flight.
+
+        Messages are held at both ends: each tensor counts twice more for a micro-batch.
+        """
+        limits = [limit for limit in self.evaluator.problem.memory_limits_bytes if limit]
+        if not limits:
+            return False
+        pricer = self.evaluator.pricer
+        whole = pricer.price((0,) * len(self.atoms), self.places((0,))).costs.stages[0]
+        kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
+        flowing = 3 * pricer.message_bytes([flow.tensor for flow in self.atoms.flows], self.family.config, 1)
+        return whole.static_bytes + self.num_microbatches * (kept + flowing) > min(limits)
 
     def places(self, partition: Partition) -> tuple[Place, ...]:
         """Return where the stages of a partition run."""

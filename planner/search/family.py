@@ -43,6 +43,7 @@ class Families:
         self._work: dict[object, int | None] = {}
         self._states: dict[StageConfig, int] = {}
         self._updates: dict[object, int] = {}
+        self._accumulation: dict[int, int] = {}
         self._operators: dict[object, list[tuple[int, ...]]] = {}
 
     @cached_property
@@ -173,6 +174,26 @@ class Families:
                 self._work[key], self.refused = None, str(error)
         return self._work[key]
 
+    def accumulation_ns(self, family: Family) -> int:
+        """Return what adding up all gradients takes of one micro-batch at least; 0 where it could be divided."""
+        config, problem = family.config, self.problem
+        divided = config.tensor * config.context * config.expert > 1
+        as_profiled = problem.training.precision in ("", problem.profiled_precision)
+        if divided or not as_profiled or self.rounds(family) == 1:
+            return 0
+        if family.microbatch_size not in self._accumulation:
+            models = self.models(family.microbatch_size)
+            found = (sum(map(model.measured.accumulation.at_least, self._trained)) for model in models)
+            self._accumulation[family.microbatch_size] = min(found)
+        return self._accumulation[family.microbatch_size]
+
+    @cached_property
+    def _trained(self) -> frozenset[str]:
+        """Parameters that get a gradient."""
+        graph = self.problem.profile.graph
+        read = {name for operator in graph.operators if operator.trainable for name in operator.parameters}
+        return frozenset(name for name in read if graph.parameter_index[name].trainable)
+
     def states_bytes(self, family: Family) -> int:
         """Return what parameters, gradients and states of the whole model take on one rank of a place."""
         config = replace(family.config, recompute="none")
@@ -224,7 +245,7 @@ class Families:
     def even_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.
 
-        The optimizer's steps are work: a rank steps after its last backward.
+        Adding up gradients and the optimizer's steps are work: a rank steps after its last backward.
 
         None where operators do not divide as the family has it.
         """
@@ -232,13 +253,13 @@ class Families:
         if work is None:
             return None
         places = num_places or self.most_places(family)
-        whole = self.rounds(family) * work + self.least_update_ns(family, places)
+        whole = self.rounds(family) * (work + self.accumulation_ns(family)) + self.least_update_ns(family, places)
         return int(whole / (places * max(self.problem.speeds)))
 
-    def _kind(self, family: Family) -> tuple[bool, bool, bool]:
-        """Order kinds of families: offload is looked at last, pipelines that save memory or share places late."""
+    def _kind(self, family: Family) -> tuple[bool, bool]:
+        """Order kinds of families: offload is looked at last, pipelines that save memory late."""
         config, pipelined = family.config, self.most_places(family) > 1
-        return config.offload != "none", pipelined and config.recompute != "none", family.chunks > 1
+        return config.offload != "none", pipelined and config.recompute != "none"
 
     def _estimate_ns(self, family: Family) -> tuple[float, int]:
         """Return what even stages in a line would take that divide all work evenly, filling and draining them too.

@@ -9,6 +9,7 @@ from random import Random
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
+from planner.search.annealing.data import RULES
 from planner.search.cuts import Cuts, by_stage
 from planner.search.improve import improve, shake
 from planner.search.incumbent import NEAR, Incumbent
@@ -71,6 +72,25 @@ def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, li
             return
         better = improve(cuts, each, NUM_EVALUATIONS if number < 2 else NUM_EVALUATIONS // 4, limits)
         under_all(cuts, better, incumbent)
+
+
+def can_anneal(cuts: Cuts) -> bool:
+    """Whether annealing knows what runs there: one stage a place, F and whole B, nothing pinned."""
+    known = any(name in RULES for name in cuts.schedules)
+    return known and cuts.family.chunks == 1 and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
+
+
+def restart(cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, *, line: bool) -> list[Evaluated]:
+    """Anneal a cut, from one that is known or from scratch, and offer what comes out under every schedule."""
+    from planner.search.annealing.annealer import Annealer  # numba takes a third of a second to import
+
+    annealer = Annealer(cuts, line=line or cuts.always_line)
+    partition = annealer.annealed(known.candidate.partition if known else None, seed)
+    if partition is None or cuts.fixed_stages not in (None, max(partition) + 1):
+        return []
+    found = cuts.under(partition, cuts.schedules, line=line)
+    incumbent.offer(found)
+    return found
 
 
 def shake_best(cuts: Cuts, best: Evaluated, incumbent: Incumbent, effort: tuple[int, int], limits: Limits) -> None:

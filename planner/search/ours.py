@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from planner.ask.problem import AUTO, Problem, Report
 from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
+from planner.search.annealing.readiness import Kernels
 from planner.search.cut.build import cut_data
 from planner.search.cut.child import CutRequest, Solver
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
+from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import raised
 from planner.search.limits import Limits
@@ -34,10 +35,12 @@ NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
-GRAPHS_PART, IMPROVED_PART, EARLY_PART = 0.2, 0.4, 0.5
-"""Most of the time left after the first look that may pass before all are cut into graphs, before those near the best
-are improved, and before the solver starts."""
-SOLVER_PART = 0.75
+PARTS = (0.25, 0.35, 0.45, 0.55, 0.6)
+"""Most of the time left after the first look that may pass before families are annealed, before their best orders are
+cut, before those near the best are improved, before the best are annealed again, and before the solver starts."""
+WAIT_PART = 0.75
+"""Most of the time left that the first search of a machine waits for the kernels to be compiled."""
+SOLVER_PART = 0.6
 """Most of the time left that the solver may take; the rest is for improving what it found."""
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
@@ -45,6 +48,10 @@ PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
 NUM_TURNS, TURN_PART = 5, 0.08
 """Families that the solver looks at in turn first, and the part of its work that each gets for that."""
+NUM_ANNEALED, NUM_ANNEALED_AGAIN = 3, 6
+"""Times that a promising family is annealed at first, and each of the best few before and after the solver."""
+NUM_BEST = 3
+"""Families that are annealed then."""
 NUM_LINES = 4
 """Lines of a family whose partitions are tried as graphs."""
 
@@ -79,9 +86,9 @@ class Search:
     def __init__(self, problem: Problem, report: Report | None) -> None:
         self.problem, self.setting = problem, Setting(problem)
         self.aim = problem.target or default_target(problem)[0]
-        self.solver = Solver()
+        self.solver, self.kernels = Solver(), Kernels()
         self.limits = Limits(clock_s(problem))
-        self.graphs = self.improved = self.early = self.limits
+        self.annealed = self.graphs = self.improved = self.again = self.early = self.limits
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds_ns: dict[Family, int] = {}
@@ -94,9 +101,10 @@ class Search:
     def run(self) -> Outcome:
         """Search until the limits, or until interrupted, and choose."""
         try:
-            with raised(), self.solver:
+            with raised(), self.solver, self.kernels:
                 self._run()
-            if any(each.hit for each in (self.limits, self.early, self.improved, self.graphs)) or not self.seen_all:
+            parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
+            if any(part.hit for part in parts) or not self.seen_all:
                 self.limited_by = "time limit"
             elif self.incumbent.found and self._proved:
                 self.limited_by = "proved"
@@ -107,6 +115,8 @@ class Search:
         return self._outcome()
 
     def _run(self) -> None:
+        if self.problem.num_devices > 1 and not self.setting.pinned_partition and not self.limits.over:
+            self.kernels.start()
         looking = Limits(clock_s(self.problem) * LOOK_PART)
         screen = Screen(self.setting, self.incumbent, looking)
         for family in self.setting.families.all:
@@ -124,23 +134,31 @@ class Search:
         self._raise_bound()
         if self.setting.pinned_partition:
             return
-        self.graphs = Limits(self.limits.left_s * GRAPHS_PART)
-        self.improved = Limits(self.limits.left_s * IMPROVED_PART)
-        self.early = Limits(self.limits.left_s * EARLY_PART)
         careful = [self.setting.cuts(family) for family in self.prospects.promising()]
-        chain = self.problem.planner == "chain"
-        if not chain:
-            if self._solvable([cuts.family for cuts in careful]):
-                self.solver.start()  # it imports while these are cut
-            self._cut_graphs(careful)
+        self._wait_for_kernels(careful)
+        self.annealed, self.graphs, self.improved, self.again, self.early = (
+            Limits(self.limits.left_s * part) for part in PARTS
+        )
+        if self.problem.planner == "chain":
+            self.early = self.limits
+            for cuts in careful:
+                self._cut_line(cuts)
+        else:
+            self._all_cuts(careful)
+
+    def _all_cuts(self, careful: Sequence[Cuts]) -> None:
+        families, seed = [cuts.family for cuts in careful], self.problem.effort.seed
+        if self._solvable(families):
+            self.solver.start()  # it imports while these are cut
+        self._cut_graphs(careful)
+        self._shake(NUM_SHAKES_BEFORE, seed, self.again)
+        self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED, self.again)
         for cuts in careful:
             self._cut_line(cuts)
-        if chain:
-            return
-        self._shake(NUM_SHAKES_BEFORE, self.problem.effort.seed, self.early)
         self._vary()
-        self._solve([cuts.family for cuts in careful])
-        self._shake(NUM_SHAKES_AFTER, self.problem.effort.seed + 1, self.limits)
+        self._solve(families)
+        self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED + NUM_ANNEALED_AGAIN, self.limits)
+        self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""
@@ -156,6 +174,10 @@ class Search:
         if self.early.over or not self.prospects.is_open(cuts.family) or cuts.family.chunks > 1:
             return
         found = cut(cuts, 0, self.lines, self.early, line=True)
+        if can_anneal(cuts) and self.kernels.ready(0.0):
+            for seed in range(self.problem.effort.seed, self.problem.effort.seed + NUM_ANNEALED):
+                if not self.early.over:
+                    found += restart(cuts, None, self.lines, seed, line=True)
         if found and is_near(min(found, key=lambda each: each.rank), self.lines):
             found += cut(cuts, NUM_RANDOM_ORDERS, self.lines, self.early, line=True)
             polish(cuts, found, self.lines, self.early)
@@ -169,24 +191,53 @@ class Search:
 
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
-        for cuts in careful:
-            if not (self.graphs.over or cuts.always_line) and self.prospects.is_open(cuts.family):
+        graphs = [cuts for cuts in careful if not cuts.always_line]
+        self._anneal([cuts.family for cuts in graphs], NUM_ANNEALED, self.problem.effort.seed, self.annealed)
+        for cuts in graphs:
+            known = self.prospects.reached().get(cuts.family)
+            annealed = can_anneal(cuts) and known and not is_near(known, self.incumbent)
+            if not self.graphs.over and not annealed and self.prospects.is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")
         for family, best in self.prospects.reached().items():
             cuts, limits = self.setting.cuts(family), self.improved
-            if cuts not in careful or limits.over or cuts.always_line or not is_near(best, self.incumbent):
+            if cuts not in graphs or limits.over or not is_near(best, self.incumbent):
                 continue
             polish(cuts, [best], self.incumbent, limits)
             self.incumbent.say("local search")
-            if family.chunks == 1:  # several stages a place take the beam long, and most of what it finds is far off
+            if family.chunks == 1 and not can_anneal(cuts):  # with several a place most of what it finds is far off
                 polish(cuts, cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, limits, line=False), self.incumbent, limits)
                 self.incumbent.say("other orders")
+
+    def _wait_for_kernels(self, careful: Sequence[Cuts]) -> None:
+        """Wait until kernels are compiled: to the end where work is counted, that the same may be found everywhere."""
+        if any(map(can_anneal, careful)):
+            counted = self.problem.effort.deterministic_limit is not None
+            self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
+
+    @property
+    def _best_families(self) -> list[Family]:
+        return list(self.prospects.reached())[:NUM_BEST]
+
+    def _anneal(self, families: Sequence[Family], num_rounds: int, seed: int, limits: Limits) -> None:
+        """Anneal cuts of families: each once, then those near the best; from scratch and from their best in turn."""
+        if not self.kernels.ready(0.0):
+            return
+        for number in range(num_rounds):
+            for family in families:
+                cuts, known = self.setting.cuts(family), self.prospects.reached().get(family)
+                if limits.over or not can_anneal(cuts) or not self.prospects.is_open(family):
+                    continue
+                if number == 0 or (known and is_near(known, self.incumbent)):
+                    restart(cuts, known if number % 2 else None, self.incumbent, seed + number, line=False)
+            self.incumbent.say("annealed")
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
         family = self.prospects.family_of(best)
-        if family and self.prospects.is_small(family) and not self._proved:
+        if not family or self._proved or can_anneal(self.setting.cuts(family)):
+            return
+        if self.prospects.is_small(family):
             shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
             self.incumbent.say("shaken and improved")
 
@@ -232,7 +283,7 @@ class Search:
         if solving.over or not self.prospects.is_open(family):
             return
         cuts = self.setting.cuts(family)
-        binding = memory_can_bind(cuts) and all(self.problem.memory_limits_bytes)
+        binding = cuts.memory_can_bind and all(self.problem.memory_limits_bytes)
         data = cut_data(cuts, self.bounds_ns[family], binding)
         known = self.prospects.reached().get(family)
         hint = known.candidate.partition if known else ()
@@ -320,21 +371,6 @@ class Search:
         impossible = self.seen_all and bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
         impossible = impossible and not may_vary(self.setting)  # replicas keep fewer micro-batches in flight each
         return Outcome(self.setting, incumbent, self.least_bound_ns or None, rivals, self.limited_by, impossible)
-
-
-def memory_can_bind(cuts: Cuts) -> bool:
-    """Whether a rank could be over its limit with the whole model and all micro-batches in flight.
-
-    Messages are held at both ends: each tensor counts twice more for a micro-batch.
-    """
-    limits = [limit for limit in cuts.evaluator.problem.memory_limits_bytes if limit]
-    if not limits:
-        return False
-    whole = cuts.evaluator.pricer.price((0,) * len(cuts.atoms), cuts.places((0,))).costs.stages[0]
-    kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
-    flows = [flow.tensor for flow in cuts.atoms.flows]
-    flowing = 3 * cuts.evaluator.pricer.message_bytes(flows, cuts.family.config, 1)
-    return whole.static_bytes + cuts.num_microbatches * (kept + flowing) > min(limits)
 
 
 def clock_s(problem: Problem) -> float:

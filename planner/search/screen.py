@@ -89,10 +89,12 @@ class Screen:
         most = min(cuts.num_places, max(1, len(cuts.atoms) // cuts.family.chunks))
         if fixed and fixed > most:
             return ()
-        rows = (fixed,) if fixed else range(most, 1 if cuts.family.chunks > 1 else 0, -1)
+        rows = [fixed] if fixed else list(range(most, 1 if cuts.family.chunks > 1 else 0, -1))
         if self.setting.problem.target == "megatron" and cuts.family.chunks > 1:
-            return [places for places in rows if cuts.num_microbatches % places == 0]
-        return rows
+            rows = [places for places in rows if cuts.num_microbatches % places == 0]
+        # halves first: what these reach spares most of the numbers between
+        halves = [places for places in rows if places in {most >> i for i in range(most.bit_length())}]
+        return halves + [places for places in rows if places not in halves]
 
     def _could_matter(self, family: Family, least_ns: int, places: int) -> bool:
         """Whether a bound leaves room below what is known of its rung; for mixtures and several stages a place, of any.
@@ -202,7 +204,7 @@ class Screen:
             largest = max(sum(loads[place::num_places]) for place in range(num_places)) * cuts.num_microbatches
             return not self._could_matter(family, int(largest / max(cuts.speeds)), num_places)
 
-        if not too_much(by_stage(partition, cuts.works_ns)):
+        if not too_much(by_stage(partition, cuts.paces_ns)):
             return False
         if family.config.tensor * family.config.context * family.config.expert == 1:
             return True

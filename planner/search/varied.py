@@ -70,7 +70,7 @@ def _places(setting: Setting, each: Evaluated) -> tuple[Place, ...] | None:
     """Return the stages with the devices that are left; None where none are, or the batch does not divide."""
     found, num_devices = each.candidate, setting.problem.num_devices
     cuts = setting.cuts(Family(StageConfig(), found.microbatch_size))
-    works, closing = by_stage(found.partition, cuts.works_ns), by_stage(found.partition, cuts.closing_ns)
+    works, closing = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
     count = setting.problem.global_batch // found.microbatch_size
     replicas = [1] * found.num_stages
 

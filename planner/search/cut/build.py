@@ -32,7 +32,6 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
     unit_ns = max(1, sum(cuts.works_ns) // LARGEST_NS)
     scale = unit_ns * fastest
     levels, crossings = transfers(cuts)
-    closing, accumulate = _shares(cuts)
     operators = atoms.graph.operators
     measured = [model.measured for model in models]
     forward_ns = [min(column) for column in zip(*(m.forward_ns for m in measured), strict=True)]
@@ -44,7 +43,7 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
     ]
     forward = [sum(forward_ns[o] for o in row) for row in atoms.members]
     backward = [
-        accumulate[i] + sum(backward_ns[o] for o in row if operators[o].trainable)
+        cuts.accumulation_ns[i] + sum(backward_ns[o] for o in row if operators[o].trainable)
         for i, row in enumerate(atoms.members)
     ]
     return CutData(
@@ -53,7 +52,7 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
         unit_ns=unit_ns,
         forward=_down(forward, scale),
         backward=_down(backward, scale),
-        closing=_down(closing, scale),
+        closing=_down(_closing(cuts), scale),
         precedence=tuple((u, v) for u, row in enumerate(atoms.reduction) for v in row),
         sinks=tuple(a for a, row in enumerate(atoms.successors) if not row),
         waists=atoms.waists,
@@ -73,28 +72,18 @@ def _down(values: Sequence[int], scale: float) -> tuple[int, ...]:
     return tuple(int(value / scale) if scale != 1 else value for value in values)
 
 
-def _shares(cuts: Cuts) -> tuple[list[int], list[int]]:
-    """Optimizer step and gradient accumulation of each atom; a shared parameter counts with its first reader.
+def _closing(cuts: Cuts) -> list[int]:
+    """Optimizer step of each atom.
 
-    Readers without gradient do not count: their stage may have no backward at all. A step that is not the profile's
-    does not count; where replicas share it, less than a byte of each stage is rounded off on its ranks.
+    A step that is not the profile's does not count; where replicas share it, less than a byte of each stage is rounded
+    off on its ranks.
     """
     problem, atoms, config = cuts.evaluator.problem, cuts.atoms, cuts.family.config
     graph, whole = problem.profile.graph, problem.profile.whole
-    model = cuts.families.models(cuts.family.microbatch_size)[0].measured
     steps = problem.optimizer != "none" and not problem.training.precision
-    steps = steps and config.offload == "none" and len(set(problem.device_names)) == 1
+    if not steps or config.offload != "none" or len(set(problem.device_names)) > 1:
+        return [0] * len(atoms)
     total = sum(p.size_bytes for p in graph.parameters if p.trainable)
     shards = config.data if config.zero else 1
-    closing, accumulate = [0] * len(atoms), [0] * len(atoms)
-    if steps:
-        sizes = [max(0, size - shards * (shards > 1)) for size in atoms.trained_bytes]
-        closing = [whole.optimizer_ns * size // (total * shards) if size else 0 for size in sizes]
-    seen: set[str] = set()
-    for position, operator in enumerate(graph.operators):
-        for name in operator.parameters if operator.trainable else ():
-            parameter = graph.parameter_index[name]
-            if name not in seen and parameter.trainable and cuts.num_microbatches > 1:
-                accumulate[atoms.atom_of[position]] += model.accumulation.at_least(name)
-            seen.add(name)
-    return closing, accumulate
+    sizes = [max(0, size - shards * (shards > 1)) for size in atoms.trained_bytes]
+    return [whole.optimizer_ns * size // (total * shards) if size else 0 for size in sizes]

@@ -1,0 +1,1 @@
+"""Annealing of cuts by a compiled value."""

@@ -1,0 +1,147 @@
+"""Annealed cuts of a family: the best of many thousand random changes, by a compiled value of a cut.
+
+The value (`planner.search.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes out. Effort
+is counted in changes, so that the result depends on inputs and seed alone. Leaves out several stages a place, split
+backward and pinned stages.
+"""
+
+from collections.abc import Sequence
+from itertools import chain, combinations
+
+import numpy as np
+
+from costmodel.stages.costs import at
+from planner.graph.atoms import Partition, numbered
+from planner.search.annealing.data import RULES, Cut, Floats, Ints, Room, room_for
+from planner.search.annealing.kernels import DELAYED, DEPTH, LINE, TWICE, anneal
+from planner.search.balanced import balanced
+from planner.search.cut.transfers import least_host_ns
+from planner.search.cuts import Cuts
+
+CHANGES = 200
+"""Simulated changes for each atom and stage, as far as the work allows."""
+MOST_CLOSED = 20_000
+"""Changes that the closed form judges before."""
+WORK, FEWEST = 60_000_000, 1_000
+"""Atoms, flows and actions that are gone through in the simulated changes, and how many are made however long."""
+HOT, COLD = 0.05, 1e-4
+"""Parts of a cut's value: the temperature at first, and in the end."""
+AGAIN = 0.02
+"""The same at first where a good cut is annealed again."""
+FILLED = 4
+"""Micro-batches for each stage after which a pipeline is taken to run evenly."""
+
+
+class Annealer:
+    """Anneals the cuts of one family.
+
+    Parameters
+    ----------
+    cuts : Cuts
+    line : bool
+        Whether stages form a line.
+
+    Attributes
+    ----------
+    cut : Cut
+        What cuts of the family are valued by.
+    """
+
+    def __init__(self, cuts: Cuts, *, line: bool) -> None:
+        self._cuts, self.cut = cuts, _cut(cuts, line)
+        actions = 2 * cuts.num_stages * self.cut.num_simulated * len(self.cut.warmups)
+        work = len(cuts.atoms) + len(self.cut.readers) + cuts.num_stages**2 + 2 * actions
+        most = CHANGES * len(cuts.atoms) * cuts.num_stages
+        self._num_closed, self._num_changes = min(most, MOST_CLOSED), min(most, max(FEWEST, WORK // work))
+
+    def annealed(self, start: Partition | None, seed: int) -> Partition | None:
+        """Return what annealing makes of a cut, or of an even one."""
+        stages = np.array(start if start is not None else self._even(), np.int64)
+        room = room_for(self.cut, stages, seed)
+        if start is None:
+            self._walk(room, self._num_closed, HOT, simulated=False)
+            room.stage[:] = room.best
+        self._walk(room, self._num_changes, AGAIN if start else HOT, simulated=True)
+        return numbered(self._cuts.atoms, room.best.tolist(), as_named=True)
+
+    def _walk(self, room: Room, num_changes: int, hot: float, *, simulated: bool) -> None:
+        anneal(self.cut, room, num_changes, hot, (COLD / hot) ** (1 / num_changes), simulated)
+
+    def _even(self) -> Partition:
+        """Return equal shares of the atoms in a topological order, as these are listed."""
+        found = balanced([self._cuts.shares_ns] * self._cuts.num_stages)
+        return tuple(found) if found else (0,) * len(self._cuts.atoms)
+
+
+def _cut(cuts: Cuts, line: bool) -> Cut:
+    """Return the arrays by which the cuts of a family are valued."""
+    atoms, problem = cuts.atoms, cuts.evaluator.problem
+    flows, stages, count = atoms.flows, cuts.num_stages, cuts.num_microbatches
+    forward, backward = _times(cuts)
+    static, kept = _bytes(cuts) if cuts.memory_can_bind else ([0] * len(atoms), [0] * len(atoms))
+    readers, first_reader = _rows([flow.consumers for flow in flows])
+    after, first_after = _rows(atoms.successors)
+    before, first_before = _rows(atoms.predecessors)
+    sizes = [cuts.evaluator.pricer.message_bytes((flow.tensor,), cuts.family.config, 1) for flow in flows]
+    gradients = [atoms.graph.tensors[flow.tensor].gradient for flow in flows]
+    rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
+    size, most = cuts.family.devices_a_place, problem.memory_limits_bytes
+    limits = [min(most[s * size : (s + 1) * size]) or np.inf for s in range(stages)]
+    return Cut(
+        np.array([forward, backward, cuts.closing_ns, static, kept], float).T.copy(),
+        np.array([*rows, (0, len(readers), 0)], np.int64),
+        np.array(sizes, float),
+        readers,
+        np.concatenate([after, before]),
+        np.array([first_after, first_before + len(after)]),
+        _links(cuts, max(sizes, default=1)),
+        np.array([cuts.speeds[:stages], limits], float),
+        _warmups(cuts),
+        float(least_host_ns(cuts)),
+        count,
+        min(count, FILLED * stages),
+        line,
+        cuts.fixed_stages is not None,
+    )
+
+
+def _times(cuts: Cuts) -> tuple[Floats, Floats]:
+    """Return F and B of each atom; B has the forward that is run again and the sum of gradients."""
+    measured = cuts.families.models(cuts.family.microbatch_size)[0].measured
+    parts = zip(measured.forward_ns, measured.backward_input_ns, measured.backward_weight_ns, strict=True)
+    share = [f / max(1, f + i + w) for f, i, w in parts]
+    each = cuts.families.works_ns(cuts.family)
+    forward = np.array([sum(each[o] * share[o] for o in row) for row in cuts.atoms.members])
+    again = forward if cuts.family.config.recompute == "full" else 0.0
+    return forward, np.array(cuts.paces_ns, float) - forward + again
+
+
+def _bytes(cuts: Cuts) -> tuple[list[int], list[int]]:
+    """Return what each atom holds as a stage of its own, once and for each micro-batch in flight."""
+    price, place = cuts.evaluator.pricer, cuts.places((0,))[0]
+    stages = [price.stage((atom,), (), False, place) for atom in range(len(cuts.atoms))]
+    return [s.static_bytes for s in stages], [at(s.activation_bytes, 0) for s in stages]
+
+
+def _links(cuts: Cuts, size_bytes: int) -> Floats:
+    """Return the time of an empty message between two places, and of each byte of a large one."""
+    machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_a_place, cuts.num_stages
+    found = np.zeros((2, stages, stages))
+    for p, q in combinations(range(stages), 2):
+        delay = machines.p2p_ns(p * apart, q * apart, 1)
+        found[:, p, q] = delay, max(0.0, machines.p2p_ns(p * apart, q * apart, size_bytes) - delay) / size_bytes
+    return found
+
+
+def _warmups(cuts: Cuts) -> Ints:
+    """Return how micro-batches in flight are tried; where memory cannot bind, more of them are never worse."""
+    found = [RULES.index(name) for name in cuts.schedules if name in RULES]
+    if not cuts.memory_can_bind:
+        found = [rule for rule in found if {DEPTH: DELAYED, LINE: TWICE}.get(rule) not in found]
+    return np.array(found, np.int64)
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return all rows one after the other, and where each begins."""
+    first = np.cumsum([0, *map(len, rows)])
+    return np.array(list(chain.from_iterable(rows)), np.int64), first.astype(np.int64)

@@ -1,0 +1,66 @@
+"""Whether the kernels are compiled; on a machine where they are not, another process does it while the search looks on.
+
+That takes seconds, once. Leaves out what the kernels are.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+
+class Kernels:
+    """The compiled kernels of one search; a process that still compiles them never outlives it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start to compile, unless that was done before."""
+        if not _are_kept():
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+            self._process = subprocess.Popen(  # this very interpreter and a module of ours
+                [sys.executable, "-m", "planner.search.annealing.compile"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def ready(self, wait_s: float) -> bool:
+        """Wait so long for the kernels; return whether they are there."""
+        if self._process:
+            try:
+                self._process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                return False
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+
+
+def _are_kept() -> bool:
+    """Whether numba has kept these very kernels, or cannot keep any; what it kept of older ones is deleted.
+
+    Older ones name types as they were, and cannot be read.
+    """
+    from planner.search.annealing import data, kernels  # numba takes a third of a second to import
+
+    folder = kernels.anneal.stats.cache_path  # type: ignore[attr-defined]  # numba's own
+    if not folder:
+        return True
+    made = max(Path(str(module.__file__)).stat().st_mtime for module in (data, kernels))
+    for kept in Path(folder).glob("kernels.*.nb[ci]"):
+        if kept.stat().st_mtime < made:
+            with suppress(OSError):
+                kept.unlink()
+    return any(Path(folder).glob("kernels.anneal-*.nbc"))

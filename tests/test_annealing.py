@@ -1,0 +1,76 @@
+"""Annealing: what its compiled value says of a cut, that all cuts it meets can be run, and that it repeats itself."""
+
+import os
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.graph.atoms import numbered
+from planner.search.annealing import kernels
+from planner.search.annealing.annealer import Annealer
+from planner.search.annealing.data import RULES, room_for
+from planner.search.annealing.readiness import Kernels
+from planner.search.cuts import Cuts
+from planner.search.heuristic import can_anneal
+from tests.pipelines import cuts_of, pipelines
+from tests.random_profiles import random_profile
+
+seeds = st.integers(0, 1 << 40)
+
+
+def random_cuts(rng: Random) -> Cuts:
+    return cuts_of(pipelines(random_profile(rng, 9, latency_ns=2000), 4, 6, 1))
+
+
+@given(seeds, st.sampled_from(RULES[:2]))
+@settings(max_examples=40, deadline=None)
+def test_a_simulated_value_is_the_step_that_the_simulator_says(seed: int, schedule: str) -> None:
+    rng = Random(seed)
+    cuts = random_cuts(rng)
+    partition = None
+    while partition is None:
+        partition = numbered(cuts.atoms, [rng.randrange(4) for _ in range(len(cuts.atoms))])
+    annealer = Annealer(cuts, line=False)
+    cut = annealer.cut._replace(warmups=np.array([RULES.index(schedule)]))
+    room = room_for(cut, np.array(partition), 0)
+    value = kernels.value_of(cut, room.stage, room.at, True, kernels.NEVER)
+    assert value == pytest.approx(cuts.evaluate(partition, schedule).step_time_ns, rel=0.03)
+
+
+@given(seeds, st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_an_annealed_cut_can_be_run_is_the_same_again_and_is_no_worse_than_its_start(seed: int, line: bool) -> None:
+    cuts = random_cuts(Random(seed))
+    assert can_anneal(cuts)
+    found = Annealer(cuts, line=line).annealed(None, seed)
+    assert found is not None
+    assert all(found[a] <= found[b] for a, b in cuts.atoms.edges)
+    assert found == Annealer(cuts, line=line).annealed(None, seed)
+    again = Annealer(cuts, line=line).annealed(found, seed + 1)
+    assert again is not None
+    values = []
+    for partition in (found, again):
+        annealer = Annealer(cuts, line=line)
+        room = room_for(annealer.cut, np.array(partition), 0)
+        values.append(kernels.value_of(annealer.cut, room.stage, room.at, True, kernels.NEVER))
+    assert values[1] <= values[0]
+
+
+def test_kernels_kept_before_their_file_changed_are_compiled_anew() -> None:
+    with Kernels() as ready:
+        ready.start()
+        assert ready.ready(120.0)
+    folder = Path(kernels.anneal.stats.cache_path)  # type: ignore[attr-defined]  # numba's own
+    kept = next(folder.glob("kernels.anneal-*.nbc"))
+    before = kept.stat().st_mtime
+    os.utime(kept, (1, 1))
+    with Kernels() as ready:
+        ready.start()
+        assert ready.ready(120.0)
+    made = [path.stat().st_mtime for path in folder.glob("kernels.anneal-*.nbc")]
+    assert max(made) >= before
+    assert min(made) > 1
