@@ -7,7 +7,7 @@ tied weights, links and everything that the table does not say.
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,9 @@ WEIGHT = "backward_weight_ms"
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
+    """A layer: those that it reads, times and bytes of one micro-batch; `weight_ns` is the weight gradient's part."""
+
     name: str
     after: tuple[str, ...]
     forward_ns: int
@@ -48,43 +50,51 @@ def read_layers(path: str | Path, microbatch_size: int = 1, memory_bytes: int = 
     InvalidInput
         With the line, what was found there and what is allowed.
     """
-    layers = _read(Path(path))
+    device = Device("cuda", "a table of layers", memory_bytes)
+    return profile_of(_read(Path(path)), Path(path).stem, "layers", device, microbatch_size)
+
+
+def profile_of(layers: Sequence[Layer], name: str, imported: str, device: Device, microbatch_size: int = 1) -> Profile:
+    """Return layers, each after those that it reads, as a profile; a loss reads what no layer does.
+
+    Parameters
+    ----------
+    imported : str
+        The format that they were read from.
+    """
     read_by: dict[str, list[str]] = {layer.name: [] for layer in layers}
     for layer in layers:
-        for name in layer.after:
-            read_by[name].append(layer.name)
-    if layers[-1].name != LOSS:
+        for other in layer.after:
+            read_by[other].append(layer.name)
+    rows = list(layers)
+    if rows[-1].name != LOSS:
         ends = tuple(name for name, readers in read_by.items() if not readers)
-        layers.append(_Layer(LOSS, ends, 0, 0, 0, 0, 0, 0))
-        for name in ends:
-            read_by[name].append(LOSS)
+        rows.append(Layer(LOSS, ends, 0, 0, 0, 0, 0, 0))
+        for end in ends:
+            read_by[end].append(LOSS)
         read_by[LOSS] = []
     graph = OperatorGraph(
-        Path(path).stem,
-        tuple(_operator(i, layer, microbatch_size) for i, layer in enumerate(layers)),
+        name,
+        tuple(_operator(i, layer, microbatch_size) for i, layer in enumerate(rows)),
         tuple(
             Tensor(layer.name, layer.name, tuple(read_by[layer.name]), (layer.output_bytes,), storage=2 * i)
-            for i, layer in enumerate(layers)
+            for i, layer in enumerate(rows)
             if read_by[layer.name]
         ),
         tuple(
             Parameter(f"{layer.name}.weight", (layer.parameter_bytes,), layer.parameter_bytes)
-            for layer in layers
+            for layer in rows
             if layer.parameter_bytes
         ),
     )
-    times = tuple(
-        OperatorTimes((x.forward_ns,), (x.backward_ns - x.weight_ns,), (x.weight_ns,), (0.0,)) for x in layers
-    )
-    step_ns = sum(layer.forward_ns + layer.backward_ns for layer in layers)
-    device = Device("cuda", "a table of layers", memory_bytes)
+    times = tuple(OperatorTimes((x.forward_ns,), (x.backward_ns - x.weight_ns,), (x.weight_ns,), (0.0,)) for x in rows)
+    whole = Whole((sum(layer.forward_ns + layer.backward_ns for layer in rows),))
     origin = Origin(plan_only="the profile is a table of layers: there is no model to run")
-    made = {"imported": "layers"}
-    whole = Whole((step_ns,))
+    made = {"imported": imported}
     return Profile(graph, device, "float32", (microbatch_size,), times, whole, None, made, origin=origin)
 
 
-def _operator(index: int, layer: _Layer, microbatch_size: int) -> Operator:
+def _operator(index: int, layer: Layer, microbatch_size: int) -> Operator:
     saved = (SavedStorage(2 * index + 1, -(-layer.saved_bytes // microbatch_size)),) if layer.saved_bytes else ()
     return Operator(
         layer.name,
@@ -96,7 +106,7 @@ def _operator(index: int, layer: _Layer, microbatch_size: int) -> Operator:
     )
 
 
-def _read(path: Path) -> list[_Layer]:
+def _read(path: Path) -> list[Layer]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -110,7 +120,7 @@ def _read(path: Path) -> list[_Layer]:
             f"{path}: line 1: found the columns {', '.join(header)}; needed are {', '.join(COLUMNS)}, each once, and "
             f"{WEIGHT} if known"
         )
-    layers: list[_Layer] = []
+    layers: list[Layer] = []
     for cells in rows:
         if not any(cell.strip() for cell in cells):
             continue
@@ -123,7 +133,7 @@ def _read(path: Path) -> list[_Layer]:
     return layers
 
 
-def _layer(row: Mapping[str, str], earlier: list[_Layer], place: str) -> _Layer:
+def _layer(row: Mapping[str, str], earlier: list[Layer], place: str) -> Layer:
     known = {layer.name for layer in earlier}
     name = row["name"]
     if not name or name in known:
@@ -138,7 +148,7 @@ def _layer(row: Mapping[str, str], earlier: list[_Layer], place: str) -> _Layer:
         weight_ns = _ns(row, WEIGHT, place)
     if weight_ns > backward_ns:
         raise InvalidInput(f"{place}: {WEIGHT} is more than backward_ms, of which it is a part")
-    return _Layer(
+    return Layer(
         name, after, _ns(row, "forward_ms", place), backward_ns, weight_ns, parameter_bytes,
         _bytes(row, "output_bytes", place), _bytes(row, "saved_bytes", place),
     )  # fmt: skip

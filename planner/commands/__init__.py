@@ -22,12 +22,13 @@ COMMANDS = {
     "links": "measure latency and bandwidth between ranks",
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
+    "partition": "cut another planner's instance under that planner's own objective, with a proved bound",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
     "explain": "say why a plan takes as long as it does, and what would change that",
     "validate": "check a plan independently of the planner",
-    "import": "read layers, nccl-tests output or a topology into our files",
+    "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",
     "doctor": "say what this machine can do, and why not where it cannot",
 }
 

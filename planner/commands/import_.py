@@ -1,18 +1,24 @@
 """Read what was measured or written down elsewhere into our own files.
 
 penstock import layers table.csv -o profile.json          a table of layers (CSV)
+penstock import piper bert32.json -o profile.json         an instance of Piper; dnn-partitioning, pipedream likewise
 penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
 penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
 """
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer, say
 from planner.commands.flags import GIB, amount, positive
 
-FORMATS = ("layers", "nccl-tests", "topology")
+if TYPE_CHECKING:
+    from costmodel.model.profile import Profile
+
+PEERS = ("piper", "dnn-partitioning", "pipedream")
+FORMATS = ("layers", *PEERS, "nccl-tests", "topology")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
     )
+    parser.add_argument(
+        "--bandwidth",
+        type=amount,
+        default=10.0,
+        metavar="GB/s",
+        help="dnn-partitioning: of the link on which tensors take what the file says (default %(default)s)",
+    )
     parser.add_argument("--device", default="gpu", metavar="NAME", help="topology: the device's name (default gpu)")
     parser.add_argument(
         "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
@@ -36,6 +49,8 @@ def run(args: argparse.Namespace) -> Answer:
     """Read, write and say what was read."""
     if len(args.files) > 1 and args.format != "nccl-tests":
         raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
+    if args.format in PEERS:
+        return _peer(args)
     return {"layers": _layers, "nccl-tests": _nccl_tests, "topology": _topology}[args.format](args)
 
 
@@ -45,6 +60,25 @@ def _layers(args: argparse.Namespace) -> Answer:
 
     found = read_layers(args.files[0], args.microbatch_size, round(args.memory * GIB))
     write_profile(args.output, found)
+    return _read(args, found)
+
+
+def _peer(args: argparse.Namespace) -> Answer:
+    from costmodel.importers.peer_profiles import dnn_partitioning_profile, pipedream_profile, piper_profile
+    from costmodel.model.profile import write_profile
+
+    path = args.files[0]
+    if args.format == "piper":
+        found = piper_profile(path)
+    elif args.format == "pipedream":
+        found = pipedream_profile(path, round(args.memory * GIB))
+    else:
+        found = dnn_partitioning_profile(path, args.bandwidth * 1e9)
+    write_profile(args.output, found)
+    return _read(args, found)
+
+
+def _read(args: argparse.Namespace, found: "Profile") -> Answer:
     body = {
         "output": args.output,
         "operators": len(found.graph.operators),

@@ -1,0 +1,1 @@
+"""Other planners' partition problems, solved under their own objectives."""
