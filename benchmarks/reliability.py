@@ -50,6 +50,12 @@ def _schedules_of_peers(num_rows: int) -> list[str]:
     return reference_failures(num_rows, {**REFERENCES, **SYNTHESES})
 
 
+def _peers_problems(num_cases: int) -> list[str]:
+    from tests.peer_promises import failures
+
+    return failures(num_cases)
+
+
 def _behind_peers(num_rows: int) -> list[str]:
     from tests.schedule_promises import behind_failures
 
@@ -150,6 +156,13 @@ PROMISES = [
         240,
         2_680,
         _schedules_of_peers,
+    ),
+    Promise(
+        "peers-problems",
+        "Problems of dnn-partitioning, Piper and PipeDream are solved as by brute force",
+        100,
+        1_000,
+        _peers_problems,
     ),
     Promise(
         "behind-peers",

@@ -65,7 +65,7 @@ def groups_of(instance: LatencyInstance, more: Iterable[tuple[int, int]] = ()) -
             joined.union(first.setdefault(node.colour, position), position)
     for a, b in more:
         joined.union(a, b)
-    forward = {joined[i] for i, node in enumerate(instance.nodes) if not node.is_backward}
+    led = {node.colour for node in instance.nodes if not node.is_backward and node.colour is not None}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(joined[i] for i in range(len(instance.nodes)))
     for tensor in instance.tensors:
@@ -74,8 +74,8 @@ def groups_of(instance: LatencyInstance, more: Iterable[tuple[int, int]] = ()) -
             backward = [instance.nodes[i].is_backward for i in (tensor.producer, consumer)]
             if not any(backward):
                 graph.add_edge(a, b)
-            elif all(backward) and not {a, b} <= forward:
-                graph.add_edge(b, a)  # the mirrored order
+            elif all(backward) and not {instance.nodes[i].colour for i in (tensor.producer, consumer)} <= led:
+                graph.add_edge(b, a)  # the mirrored order, where one of them has no forward node to follow
     graph.remove_edges_from([(a, b) for a, b in graph.edges if a == b])
     condensed = nx.condensation(graph)
     at = {i: condensed.graph["mapping"][joined[i]] for i in range(len(instance.nodes))}
