@@ -143,13 +143,14 @@ def profile_of(model: str) -> Profile:
 
 def search(case: Case, fixed: Fixed, effort: Effort) -> tuple[Found, PlanAnswer | None]:
     """Plan with choices fixed."""
+    profile = profile_of(case.model)
     begin = time.perf_counter()
     space = {field.name: fixed.get(field.name) for field in fields(Space)}
     size = fixed.get("microbatch_size")
     try:
         answer = make_plan(
             Problem(
-                profile_of(case.model),
+                profile,
                 None,
                 case.devices,
                 SAMPLES_A_DEVICE * case.devices,
