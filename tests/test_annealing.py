@@ -1,6 +1,7 @@
 """Annealing: what its compiled value says of a cut, that all cuts it meets can be run, and that it repeats itself."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -9,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.stages.config import StageConfig
 from planner.graph.atoms import numbered
 from planner.search.annealing import kernels
 from planner.search.annealing.annealer import Annealer
 from planner.search.annealing.data import RULES, room_for
 from planner.search.annealing.readiness import Kernels
 from planner.search.cuts import Cuts
+from planner.search.family import Family
 from planner.search.heuristic import can_anneal
-from tests.pipelines import cuts_of, pipelines
+from planner.search.setting import Setting
+from tests.pipelines import PIPELINES, cuts_of, pipelines
 from tests.random_profiles import random_profile
 
 seeds = st.integers(0, 1 << 40)
@@ -39,6 +43,21 @@ def test_a_simulated_value_is_the_step_that_the_simulator_says(seed: int, schedu
     room = room_for(cut, np.array(partition), 0)
     value = kernels.value_of(cut, room.stage, room.at, True, kernels.NEVER)
     assert value == pytest.approx(cuts.evaluate(partition, schedule).step_time_ns, rel=0.03)
+
+
+@given(seeds)
+@settings(max_examples=20, deadline=None)
+def test_a_simulated_value_of_interleaved_stages_is_the_step_that_the_simulator_says(seed: int) -> None:
+    rng = Random(seed)
+    problem = pipelines(random_profile(rng, 9, latency_ns=2000), 2, 6, 1, space=replace(PIPELINES, chunks=2))
+    cuts = Setting(problem).cuts(Family(StageConfig(), 1, 2))
+    assert can_anneal(cuts)
+    annealer = Annealer(cuts, line=False)
+    found = annealer.annealed(None, seed)
+    assert found is not None
+    room = room_for(annealer.cut, np.array(found), 0)
+    value = kernels.value_of(annealer.cut, room.stage, room.at, True, kernels.NEVER)
+    assert value == pytest.approx(cuts.evaluate(found).step_time_ns, rel=0.05)
 
 
 @given(seeds, st.booleans())

@@ -22,7 +22,7 @@ WEIGHT = "backward_weight_ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerRow:
     """A layer: those that it reads, times and bytes of one micro-batch; `weight_ns` is the weight gradient's part."""
 
     name: str
@@ -54,7 +54,9 @@ def read_layers(path: str | Path, microbatch_size: int = 1, memory_bytes: int = 
     return profile_of(_read(Path(path)), Path(path).stem, "layers", device, microbatch_size)
 
 
-def profile_of(layers: Sequence[Layer], name: str, imported: str, device: Device, microbatch_size: int = 1) -> Profile:
+def profile_of(
+    layers: Sequence[LayerRow], name: str, imported: str, device: Device, microbatch_size: int = 1
+) -> Profile:
     """Return layers, each after those that it reads, as a profile; a loss reads what no layer does.
 
     Parameters
@@ -69,7 +71,7 @@ def profile_of(layers: Sequence[Layer], name: str, imported: str, device: Device
     rows = list(layers)
     if rows[-1].name != LOSS:
         ends = tuple(name for name, readers in read_by.items() if not readers)
-        rows.append(Layer(LOSS, ends, 0, 0, 0, 0, 0, 0))
+        rows.append(LayerRow(LOSS, ends, 0, 0, 0, 0, 0, 0))
         for end in ends:
             read_by[end].append(LOSS)
         read_by[LOSS] = []
@@ -94,7 +96,7 @@ def profile_of(layers: Sequence[Layer], name: str, imported: str, device: Device
     return Profile(graph, device, "float32", (microbatch_size,), times, whole, None, made, origin=origin)
 
 
-def _operator(index: int, layer: Layer, microbatch_size: int) -> Operator:
+def _operator(index: int, layer: LayerRow, microbatch_size: int) -> Operator:
     saved = (SavedStorage(2 * index + 1, -(-layer.saved_bytes // microbatch_size)),) if layer.saved_bytes else ()
     return Operator(
         layer.name,
@@ -106,7 +108,7 @@ def _operator(index: int, layer: Layer, microbatch_size: int) -> Operator:
     )
 
 
-def _read(path: Path) -> list[Layer]:
+def _read(path: Path) -> list[LayerRow]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +122,7 @@ def _read(path: Path) -> list[Layer]:
             f"{path}: line 1: found the columns {', '.join(header)}; needed are {', '.join(COLUMNS)}, each once, and "
             f"{WEIGHT} if known"
         )
-    layers: list[Layer] = []
+    layers: list[LayerRow] = []
     for cells in rows:
         if not any(cell.strip() for cell in cells):
             continue
@@ -133,7 +135,7 @@ def _read(path: Path) -> list[Layer]:
     return layers
 
 
-def _layer(row: Mapping[str, str], earlier: list[Layer], place: str) -> Layer:
+def _layer(row: Mapping[str, str], earlier: list[LayerRow], place: str) -> LayerRow:
     known = {layer.name for layer in earlier}
     name = row["name"]
     if not name or name in known:
@@ -148,7 +150,7 @@ def _layer(row: Mapping[str, str], earlier: list[Layer], place: str) -> Layer:
         weight_ns = _ns(row, WEIGHT, place)
     if weight_ns > backward_ns:
         raise InvalidInput(f"{place}: {WEIGHT} is more than backward_ms, of which it is a part")
-    return Layer(
+    return LayerRow(
         name, after, _ns(row, "forward_ms", place), backward_ns, weight_ns, parameter_bytes,
         _bytes(row, "output_bytes", place), _bytes(row, "saved_bytes", place),
     )  # fmt: skip

@@ -12,7 +12,7 @@ import networkx as nx
 
 from costmodel.importers.dnn_groups import groups_of
 from costmodel.importers.dnn_partitioning import read_dnn_partitioning
-from costmodel.importers.layers import Layer, profile_of
+from costmodel.importers.layers import LayerRow, profile_of
 from costmodel.importers.pipedream import read_pipedream
 from costmodel.importers.piper import read_piper
 from costmodel.model.profile import Device, Profile
@@ -101,9 +101,9 @@ def _name(text: str, node: int) -> str:
 
 def _layer(
     name: str, after: tuple[str, ...], times_ns: tuple[float, float], sizes: tuple[float, float, float]
-) -> Layer:
+) -> LayerRow:
     """Return a layer; half of its backward is the weight gradient's, where it has parameters."""
     forward_ns, backward_ns = map(round, times_ns)
     parameter_bytes, output_bytes, saved_bytes = map(round, sizes)
     weight_ns = backward_ns // 2 if parameter_bytes else 0
-    return Layer(name, after, forward_ns, backward_ns, weight_ns, parameter_bytes, output_bytes, saved_bytes)
+    return LayerRow(name, after, forward_ns, backward_ns, weight_ns, parameter_bytes, output_bytes, saved_bytes)

@@ -16,6 +16,8 @@ from planner.search.incumbent import NEAR, Incumbent
 from planner.search.limits import Limits
 from planner.search.segments import Aim, segmentations
 
+LOOPED = "interleaved-1f1b"
+"""The schedule of several stages a place that can be annealed."""
 NUM_RANDOM_ORDERS = 6
 BEAM = 6
 NUM_TRIED_EVERYWHERE = 12
@@ -75,9 +77,11 @@ def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, li
 
 
 def can_anneal(cuts: Cuts) -> bool:
-    """Whether annealing knows what runs there: one stage a place, F and whole B, nothing pinned."""
+    """Whether annealing knows what runs there: F and whole B in known orders, nothing pinned."""
     known = any(name in RULES for name in cuts.schedules)
-    return known and cuts.family.chunks == 1 and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
+    if cuts.family.chunks > 1:
+        known = cuts.schedules[0] == LOOPED and cuts.num_microbatches % cuts.num_places == 0 and cuts.num_places > 1
+    return known and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
 
 
 def restart(cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, *, line: bool) -> list[Evaluated]:

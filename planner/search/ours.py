@@ -35,12 +35,12 @@ NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
-PARTS = (0.25, 0.35, 0.45, 0.55, 0.6)
+PARTS = (0.3, 0.35, 0.45, 0.6, 0.65)
 """Most of the time left after the first look that may pass before families are annealed, before their best orders are
 cut, before those near the best are improved, before the best are annealed again, and before the solver starts."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
-SOLVER_PART = 0.6
+SOLVER_PART = 0.45
 """Most of the time left that the solver may take; the rest is for improving what it found."""
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
@@ -194,8 +194,7 @@ class Search:
         graphs = [cuts for cuts in careful if not cuts.always_line]
         self._anneal([cuts.family for cuts in graphs], NUM_ANNEALED, self.problem.effort.seed, self.annealed)
         for cuts in graphs:
-            known = self.prospects.reached().get(cuts.family)
-            annealed = can_anneal(cuts) and known and not is_near(known, self.incumbent)
+            annealed = can_anneal(cuts) and self.kernels.ready(0.0)
             if not self.graphs.over and not annealed and self.prospects.is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")

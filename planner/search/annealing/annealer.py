@@ -1,8 +1,8 @@
 """Annealed cuts of a family: the best of many thousand random changes, by a compiled value of a cut.
 
 The value (`planner.search.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes out. Effort
-is counted in changes, so that the result depends on inputs and seed alone. Leaves out several stages a place, split
-backward and pinned stages.
+is counted in changes, so that the result depends on inputs and seed alone. Leaves out split backward and pinned stages,
+and memory where several stages share a place.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from planner.search.annealing.kernels import DELAYED, DEPTH, LINE, TWICE, anneal
 from planner.search.balanced import balanced
 from planner.search.cut.transfers import least_host_ns
 from planner.search.cuts import Cuts
+from simulator.actions import Kind
 
 CHANGES = 200
 """Simulated changes for each atom and stage, as far as the work allows."""
@@ -49,7 +50,7 @@ class Annealer:
 
     def __init__(self, cuts: Cuts, *, line: bool) -> None:
         self._cuts, self.cut = cuts, _cut(cuts, line)
-        actions = 2 * cuts.num_stages * self.cut.num_simulated * len(self.cut.warmups)
+        actions = 2 * cuts.num_stages * self.cut.num_simulated * max(1, len(self.cut.warmups))
         work = len(cuts.atoms) + len(self.cut.readers) + cuts.num_stages**2 + 2 * actions
         most = CHANGES * len(cuts.atoms) * cuts.num_stages
         self._num_closed, self._num_changes = min(most, MOST_CLOSED), min(most, max(FEWEST, WORK // work))
@@ -78,6 +79,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
     atoms, problem = cuts.atoms, cuts.evaluator.problem
     flows, stages, count = atoms.flows, cuts.num_stages, cuts.num_microbatches
     forward, backward = _times(cuts)
+    orders = _orders(cuts)
     static, kept = _bytes(cuts) if cuts.memory_can_bind else ([0] * len(atoms), [0] * len(atoms))
     readers, first_reader = _rows([flow.consumers for flow in flows])
     after, first_after = _rows(atoms.successors)
@@ -86,7 +88,8 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
     gradients = [atoms.graph.tensors[flow.tensor].gradient for flow in flows]
     rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
     size, most = cuts.family.devices_a_place, problem.memory_limits_bytes
-    limits = [min(most[s * size : (s + 1) * size]) or np.inf for s in range(stages)]
+    places = cuts.num_places
+    limits = [min(most[s % places * size : (s % places + 1) * size]) or np.inf for s in range(stages)]
     return Cut(
         np.array([forward, backward, cuts.closing_ns, static, kept], float).T.copy(),
         np.array([*rows, (0, len(readers), 0)], np.int64),
@@ -95,13 +98,14 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
         np.concatenate([after, before]),
         np.array([first_after, first_before + len(after)]),
         _links(cuts, max(sizes, default=1)),
-        np.array([cuts.speeds[:stages], limits], float),
+        np.array([[cuts.speeds[s % places] for s in range(stages)], limits], float),
         _warmups(cuts),
+        orders,
         float(least_host_ns(cuts)),
         count,
-        min(count, FILLED * stages),
+        count if len(orders) else min(count, FILLED * stages),
         line,
-        cuts.fixed_stages is not None,
+        cuts.fixed_stages is not None or len(orders) > 0,
     )
 
 
@@ -128,9 +132,22 @@ def _links(cuts: Cuts, size_bytes: int) -> Floats:
     machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_a_place, cuts.num_stages
     found = np.zeros((2, stages, stages))
     for p, q in combinations(range(stages), 2):
-        delay = machines.p2p_ns(p * apart, q * apart, 1)
-        found[:, p, q] = delay, max(0.0, machines.p2p_ns(p * apart, q * apart, size_bytes) - delay) / size_bytes
+        a, b = (place % cuts.num_places * apart for place in (p, q))
+        delay = machines.p2p_ns(a, b, 1) if a != b else 0
+        found[:, p, q] = delay, max(0.0, machines.p2p_ns(a, b, size_bytes) - delay) / size_bytes if a != b else 0.0
     return found
+
+
+def _orders(cuts: Cuts) -> Ints:
+    """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing."""
+    if cuts.family.chunks == 1:
+        return np.zeros((0, 0, 3), np.int64)
+    partition = balanced([cuts.shares_ns] * cuts.num_stages)
+    run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), cuts.schedules[0], line=False))
+    ways = {Kind.F: 0, Kind.B: 1}
+    orders = run.times.structure.schedule.orders
+    rows = [[(a.stage, ways[a.kind], a.microbatch) for a in order if a.kind in ways] for order in orders]
+    return np.array(rows, np.int64)
 
 
 def _warmups(cuts: Cuts) -> Ints:

@@ -36,6 +36,8 @@ class Cut(NamedTuple):
     places : array of shape (2, stages)
     warmups : array of int
         The rules by which micro-batches in flight are tried; the best counts.
+    orders : array of shape (places, actions, 3)
+        Where several stages share a place: stage, F or B (`THERE`, `BACK`) and micro-batch of what it does in turn.
     host_ns : float
         What a stage loses to one end of a message.
     num_microbatches, num_simulated : int
@@ -53,6 +55,7 @@ class Cut(NamedTuple):
     links: Floats
     places: Floats
     warmups: Ints
+    orders: Ints
     host_ns: float
     num_microbatches: int
     num_simulated: int

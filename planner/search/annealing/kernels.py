@@ -96,9 +96,23 @@ def _flow(cut: Cut, at: Loads, flow: int, source: int, target: int) -> None:
 
 
 @compiled
+def _shared(cut: Cut, at: Loads) -> float:
+    """Return the work of the busiest place, where several stages share one."""
+    worst, places = 0.0, len(cut.orders)
+    for place in range(places):
+        work = 0.0
+        for s in range(place, len(at.free_ns), places):
+            work += cut.num_microbatches * (at.works[s, FORWARD] + at.works[s, BACKWARD]) + at.works[s, CLOSING]
+        worst = max(worst, work)
+    return worst
+
+
+@compiled
 def _closed(cut: Cut, at: Loads) -> float:
     """Return the largest of the stages' own work with the longest way there, then the one back or what ends a step."""
     worst = 0.0
+    if len(cut.orders):
+        return _shared(cut, at)
     there, both = at.ends_ns[THERE], at.ends_ns[BACK]  # of the first micro-batch
     for s in range(len(at.free_ns)):
         there[s, 0] = both[s, 0] = 0.0
@@ -136,9 +150,9 @@ def _warm_up(cut: Cut, at: Loads, rule: int, busiest_ns: float) -> float:
 
 
 @compiled
-def _begin(at: Loads, way: int, stage: int, microbatch: int) -> float:
+def _begin(at: Loads, way: int, stage: int, microbatch: int, free_ns: float) -> float:
     """Return when F or B of a micro-batch may begin at a stage, or `NEVER` while some of its data was not made."""
-    begin: float = at.free_ns[stage]
+    begin = free_ns
     for other in range(len(at.free_ns)):
         edge_ns = at.edges_ns[way, stage, other]
         if edge_ns >= 0:
@@ -163,7 +177,7 @@ def _one_f_one_b(cut: Cut, at: Loads) -> float:
                 f, b = at.numbers[DONE + THERE, s], at.numbers[DONE + BACK, s]
                 way = THERE if f < count and f - b < at.numbers[IN_FLIGHT, s] else BACK
                 microbatch = at.numbers[DONE + way, s]
-                begin = _begin(at, way, s, microbatch)
+                begin = _begin(at, way, s, microbatch, at.free_ns[s])
                 if begin >= NEVER:
                     break
                 at.free_ns[s] = at.ends_ns[way, s, microbatch] = begin + at.works[s, way]
@@ -176,8 +190,41 @@ def _one_f_one_b(cut: Cut, at: Loads) -> float:
 
 
 @compiled
+def _in_order(cut: Cut, at: Loads) -> float:
+    """Run each place's order of its stages' actions; return the end of the step."""
+    places, actions = cut.orders.shape[:2]
+    for s in range(len(at.free_ns)):
+        at.free_ns[s] = 0.0
+        at.numbers[DONE + THERE, s] = at.numbers[DONE + BACK, s] = at.numbers[SEEN, s] = 0
+    left = places * actions
+    while left > 0:
+        before = left
+        for place in range(places):
+            while at.numbers[SEEN, place] < actions:
+                turn = at.numbers[SEEN, place]
+                s, way, microbatch = cut.orders[place, turn, 0], cut.orders[place, turn, 1], cut.orders[place, turn, 2]
+                begin = _begin(at, way, s, microbatch, at.free_ns[place])
+                if begin >= NEVER:
+                    break
+                at.free_ns[place] = at.ends_ns[way, s, microbatch] = begin + at.works[s, way]
+                at.numbers[DONE + way, s] += 1
+                at.numbers[SEEN, place] += 1
+                left -= 1
+        if left == before:
+            return NEVER
+    for s in range(len(at.free_ns)):
+        at.free_ns[s % places] += at.works[s, CLOSING]
+    end = 0.0
+    for place in range(places):
+        end = max(end, at.free_ns[place])
+    return end
+
+
+@compiled
 def _simulated(cut: Cut, at: Loads) -> float:
     """Return the shortest step under any of the warm-ups; the more it counts the more bytes are over a limit."""
+    if len(cut.orders):
+        return _in_order(cut, at)
     busiest_ns, best = 0.0, NEVER
     for s in range(len(at.free_ns)):
         busiest_ns = max(busiest_ns, at.works[s, FORWARD] + at.works[s, BACKWARD])
@@ -297,5 +344,6 @@ def compile_all() -> None:
     nothing, square, first = np.zeros(0), np.zeros((2, 2, 2)), np.zeros((2, 3), np.int64)
     places, ints = np.ones((2, 2)), np.zeros(0, np.int64)
     flows, works = np.zeros((1, 3), np.int64), np.ones((2, 5))
-    cut = Cut(works, flows, nothing, ints, ints, first, square, places, np.array([0]), 0.0, 1, 1, False, False)
+    orders = np.zeros((0, 0, 3), np.int64)
+    cut = Cut(works, flows, nothing, ints, ints, first, square, places, np.array([0]), orders, 0.0, 1, 1, False, False)
     anneal(cut, room_for(cut, np.array([0, 1]), 0), 1, 0.1, 0.1, True)
