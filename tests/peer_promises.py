@@ -61,17 +61,19 @@ def random_edges(rng: Random, size: int) -> list[tuple[int, int]]:
 
 def random_latencies(rng: Random) -> LatencyInstance:
     """Some forward nodes, some backward ones behind them, some of one colour."""
-    size = rng.randint(2, 7)
+    size, unit = rng.randint(2, 7), rng.choice([1.0, 0.25])
     forward = rng.randint(1, size)
     nodes = tuple(
-        LatencyNode(f"n{i}", rng.randint(0, 9), rng.randint(0, 5), i >= forward, rng.choice([None, 0, 1, i]), runs=True)
+        LatencyNode(
+            f"n{i}", rng.randint(0, 9), unit * rng.randint(0, 5), i >= forward, rng.choice([None, 0, 1, i]), runs=True
+        )
         for i in range(size)
     )
     readers: dict[int, list[int]] = {}
     for a, b in random_edges(rng, size):
         readers.setdefault(a, []).append(b)
     tensors = tuple(CostedTensor(a, tuple(row), rng.choice([0.5, 3, 20])) for a, row in readers.items())
-    return LatencyInstance(nodes, tensors, 3, rng.randint(4, 16))
+    return LatencyInstance(nodes, tensors, 3, unit * rng.randint(4, 16))
 
 
 def brute_contiguous(instance: LatencyInstance, num_devices: int) -> float:

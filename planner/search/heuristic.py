@@ -6,6 +6,7 @@ All effort is counted, so that the result depends on the inputs alone; the clock
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from costmodel.errors import NoPlanFits, UsageError
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
@@ -88,7 +89,10 @@ def restart(cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int
     """Anneal a cut, from one that is known or from scratch, and offer what comes out under every schedule."""
     from planner.search.annealing.annealer import Annealer  # numba takes a third of a second to import
 
-    annealer = Annealer(cuts, line=line or cuts.always_line)
+    try:
+        annealer = Annealer(cuts, line=line or cuts.always_line)
+    except (UsageError, NoPlanFits):  # as for a cut that cannot be priced (`Cuts.under`)
+        return []
     partition = annealer.annealed(known.candidate.partition if known else None, seed)
     if partition is None or cuts.fixed_stages not in (None, max(partition) + 1):
         return []

@@ -10,6 +10,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
+from costmodel.errors import UsageError
 from costmodel.stages.costs import at
 from planner.graph.atoms import Partition, numbered
 from planner.search.annealing.data import RULES, Cut, Floats, Ints, Room, room_for
@@ -147,6 +148,8 @@ def _orders(cuts: Cuts) -> Ints:
     ways = {Kind.F: 0, Kind.B: 1}
     orders = run.times.structure.schedule.orders
     rows = [[(a.stage, ways[a.kind], a.microbatch) for a in order if a.kind in ways] for order in orders]
+    if any(len(row) < 2 * cuts.num_microbatches * cuts.family.chunks for row in rows):
+        raise UsageError("a stage has no backward: what a place does in turn depends on the cut")
     return np.array(rows, np.int64)
 
 

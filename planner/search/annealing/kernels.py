@@ -172,6 +172,7 @@ def _one_f_one_b(cut: Cut, at: Loads) -> float:
         at.numbers[DONE + THERE, s] = at.numbers[DONE + BACK, s] = 0 if at.numbers[COUNT, s] else count
         left += 2 * (count - at.numbers[DONE, s])
     while left > 0:
+        before = left
         for s in range(stages):
             while at.numbers[DONE + BACK, s] < count:
                 f, b = at.numbers[DONE + THERE, s], at.numbers[DONE + BACK, s]
@@ -183,6 +184,8 @@ def _one_f_one_b(cut: Cut, at: Loads) -> float:
                 at.free_ns[s] = at.ends_ns[way, s, microbatch] = begin + at.works[s, way]
                 at.numbers[DONE + way, s] += 1
                 left -= 1
+        if left == before:
+            return NEVER
     end = 0.0
     for s in range(stages):
         end = max(end, at.free_ns[s] + at.works[s, CLOSING])

@@ -53,14 +53,20 @@ def _are_kept() -> bool:
 
     Older ones name types as they were, and cannot be read.
     """
-    from planner.search.annealing import data, kernels  # numba takes a third of a second to import
+    here = Path(__file__).parent
+    made = max((here / name).stat().st_mtime for name in ("data.py", "kernels.py"))
+    if "NUMBA_CACHE_DIR" not in os.environ and _keeps(here / "__pycache__", made):
+        return True
+    from planner.search.annealing import kernels  # numba takes a third of a second to import
 
     folder = kernels.anneal.stats.cache_path  # type: ignore[attr-defined]  # numba's own
-    if not folder:
-        return True
-    made = max(Path(str(module.__file__)).stat().st_mtime for module in (data, kernels))
-    for kept in Path(folder).glob("kernels.*.nb[ci]"):
+    return not folder or _keeps(Path(folder), made)
+
+
+def _keeps(folder: Path, made: float) -> bool:
+    """Whether a folder has kernels that were compiled after their source was made; older ones are deleted."""
+    for kept in folder.glob("kernels.*.nb[ci]"):
         if kept.stat().st_mtime < made:
             with suppress(OSError):
                 kept.unlink()
-    return any(Path(folder).glob("kernels.anneal-*.nbc"))
+    return any(folder.glob("kernels.anneal-*.nbc"))

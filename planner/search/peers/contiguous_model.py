@@ -77,9 +77,11 @@ class _Model:
 
     def keep_within(self, limit: float) -> None:
         """Let no device hold more than so many bytes."""
+        whole = all(size == int(size) for size in self.groups.sizes)
+        unit = 1.0 if whole else limit / LARGEST  # sizes in other units than bytes have fractions
         for d in self.devices:
-            held = (int(size) * inside[d] for size, inside in zip(self.groups.sizes, self.inside, strict=True))
-            self.model.add(sum(held) <= int(limit))
+            held = (int(size / unit) * inside[d] for size, inside in zip(self.groups.sizes, self.inside, strict=True))
+            self.model.add(sum(held) <= int(limit / unit))
 
     def hint(self, devices: Sequence[int]) -> None:
         """Start from a cut, every variable of it."""

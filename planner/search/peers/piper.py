@@ -38,6 +38,10 @@ class PiperSetting:
     tensor_parallel: bool = True
 
 
+class _Stopped(Exception):
+    """More choices than can be gone through, or no time left: nothing follows for the time that was tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Way:
     """How a stage runs: replicas, tensor degree, time for each sample, the variant of each node."""
@@ -104,7 +108,9 @@ class _Stage:
                 if held <= limit and own < least:
                     points.append((own, held, names))
                     least = own
-            if not points or len(points) > MOST_POINTS:
+            if len(points) > MOST_POINTS:
+                raise _Stopped
+            if not points:
                 break
         if not points or len(points[-1][2]) < len(self._nodes):
             return None
@@ -114,8 +120,8 @@ class _Stage:
 class _Search:
     """Chains of stages under a time limit for each sample."""
 
-    def __init__(self, instance: VariantInstance, setting: PiperSetting, sets: list[int]) -> None:
-        self.instance, self.setting, self.sets = instance, setting, sets
+    def __init__(self, instance: VariantInstance, setting: PiperSetting, sets: list[int], limits: Limits) -> None:
+        self.instance, self.setting, self.sets, self.limits = instance, setting, sets, limits
         most = setting.num_devices if setting.data_parallel else 1
         self.replicas = [d for d in range(1, most + 1) if setting.num_microbatches % d == 0]
         self._stages: dict[int, list[_Stage]] = {}
@@ -135,6 +141,8 @@ class _Search:
         whole = self.sets[-1]
         reached: dict[int, dict[tuple[int, int], tuple[int, tuple[int, int], _Way] | None]] = {whole: {(0, 0): None}}
         for mask in reversed(self.sets):
+            if self.limits.over:
+                raise _Stopped
             points = _undominated(reached.get(mask, {}))
             if not mask:
                 return self._back(reached, points) if points else None
@@ -194,16 +202,19 @@ def solve_piper(instance: VariantInstance, setting: PiperSetting, seconds: float
     sets = downsets(len(instance.names), [(source, target) for source, target, _ in instance.edges])
     if sets is None:
         return PeerAnswer(None, 0.0, HEURISTIC, (), "the graph has too many downsets to be searched completely")
-    search = _Search(instance, setting, sets)
-    best = search.chain(math.inf)
+    search = _Search(instance, setting, sets, limits)
+    try:
+        best = search.chain(math.inf)
+    except _Stopped:
+        return PeerAnswer(None, 0.0, HEURISTIC, (), "not all stages could be gone through")
     if best is None:
         return PeerAnswer(None, 0.0, INFEASIBLE, (), _why(instance, setting))
     low, high, misses = 0.0, max(way.time_s for _, way in best), 0
-    while low < high * (1 - CLOSE) and not limits.over:
+    while low < high * (1 - CLOSE):
         middle = (low + high) / 2 if misses < PATIENCE else high * (1 - CLOSE)
         try:
             found = search.chain(middle)
-        except KeyboardInterrupt:  # the best so far is kept
+        except (KeyboardInterrupt, _Stopped):  # the best so far is kept
             break
         if found:
             best, high, misses = found, max(way.time_s for _, way in found), 0
