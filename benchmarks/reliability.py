@@ -56,6 +56,18 @@ def _peers_problems(num_cases: int) -> list[str]:
     return failures(num_cases)
 
 
+def _exact_plans(num_cases: int) -> list[str]:
+    from tests.exact_promises import failures
+
+    return failures(num_cases)
+
+
+def _rivals_objectives(num_cases: int) -> list[str]:
+    from tests.rival_promises import failures
+
+    return failures(num_cases)
+
+
 def _behind_peers(num_rows: int) -> list[str]:
     from tests.schedule_promises import behind_failures
 
@@ -163,6 +175,20 @@ PROMISES = [
         100,
         1_000,
         _peers_problems,
+    ),
+    Promise(
+        "exact-plans",
+        "--exact finds the best plan of brute force and proves it; no bound is above it, nothing is called impossible",
+        60,
+        1_000,
+        _exact_plans,
+    ),
+    Promise(
+        "rivals-objectives",
+        "PipeDream, Piper and Alpa find the best of their objective, chain the best line, as brute force does",
+        100,
+        1_000,
+        _rivals_objectives,
     ),
     Promise(
         "behind-peers",

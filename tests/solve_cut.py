@@ -4,7 +4,8 @@ import io
 import json
 
 from planner.search.cut.data import CutData
-from planner.search.cut.solver import Findings, serve
+from planner.search.cut.model import Findings
+from planner.search.cut.solver import serve
 
 
 def solve(data: CutData, estimate_part: float = 0.0) -> list[dict[str, object]]:

@@ -1,6 +1,10 @@
 """Other planners' problems: equal to brute force under their own objectives, and one clear error for a broken file."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -164,3 +168,24 @@ def test_tensors_pay_where_they_are_torn() -> None:
     for devices, load in loads.items():
         assert solve_contiguous(instance, devices, 1.0, 60.0).objective == load
     assert all(a > b for a, b in pairwise(loads.values()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_partition_that_is_interrupted_keeps_the_best_so_far(number: int, tmp_path: Path) -> None:
+    rng = Random(3)
+    edges = sorted({(rng.randrange(max(0, i - 60), i), i) for i in range(1, 900) for _ in range(2)})
+    nodes = [{"id": i, "supportedOnFpga": 1, "cpuLatency": 1.0, "fpgaLatency": rng.random(), "size": 1,
+              "isBackwardNode": False} for i in range(900)]  # fmt: skip
+    costs = [rng.random() for _ in nodes]
+    rows = [{"sourceId": a, "destId": b, "cost": costs[a]} for a, b in edges]
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps({"maxFPGAs": 6, "maxCPUs": 0, "maxSizePerFPGA": 1e9, "nodes": nodes, "edges": rows}))
+    flags = ["--format", "dnn-partitioning", "--devices", "6", "--time-limit", "30", "--json"]
+    command = [sys.executable, "-m", "planner", "partition", str(path), *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(9)  # orders of 900 nodes are cut in less
+        process.send_signal(number)
+        answer = json.loads(process.communicate()[0])
+    assert process.returncode == 130
+    assert answer["stages"]
+    assert answer["lower_bound"] <= answer["objective"]

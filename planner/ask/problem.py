@@ -78,6 +78,8 @@ class Problem:
     planner : str
         A key of `planner.search.planners.PLANNERS`.
     effort : Effort
+    exact : bool
+        Whether the best plan is to be proved the best (`planner.search.exact`).
     other_profiles : tuple of Profile
         Of the same model on the other device types of a mixed cluster.
 
@@ -106,6 +108,7 @@ class Problem:
     planner: str = "ours"
     effort: Effort = field(default_factory=Effort)
     other_profiles: tuple[Profile, ...] = ()
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -127,6 +130,8 @@ class Problem:
             raise UsageError(f"at most {self.max_stages} stages; at least one is needed")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise UsageError(f"a memory limit of {self.memory_limit_bytes} bytes; give the bytes a rank may hold")
+        if self.exact and self.planner != "ours":
+            raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")
         if self.optimizer not in OPTIMIZER_STATES:
             raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
         if self.schedule != AUTO and self.schedule not in SCHEDULES:

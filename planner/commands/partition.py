@@ -13,10 +13,12 @@ import time
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.commands.answer import Answer
 from planner.commands.flags import GIB, amount, positive
+from planner.search.interrupts import raised
 from planner.search.peers.answer import INFEASIBLE, PeerAnswer
 
 FORMATS = ("dnn-partitioning", "piper", "pipedream")
 GB = 1e9
+INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +41,8 @@ def run(args: argparse.Namespace) -> Answer:
     """Solve the instance and say how good the answer is."""
     _check(args)
     started = time.perf_counter()
-    found = {"dnn-partitioning": _dnn_partitioning, "piper": _piper, "pipedream": _pipedream}[args.format](args)
+    with raised():
+        found = {"dnn-partitioning": _dnn_partitioning, "piper": _piper, "pipedream": _pipedream}[args.format](args)
     seconds = time.perf_counter() - started
     if found.objective is None:
         if found.status == INFEASIBLE:
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace) -> Answer:
         nodes = stage["nodes"]
         rest = ", ".join(f"{key} {_short(value)}" for key, value in stage.items() if key not in ("nodes", "variants"))
         lines.append(f"  stage {number}: {len(nodes) if isinstance(nodes, list) else 0} nodes, {rest}")
-    return Answer(body, lines)
+    return Answer(body, lines, INTERRUPTED if found.interrupted else 0)
 
 
 def _short(value: object) -> str:

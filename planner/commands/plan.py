@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="trainer that must take the plan, or any (default: executor for profiles of torch modules, else any)",
     )
+    parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="prove that no plan is better, for small problems (up to 100 pieces and 6 stages; give --time-limit 120)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     _add_choices(parser)
 
@@ -116,6 +121,7 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
         microbatch_size=args.microbatch_size,
         schedule=args.schedule,
         planner=args.planner,
+        exact=args.exact,
         optimizer=args.optimizer,
         precision=args.precision or "",
         memory_limit_bytes=args.memory_limit,

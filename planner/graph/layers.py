@@ -17,13 +17,19 @@ def layer_starts(graph: OperatorGraph) -> tuple[int, ...]:
     return (0, *starts[1:])
 
 
-def equal_layers(graph: OperatorGraph, num_stages: int) -> tuple[tuple[int, ...], ...] | None:
-    """Return the operators of each stage, equally many blocks each, or None where blocks do not divide."""
+def equal_layers(
+    graph: OperatorGraph, num_stages: int, embedding: int = 0, loss: int = 0
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the operators of each stage, equally many blocks each, or None where blocks do not divide.
+
+    `embedding` and `loss` are blocks that count with the first and the last stage beside their own.
+    """
     starts = layer_starts(graph)
-    if len(starts) % num_stages:
+    each, left = divmod(len(starts) + embedding + loss, num_stages)
+    if left or each <= max(embedding, loss):
         return None
-    each = len(starts) // num_stages
-    ends = (*starts[::each], len(graph.operators))
+    counts = [number * each - embedding for number in range(1, num_stages)]
+    ends = (0, *(starts[count] for count in counts), len(graph.operators))
     return tuple(tuple(range(start, stop)) for start, stop in pairwise(ends))
 
 

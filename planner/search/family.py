@@ -42,6 +42,7 @@ class Families:
         """Why the last candidate refused could not be divided, placed or ordered, and why the target runs no family."""
         self._work: dict[object, int | None] = {}
         self._states: dict[StageConfig, int] = {}
+        self._kept: dict[tuple[StageConfig, int], int] = {}
         self._updates: dict[object, int] = {}
         self._accumulation: dict[int, int] = {}
         self._operators: dict[object, list[tuple[int, ...]]] = {}
@@ -52,7 +53,7 @@ class Families:
 
         Of a kind those of least `_estimate_ns`.
         """
-        return tuple(sorted(self._all(), key=lambda family: (*self._kind(family), *self._estimate_ns(family))))
+        return tuple(sorted(self._all(), key=lambda family: (*self.kind(family), *self._estimate_ns(family))))
 
     def _all(self) -> Iterator[Family]:
         for config in dict.fromkeys(self._configs()):
@@ -202,6 +203,21 @@ class Families:
             self._states[config] = model.states_bytes(config, ranks)
         return self._states[config]
 
+    def kept_bytes(self, family: Family) -> int:
+        """Return what the whole model keeps of one micro-batch on one place where nothing is run again.
+
+        Stages hold at least as much together; 0 where operators do not divide so.
+        """
+        config = replace(family.config, data=1, zero=0, recompute="none", offload="none")
+        if (config, family.microbatch_size) not in self._kept:
+            model, ranks = self.models(family.microbatch_size)[0], tuple(range(config.tensor * config.context))
+            try:
+                kept = model.stage(range(len(self.problem.profile.graph.operators)), config, ranks).activation_bytes
+            except PenstockError:
+                kept = 0
+            self._kept[config, family.microbatch_size] = kept if isinstance(kept, int) else min(kept)
+        return self._kept[config, family.microbatch_size]
+
     def closing_ns(self, family: Family) -> int:
         """Return what the whole model on one place takes after its last backward: sums of gradients, the optimizer.
 
@@ -240,6 +256,8 @@ class Families:
         """Return the most places that a pipeline of this family may have."""
         problem = self.problem
         most = problem.num_devices // family.devices_a_place
+        if problem.space.stages is not None:
+            most = min(most, problem.space.stages)
         return most if problem.max_stages is None else min(most, max(1, problem.max_stages // family.chunks))
 
     def even_ns(self, family: Family, num_places: int | None = None) -> int | None:
@@ -256,7 +274,7 @@ class Families:
         whole = self.rounds(family) * (work + self.accumulation_ns(family)) + self.least_update_ns(family, places)
         return int(whole / (places * max(self.problem.speeds)))
 
-    def _kind(self, family: Family) -> tuple[bool, bool]:
+    def kind(self, family: Family) -> tuple[bool, bool]:
         """Order kinds of families: offload is looked at last, pipelines that save memory late."""
         config, pipelined = family.config, self.most_places(family) > 1
         return config.offload != "none", pipelined and config.recompute != "none"

@@ -102,13 +102,15 @@ class Incumbent:
     def choices(self, never_above_ns: int | None = None) -> list[Evaluated]:
         """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
 
+        Where a proof is asked for, those of the best time alone come first.
+
         Fewer mechanisms first, then simpler ones, equally many layers a stage, fewer stages, fewer micro-batches in
         flight, then time.
         """
         best = self.best
         if not best.fits:
             return [best]
-        worst = best.step_time_ns * NEAR
+        worst = best.step_time_ns * (1 if self.problem.exact else NEAR)
         if never_above_ns is not None:
             worst = max(best.step_time_ns, min(worst, never_above_ns))
         own = [each for each in self.found.values() if each.fits and self.runs(each)]

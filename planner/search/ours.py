@@ -16,14 +16,17 @@ from planner.search.annealing.readiness import Kernels
 from planner.search.cut.build import cut_data
 from planner.search.cut.child import CutRequest, Solver
 from planner.search.cuts import Cuts
+from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import raised
+from planner.search.leanest import leanest
 from planner.search.limits import Limits
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.screen import Screen
 from planner.search.setting import Setting
+from planner.search.starts import proposed
 from planner.search.varied import may_vary, varied
 from simulator.bounds import bound_of
 
@@ -50,10 +53,18 @@ NUM_TURNS, TURN_PART = 5, 0.08
 """Families that the solver looks at in turn first, and the part of its work that each gets for that."""
 NUM_ANNEALED, NUM_ANNEALED_AGAIN = 3, 6
 """Times that a promising family is annealed at first, and each of the best few before and after the solver."""
+START_PART = 0.12
+"""Most of the time left after the first look that starts of another kind may take."""
+LEAN_SECONDS = 1.0
+"""For what holds least, where nothing that was looked at fits."""
 NUM_BEST = 3
 """Families that are annealed then."""
 NUM_LINES = 4
 """Lines of a family whose partitions are tried as graphs."""
+BEFORE_PROOF = 0.4
+"""Part of those times before a proof, which gets the rest."""
+FEW_ATOMS = 12
+"""Up to so many atoms a proof starts after the first look: it simulates what matters sooner than others find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,7 @@ class Search:
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds_ns)
         self.seen_all = True
         """Whether every family was looked at; else nothing bounds those that were not."""
+        self._saved = False
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
@@ -104,10 +116,10 @@ class Search:
             with raised(), self.solver, self.kernels:
                 self._run()
             parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
-            if any(part.hit for part in parts) or not self.seen_all:
-                self.limited_by = "time limit"
-            elif self.incumbent.found and self._proved:
+            if self.incumbent.found and self._proved:
                 self.limited_by = "proved"
+            elif self.limited_by != UNKNOWN and (any(part.hit for part in parts) or not self.seen_all):
+                self.limited_by = "time limit"
         except KeyboardInterrupt:
             if not self.incumbent.found:
                 raise
@@ -115,29 +127,71 @@ class Search:
         return self._outcome()
 
     def _run(self) -> None:
-        if self.problem.num_devices > 1 and not self.setting.pinned_partition and not self.limits.over:
+        if self.problem.exact:
+            check_size(self.setting)
+        if (
+            self._anneals
+            and self.problem.num_devices > 1
+            and not self.setting.pinned_partition
+            and not self.limits.over
+        ):
             self.kernels.start()
         looking = Limits(clock_s(self.problem) * LOOK_PART)
         screen = Screen(self.setting, self.incumbent, looking)
-        for family in self.setting.families.all:
-            if looking.over and self.incumbent.best_fits:  # while nothing fits, looking on is all that helps
+        for family in screen.in_turn() if self.setting.families.all else ():
+            if looking.over and (self.incumbent.best_fits or self._saved):
                 self.seen_all = False
                 break
+            if looking.over:
+                self._save_memory()
             screen.look(family)
             bound_ns = self.setting.bound_ns(family)
             if bound_ns is not None:
                 self.bounds_ns[family] = bound_ns
         if not self.incumbent.found:
             return
+        if not self.incumbent.best_fits:
+            self._save_memory()
         self.incumbent.say("first look")
         self._under_every_schedule()
         self._raise_bound()
         if self.setting.pinned_partition:
             return
+        if self._anneals:
+            self._cut_with_care()
+        if self.problem.exact:
+            self._prove()
+
+    def _save_memory(self) -> None:
+        """Take what holds least, once, where nothing that was looked at fits."""
+        if self._saved:
+            return
+        self._saved = True
+        for family, each in leanest(self.problem, LEAN_SECONDS):
+            found = each.candidate
+            cuts = self.setting.cuts(family)
+            self.bounds_ns.setdefault(family, self.setting.bound_ns(family) or 0)
+            self.incumbent.offer(cuts.under(found.partition, (found.schedule,), line=found.line))
+
+    @property
+    def _anneals(self) -> bool:
+        """Whether the promising families are cut with care."""
+        return not self.problem.exact or len(self.setting.atoms) > FEW_ATOMS
+
+    def _start_elsewhere(self) -> None:
+        """Take starts that know of memory and of replicas by stage."""
+        self.incumbent.offer(proposed(self.setting, Limits(self.limits.left_s * START_PART)))
+        for family in self.prospects.reached():
+            self.bounds_ns.setdefault(family, self.setting.bound_ns(family) or 0)
+        self.incumbent.say("starts")
+
+    def _cut_with_care(self) -> None:
+        if may_vary(self.setting):
+            self._start_elsewhere()
         careful = [self.setting.cuts(family) for family in self.prospects.promising()]
         self._wait_for_kernels(careful)
         self.annealed, self.graphs, self.improved, self.again, self.early = (
-            Limits(self.limits.left_s * part) for part in PARTS
+            Limits(self.limits.left_s * part * (BEFORE_PROOF if self.problem.exact else 1)) for part in PARTS
         )
         if self.problem.planner == "chain":
             self.early = self.limits
@@ -148,17 +202,29 @@ class Search:
 
     def _all_cuts(self, careful: Sequence[Cuts]) -> None:
         families, seed = [cuts.family for cuts in careful], self.problem.effort.seed
-        if self._solvable(families):
+        if self.problem.exact or self._solvable(families):
             self.solver.start()  # it imports while these are cut
         self._cut_graphs(careful)
         self._shake(NUM_SHAKES_BEFORE, seed, self.again)
         self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED, self.again)
         for cuts in careful:
             self._cut_line(cuts)
+        if self.problem.exact:
+            return
         self._vary()
         self._solve(families)
         self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED + NUM_ANNEALED_AGAIN, self.limits)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
+
+    def _prove(self) -> None:
+        """Let the cut model go through all that may be better than the best."""
+        self.early = self.limits
+        proof = Exact(self.setting, self.incumbent, self.bounds_ns, self.impossible)
+        lost = proof.prove(self.solver, self.limits, self._raise_bound)
+        if lost:
+            self.limited_by = "solver lost"
+        elif proof.done:
+            self.limited_by = UNKNOWN
 
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""

@@ -6,19 +6,24 @@ generated differs. Leaves out the command line.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem, Report
+from planner.ask.problem import Problem, Report, divisors
 from planner.ask.targets import default_target, refusal, refused
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, SearchResult
-from planner.search import baselines
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
 from planner.search.ours import Outcome, Search
 from planner.search.refusal import no_plan
+from planner.search.remedies import ways_out
+from planner.search.rivals import alpa, graphpipe, pipedream, piper
+from planner.search.rivals.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes
+from planner.search.rivals.megatron_uniform import megatron_uniform
+from planner.search.rivals.rival import Rival, search
 from planner.search.setting import Setting
 
 
@@ -44,41 +49,87 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     widened = "" if problem.target else default_target(problem)[1]
     if widened and progress:
         progress(widened)
-    outcome = PLANNERS[problem.planner](problem, progress)
-    return _chosen(outcome)
+    try:
+        return _planned(problem, progress)
+    except NoPlanFits as error:
+        if problem.planner not in ("ours", "chain"):
+            raise
+        raise NoPlanFits(f"{error}{ways_out(problem, _planned)}") from None
+
+
+def _planned(problem: Problem, progress: Report | None = None) -> Plan:
+    return _chosen(PLANNERS[problem.planner](problem, progress))
 
 
 def ours(problem: Problem, report: Report | None) -> Outcome:
-    """Plan a graph of stages."""
+    """Plan a graph of stages; what is to be proved ranges over what the target runs, and so it is named."""
+    if problem.exact:
+        problem = replace(problem, target=problem.target or default_target(problem)[0])
     return Search(problem, report).run()
 
 
 def single(problem: Problem, report: Report | None) -> Outcome:
     """Put everything on one device."""
-    return Search(replace(problem, space=replace(problem.space, stages=1, data=1, tensor=1, context=1)), report).run()
+    return Search(_narrowed(problem, stages=1, data=1, tensor=1, context=1), report).run()
+
+
+def data_parallel(problem: Problem, report: Report | None) -> Outcome:
+    """Give every device a replica of the whole model: the most replicas that divide the batch, nothing sharded."""
+    most = max(d for d in divisors(problem.global_batch) if d <= problem.num_devices)
+    data, zero = problem.space.data or most, problem.space.zero or 0
+    fixed = {"stages": 1, "data": data, "tensor": 1, "context": 1, "expert": 1, "zero": zero, "offload": "none"}
+    return Search(_narrowed(problem, **fixed), report).run()
 
 
 def uniform(problem: Problem, report: Report | None) -> Outcome:
     """Give every stage the same number of operators."""
-    return _equal(problem, report, baselines.num_operators)
+    return _equal(problem, report, num_operators)
 
 
 def parameters(problem: Problem, report: Report | None) -> Outcome:
     """Give every stage the same bytes of parameters."""
-    return _equal(problem, report, baselines.parameter_bytes)
+    return _equal(problem, report, parameter_bytes)
 
 
+RIVALS = (
+    Rival("pipedream", pipedream.propose, line=True),
+    Rival("piper", piper.propose, line=True, limit=piper.LIMIT),
+    Rival("alpa", alpa.propose, line=True),
+    Rival("graphpipe", graphpipe.propose, line=False),
+)
+"""Planners that optimise an objective of their own."""
 PLANNERS: dict[str, Callable[[Problem, Report | None], Outcome]] = {
     "ours": ours,
     "chain": ours,  # the same search for lines, tensors relayed from stage to stage (`Cuts.always_line`)
     "single": single,
+    "data-parallel": data_parallel,
     "uniform": uniform,
     "parameters": parameters,
+    "megatron-uniform": megatron_uniform,
+    **{rival.name: partial(search, rival) for rival in RIVALS},
 }
 """Every planner by its name."""
 
 
-def _equal(problem: Problem, report: Report | None, weigh: baselines.Weigh) -> Outcome:
+def _narrowed(problem: Problem, **fixed: object) -> Problem:
+    """Fix choices that a planner makes by its nature.
+
+    Raises
+    ------
+    UsageError
+        Where a flag fixes another value.
+    """
+    space = problem.space
+    wrong = [f"{name} {getattr(space, name)}" for name, value in fixed.items() if not space.allows(name, value)]
+    if wrong:
+        raise UsageError(
+            f"--planner {problem.planner} means {', '.join(f'{name} {value}' for name, value in fixed.items())}, and "
+            f"{', '.join(wrong)} is fixed; drop one of the two"
+        )
+    return replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
+
+
+def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> Outcome:
     """Cut in equal parts; of what flags leave open, devices are stages and nothing else."""
     space = problem.space
     usual = {"data": 1, "tensor": 1, "context": 1, "expert": 1, "chunks": 1, "zero": 0, "recompute": "none",
@@ -90,7 +141,7 @@ def _equal(problem: Problem, report: Report | None, weigh: baselines.Weigh) -> O
     narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
     setting = Setting(narrowed)
     incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
-    baselines.equal_parts(setting, incumbent, weigh)
+    equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
     return Outcome(setting, incumbent, bound_ns, {}, "", False)
 
@@ -105,7 +156,8 @@ def _chosen(outcome: Outcome) -> Plan:
         raise UsageError(
             setting.families.refused
             or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
-            f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}); fix less"
+            f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}"
+            f"{', and --pin' if problem.pins else ''}); fix less"
         )
     not_taken = ""
     for chosen in incumbent.choices(outcome.baselines.get("chain")):
@@ -161,9 +213,10 @@ def scope(setting: Setting) -> str:
     free = [name for name in ("data", "tensor", "context", "expert", "zero", "recompute", "offload", "chunks")
             if len({_value(family.config, name, family.chunks) for family in families}) > 1]  # fmt: skip
     most = max((setting.cuts(family).num_stages for family in families), default=1)
+    replicas = "" if problem.exact else " or replicas by stage"
     text = (
         f"cuts between {len(setting.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "
-        f"stages on {problem.num_devices} devices, all configured alike or replicas by stage, "
+        f"stages on {problem.num_devices} devices, all configured alike{replicas}, "
         f"micro-batch size {' or '.join(map(str, sizes))}, "
         + (f"any {', '.join(free)}" if free else "no strategy within stages")
         + ("; fixed: " + ", ".join(f"{name} {value}" for name, value in fixed.items()) if fixed else "")

@@ -11,6 +11,7 @@ from itertools import groupby
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.costs import Amount, StageCost
+from planner.ask.problem import AUTO_LOOPED
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.price import Priced
 from planner.graph.atoms import Partition, numbered
@@ -112,13 +113,40 @@ class Screen:
         return known is None or least_ns < (known if least_ns < FAR * best_ns else WORTH * known)
 
     def _could_fit(self, family: Family, places: int) -> bool:
-        """Whether states fit, spread evenly over the places; one misfit is looked at, so that it can be told."""
+        """Whether states, and one micro-batch in flight, fit where all is spread evenly over the places.
+
+        One misfit is looked at, so that it can be told.
+        """
         if not self._most_bytes or not self.incumbent.found:
             return True
-        return self.setting.families.states_bytes(family) <= self._most_bytes * places
+        return self._held_bytes(family, 1) <= self._most_bytes * places
+
+    def _held_bytes(self, family: Family, in_flight: int) -> int:
+        """Return what all places of a family hold together at least."""
+        config, families = family.config, self.setting.families
+        kept = families.kept_bytes(family) if config.recompute == config.offload == "none" else 0
+        return families.states_bytes(family) + in_flight * kept
+
+    def in_turn(self) -> Iterator[Family]:
+        """Yield all families; where the first does not fit, those likely to before the others of their kind."""
+        families = self.setting.families
+        first, *rest = families.all
+        yield first
+        if self.incumbent.found and not self.incumbent.best_fits:
+            rest.sort(key=lambda family: (*families.kind(family), not self._is_likely_to_fit(family)))
+        yield from rest
+
+    def _is_likely_to_fit(self, family: Family) -> bool:
+        """Whether as many micro-batches fit as 1F1B keeps of the first stage, or one stage runs again, all even."""
+        families, places = self.setting.families, self.setting.families.most_places(family)
+        if not self._most_bytes:
+            return True
+        in_flight = min(families.rounds(family), places)
+        again = families.kept_bytes(family) // family.chunks if family.config.recompute != "none" else 0
+        return self._held_bytes(family, in_flight) + again <= self._most_bytes * places
 
     def _could_hold(self, priced: Priced, cuts: Cuts) -> bool:
-        """Whether every stage has room for the micro-batches that 1F1B keeps; with several a place one of each counts.
+        """Whether every stage has room for the micro-batches that 1F1B or interleaved stages keep; else for one each.
 
         Stages whose whole forward runs again keep less, and are simulated.
         """
@@ -126,6 +154,8 @@ class Screen:
             cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
         ):
             return True
+        if cuts.family.chunks > 1 and cuts.schedules == AUTO_LOOPED:
+            return max(looped_peak_bytes(priced, cuts.num_microbatches, cuts.family.chunks)) <= self._most_bytes
         count = cuts.num_microbatches if cuts.family.chunks == 1 and cuts.schedules[0] in FUSED else 1
         return max(least_peak_bytes(priced, count)) <= self._most_bytes
 
@@ -241,6 +271,29 @@ def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:
         stage.static_bytes + min(num_microbatches, count) * least(stage.activation_bytes)
         for stage, count in zip(costs.stages, depth, strict=True)
     ]
+
+
+def looped_peak_bytes(priced: Priced, num_microbatches: int, chunks: int) -> list[int]:
+    """Return what a rank of each place holds at least when interleaved stages have been warmed up.
+
+    `simulator.schedules.interleaved_1f1b`: so many forwards, p micro-batches of each stage in turn, then one more
+    before the first backward. Where micro-batches do not divide by p, each counts as one of the stage that keeps least.
+    """
+    stages, places = priced.costs.stages, len(priced.costs.stages) // chunks
+    found = []
+    for place in range(places):
+        own = stages[place::places]
+        kept = [least(stage.activation_bytes) for stage in own]
+        done = min(
+            chunks * num_microbatches, 2 * (places - 1 - place) + (chunks - 1) * min(places, num_microbatches) + 1
+        )
+        rounds, rest = divmod(done, chunks * places)
+        counts = [rounds * places + min(places, max(0, rest - chunk * places)) for chunk in range(chunks)]
+        if num_microbatches % places:
+            counts, kept = [done], [min(kept)]
+        held = sum(count * size for count, size in zip(counts, kept, strict=True))
+        found.append(sum(stage.static_bytes for stage in own) + held)
+    return found
 
 
 def least_step_ns(priced: Priced, cuts: Cuts) -> int:

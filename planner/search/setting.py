@@ -40,7 +40,7 @@ class Setting:
         self.family_of: dict[Candidate, Family] = {}
         self._evaluators: dict[int, Evaluator] = {}
         self._cuts: dict[Family, Cuts] = {}
-        self._layers: dict[int, Partition | None] = {}
+        self._layers: dict[tuple[int, int, int], Partition | None] = {}
         self._bounds: dict[object, int | None] = {}
         self._largest_ns: dict[int, int] = {}
         self._data: dict[Family, CutData] = {}
@@ -99,11 +99,15 @@ class Setting:
         works_ns = [sum(self._works_ns[i] for i in row) for row in self.atoms.members]
         return orders(self.atoms, works_ns, 0, self.problem.effort.seed)
 
-    def equal_layers(self, num_stages: int) -> Partition | None:
-        """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so."""
-        if num_stages not in self._layers:
-            self._layers[num_stages] = self._equal_layers(num_stages)
-        return self._layers[num_stages]
+    def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:
+        """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so.
+
+        `embedding` and `loss` are layers that count with the first and the last stage beside their own.
+        """
+        key = num_stages, embedding, loss
+        if key not in self._layers:
+            self._layers[key] = self._equal_layers(*key)
+        return self._layers[key]
 
     def tears(self, partition: Partition) -> int:
         """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole ones, 2 some torn apart."""
@@ -122,8 +126,8 @@ class Setting:
                     rows.setdefault(names[position], {})[atom] = None
         return tuple(tuple(row) for row in rows.values())
 
-    def _equal_layers(self, num_stages: int) -> Partition | None:
-        rows = equal_layers(self.problem.profile.graph, num_stages)
+    def _equal_layers(self, num_stages: int, embedding: int, loss: int) -> Partition | None:
+        rows = equal_layers(self.problem.profile.graph, num_stages, embedding, loss)
         if rows is None or not all(rows):
             return None
         stage_of = {position: stage for stage, row in enumerate(rows) for position in row}

@@ -27,11 +27,14 @@ SCHEDULES = ("graph-1f1b", "graph-eager-1f1b")
 
 
 def may_vary(setting: Setting) -> bool:
-    """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently."""
+    """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently.
+
+    A proof (`planner.search.exact`) leaves them out.
+    """
     problem = setting.problem
     fixed = problem.space.data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
     run = problem.schedule in ("auto", *SCHEDULES) and problem.target in ("", "any", "executor")
-    return run and not fixed and not problem.machines.speeds and problem.planner == "ours"
+    return run and not fixed and not problem.machines.speeds and problem.planner == "ours" and not problem.exact
 
 
 def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[Evaluated]:

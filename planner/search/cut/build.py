@@ -46,6 +46,8 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
         cuts.accumulation_ns[i] + sum(backward_ns[o] for o in row if operators[o].trainable)
         for i, row in enumerate(atoms.members)
     ]
+    remade = cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
+    again = [sum(forward_ns[o] for o in row if operators[o].trainable) for row in atoms.members] if remade else []
     return CutData(
         num_stages=cuts.num_stages,
         num_microbatches=cuts.num_microbatches,
@@ -65,6 +67,7 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
         least=least_ns // unit_ns,
         host=_down((least_host_ns(cuts),), scale)[0],
         apart=cuts.evaluator.apart,
+        again=_down(again, scale),
     )
 
 

@@ -31,8 +31,30 @@ class CutRequest:
 
     def to_json(self) -> str:
         """Return the JSON text."""
-        body = {field.name: getattr(self, field.name) for field in fields(self)}
-        return json.dumps(body | {"data": self.data.to_json()})
+        return _json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """What the process is asked for where every partition matters whose bound is at most `most` units.
+
+    Those of `forbidden` are known, those that it told before for the same number of a `family` need not be named again;
+    it reports those of up to `count` solves.
+    """
+
+    family: int
+    data: CutData
+    forbidden: tuple[tuple[int, ...], ...]
+    most: int | None
+    hint: tuple[int, ...]
+    count: int
+    seconds: float
+    deterministic: float
+    seed: int
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return _json(self)
 
 
 class Solver:
@@ -63,7 +85,7 @@ class Solver:
                 start_new_session=True,
             )
 
-    def findings(self, request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
+    def findings(self, request: CutRequest | ProofRequest, limits: Limits) -> Iterator[dict[str, Any]]:
         """Yield the findings of a request until it is done.
 
         Each objective ends with an ``end`` finding; when that of the bound is missing, the process was lost or stopped.
@@ -80,7 +102,7 @@ class Solver:
             if not done:  # it is gone, or still at work on what nobody waits for
                 self._end()
 
-    def _read(self, request: CutRequest, limits: Limits) -> Iterator[dict[str, Any]]:
+    def _read(self, request: CutRequest | ProofRequest, limits: Limits) -> Iterator[dict[str, Any]]:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             return
@@ -113,3 +135,8 @@ class Solver:
                 with suppress(BrokenPipeError):  # what a killed process did not read is flushed here
                     stream.close()
         process.wait()
+
+
+def _json(request: CutRequest | ProofRequest) -> str:
+    body = {field.name: getattr(request, field.name) for field in fields(request)}
+    return json.dumps(body | {"data": request.data.to_json()})

@@ -3,6 +3,7 @@
 from ortools.sat.python import cp_model
 
 from planner.search.cut.data import CutData
+from planner.search.cut.messages import WholeMessages
 from planner.search.cut.variables import Linear, Variables
 
 
@@ -19,13 +20,16 @@ class Constraints:
         self.no_atom_stands_before_what_it_reads()
         self.stages_are_filled_from_the_last()
         self.a_stage_takes_the_time_of_its_atoms()
-        self.a_tensor_crosses_from_its_producer_to_its_readers()
-        self.a_transfer_takes_as_long_as_its_largest_tensor()
+        if self.data.messages:
+            WholeMessages(self.model, self.data, self.data.messages, self.at).state()
+        else:
+            self.a_tensor_crosses_from_its_producer_to_its_readers()
+            self.a_transfer_takes_as_long_as_its_largest_tensor()
         self.a_stage_starts_after_those_that_feed_it()
         self.a_gradient_goes_back_through_all_stages_upstream()
         self.all_stages_before_a_waist_come_before_its_stage()
         self.what_pins_keep_apart_shares_no_stage()
-        if self.data.host:
+        if self.data.host and not self.data.messages:
             self.a_message_takes_host_time_from_both_ends()
         if self.data.limit:
             self.no_rank_holds_more_than_its_memory()
@@ -49,6 +53,8 @@ class Constraints:
             self.model.add_max_equality(self.at.used[s], [row[s] for row in self.at.inside])
             if s:
                 self.model.add_implication(self.at.used[s - 1], self.at.used[s])
+        if self.data.all_stages:
+            self.model.add(self.at.used[0] == 1)
 
     def what_pins_keep_apart_shares_no_stage(self) -> None:
         """Let a stage hold atoms of one pattern of each pin."""
@@ -63,8 +69,11 @@ class Constraints:
     def a_stage_takes_the_time_of_its_atoms(self) -> None:
         """F and B of a stage are sums over its atoms, and host time for at least one message each way."""
         for s in self.stages:
-            hosts = self.at.hosts[s] if self.data.host else [0, 0, 0, 0]
+            hosts = self.at.hosts[s] if self.at.hosts else [0, 0, 0, 0]
             there, back = self.data.host * (hosts[0] + hosts[1]), self.data.host * (hosts[2] + hosts[3])
+            if self.data.messages:
+                ends = [pair for pair in self.at.pairs if s in pair]
+                there, back = (cp_model.LinearExpr.sum([ns[p] for p in ends]) for ns in (self.at.there, self.at.back))
             self.model.add(self.at.forward[s] == self._sum(self.data.forward, s) + there)
             self.model.add(self.at.backward[s] == self._sum(self.data.backward, s) + back)
 

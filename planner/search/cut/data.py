@@ -20,6 +20,48 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """A tensor that atoms read: its bytes, and whether its gradient comes back."""
+
+    producer: int
+    consumers: tuple[int, ...]
+    size: int
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTime:
+    """From `least_bytes` on a message takes ``fixed_ns + bytes * slope / SLOPE`` ns at least."""
+
+    least_bytes: int
+    fixed_ns: int
+    slope: int
+
+
+SLOPE = 1 << 16
+"""Parts of a ns in which `SizeTime` gives the time of a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentTensors:
+    """What stages send to each other, for the proof, where a message takes the time of all its tensors.
+
+    Attributes
+    ----------
+    line : bool
+        Whether tensors pass from stage to next stage, else straight to the stages that read them.
+    tensors : tuple of Sent
+    transfer, host : tuple of SizeTime
+        What a message takes on its way, and from either of its ends; no host time where none was measured.
+    """
+
+    line: bool
+    tensors: tuple[Sent, ...]
+    transfer: tuple[SizeTime, ...]
+    host: tuple[SizeTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """Bytes that a stage holds; once, or for each micro-batch in flight.
 
@@ -65,6 +107,12 @@ class CutData:
         Least time that a stage loses to one end of a message.
     apart : tuple
         For each pin the atoms that each of its patterns matches; no two patterns share a stage.
+    again : tuple of int
+        What each atom's forward takes that its stage runs again before each backward, which may be while it waits.
+    all_stages : bool
+        Whether no stage may be empty.
+    messages : SentTensors, optional
+        Instead of `crossings`, for graphs of stages alone or for lines alone.
     """
 
     num_stages: int
@@ -85,6 +133,9 @@ class CutData:
     least: int = 0
     host: int = 0
     apart: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    again: tuple[int, ...] = ()
+    all_stages: bool = False
+    messages: SentTensors | None = None
 
     @property
     def num_atoms(self) -> int:
@@ -106,5 +157,14 @@ class CutData:
         )
         precedence = tuple((u, v) for u, v in body.pop("precedence"))
         apart = tuple(tuple(map(tuple, patterns)) for patterns in body.pop("apart"))
+        messages = _messages(body.pop("messages"))
         rest: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}
-        return cls(crossings=crossings, held=held, precedence=precedence, apart=apart, **rest)
+        return cls(crossings=crossings, held=held, precedence=precedence, apart=apart, messages=messages, **rest)
+
+
+def _messages(body: dict[str, Any] | None) -> SentTensors | None:
+    if body is None:
+        return None
+    tensors = tuple(Sent(t["producer"], tuple(t["consumers"]), t["size"], t["gradient"]) for t in body["tensors"])
+    transfer, host = (tuple(SizeTime(**part) for part in body[name]) for name in ("transfer", "host"))
+    return SentTensors(body["line"], tensors, transfer, host)

@@ -3,7 +3,8 @@
 `bound` is valid for every order of F and whole B with one stage a rank. A stage works between its head and
 its tail: head + n t + tail (`docs/planning.md`). Besides, its first B comes after its first F has gone
 down to the stages that return gradients to it and back (`down`), and after its last F the same way is
-left: head + F + down + B + (n - 1) max(F, B) + tail. The least value over all cuts bounds every simulated
+left: head + F + down + B + (n - 1) max(F, B) + tail. A forward that is run again (R) counts in t alone, for its
+stage may run it while it waits for the gradient. The least value over all cuts bounds every simulated
 step time. Front-heavy cuts look better there than they simulate with few micro-batches in flight, so
 `estimate` is minimised too: (m - 1) t plus the longest path there and back through a stage.
 """
@@ -21,7 +22,8 @@ def bound(model: cp_model.CpModel, data: CutData, at: Variables) -> cp_model.Int
     num = data.num_microbatches
     for s in range(data.num_stages):
         forward, backward = at.forward[s], at.backward[s]
-        model.add(step >= at.head[s] + num * (forward + backward) + at.tail[s])
+        again = cp_model.LinearExpr.sum([ns * at.inside[v][s] for v, ns in enumerate(data.again) if ns])
+        model.add(step >= at.head[s] + num * (forward + backward + again) + at.tail[s])
         once = at.head[s] + forward + down[s] + backward + at.tail[s]
         model.add(step >= once + (num - 1) * backward)
         model.add(step >= once + (num - 1) * forward)

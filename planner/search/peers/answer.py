@@ -22,6 +22,8 @@ class PeerAnswer:
         For each stage its nodes, by place in the instance, and what was decided for it.
     why : str
         Where nothing fits, or not everything was tried: what stands in the way.
+    interrupted : bool
+        Whether Ctrl-C or SIGTERM ended the search.
     """
 
     objective: float | None
@@ -29,6 +31,7 @@ class PeerAnswer:
     status: str
     stages: tuple[dict[str, object], ...]
     why: str = ""
+    interrupted: bool = False
 
 
 def status_of(objective: float, lower_bound: float) -> str:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from ortools.sat.python import cp_model
 
@@ -18,6 +20,7 @@ from costmodel.importers.dnn_groups import Groups
 LARGEST = 2**40
 """The best known load in units of the model."""
 WORKERS = 4
+WAIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Solved:
     devices: tuple[int, ...] | None
     lower_bound: float
     is_infeasible: bool
+    interrupted: bool
 
 
 class _Model:
@@ -123,9 +127,25 @@ def solve(
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = WORKERS
-    status = solver.solve(stated.model)
+    status, interrupted = _run(solver, stated.model)
     found = None
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         found = tuple(next(d for d, inside in enumerate(row) if solver.value(inside)) for row in stated.inside)
     bound = 0.0 if status == cp_model.UNKNOWN else solver.best_objective_bound / stated.scale
-    return Solved(found, max(0.0, bound), status == cp_model.INFEASIBLE)
+    return Solved(found, max(0.0, bound), status == cp_model.INFEASIBLE, interrupted)
+
+
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, bool]:
+    """Solve in a thread, so that Ctrl-C reaches Python, which ends the solver with the best that it has."""
+    status: SimpleQueue[cp_model.CpSolverStatus] = SimpleQueue()
+    solver.parameters.catch_sigint_signal = False
+    Thread(target=lambda: status.put(solver.solve(model))).start()
+    interrupted = False
+    while True:
+        try:
+            return status.get(timeout=WAIT_S), interrupted
+        except Empty:
+            continue
+        except KeyboardInterrupt:
+            interrupted = True
+            solver.stop_search()

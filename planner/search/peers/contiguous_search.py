@@ -54,7 +54,8 @@ def solve_contiguous(instance: LatencyInstance, num_devices: int, memory_bytes: 
     devices = [device_of[row[0]] for row in groups.members]
     objective = groups.objective(devices)
     bound = objective if found.is_infeasible else min(objective, found.lower_bound)
-    return PeerAnswer(objective, bound, status_of(objective, bound), _stages(instance, groups, devices))
+    stages = _stages(instance, groups, devices)
+    return PeerAnswer(objective, bound, status_of(objective, bound), stages, interrupted=found.interrupted)
 
 
 def _cut_orders(groups: Groups, num_devices: int, limit: float, limits: Limits) -> list[int] | None:

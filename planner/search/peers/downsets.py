@@ -9,8 +9,8 @@ MOST = 20_000
 """Downsets up to which all are listed; pairs of them are gone through."""
 
 
-def downsets(size: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
-    """Return all downsets as bit masks, the smaller first, or None where there are more than `MOST`."""
+def downsets(size: int, edges: Iterable[tuple[int, int]], most: int = MOST) -> list[int] | None:
+    """Return all downsets as bit masks, the smaller first, or None where there are more than `most`."""
     before = [0] * size
     for source, target in edges:
         before[target] |= 1 << source
@@ -21,7 +21,7 @@ def downsets(size: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
             for node in range(size):
                 if not mask >> node & 1 and not before[node] & ~mask:
                     following.add(mask | 1 << node)
-            if len(found) + len(following) > MOST:
+            if len(found) + len(following) > most:
                 return None
         found += sorted(following)
         latest = following

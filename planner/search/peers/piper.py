@@ -10,7 +10,7 @@ out graphs with very many downsets.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.importers.piper import Variant, VariantInstance
@@ -22,6 +22,9 @@ CLOSE = 1e-9
 """Relative width at which the bisection ends."""
 PATIENCE = 2
 """Times in a row that nothing is found after which a proof of the best is tried: it is a time that some stage takes."""
+GIB = 2**30
+CLOSE_MEMORY, MOST_MEMORY = 1.01, 1024
+"""Where nothing fits: how closely the memory that does is told, and up to how many times the memory given."""
 MOST_POINTS = 20_000
 """Pairs of time and bytes of a stage's variants that are kept."""
 
@@ -208,13 +211,14 @@ def solve_piper(instance: VariantInstance, setting: PiperSetting, seconds: float
     except _Stopped:
         return PeerAnswer(None, 0.0, HEURISTIC, (), "not all stages could be gone through")
     if best is None:
-        return PeerAnswer(None, 0.0, INFEASIBLE, (), _why(instance, setting))
-    low, high, misses = 0.0, max(way.time_s for _, way in best), 0
+        return PeerAnswer(None, 0.0, INFEASIBLE, (), _why(search) + _way_out(search))
+    low, high, misses, interrupted = 0.0, max(way.time_s for _, way in best), 0, False
     while low < high * (1 - CLOSE):
         middle = (low + high) / 2 if misses < PATIENCE else high * (1 - CLOSE)
         try:
             found = search.chain(middle)
-        except (KeyboardInterrupt, _Stopped):  # the best so far is kept
+        except (KeyboardInterrupt, _Stopped) as ended:  # the best so far is kept
+            interrupted = isinstance(ended, KeyboardInterrupt)
             break
         if found:
             best, high, misses = found, max(way.time_s for _, way in found), 0
@@ -226,14 +230,40 @@ def solve_piper(instance: VariantInstance, setting: PiperSetting, seconds: float
         names = [instance.names[node] for node in nodes_of(mask)]
         rows.append({"nodes": names, "replicas": way.replicas, "tensor": way.tensor, "time_s": way.time_s,
                      "variants": list(way.variants)})  # fmt: skip
-    return PeerAnswer(high, bound, status_of(high, bound), tuple(rows))
+    return PeerAnswer(high, bound, status_of(high, bound), tuple(rows), interrupted=interrupted)
 
 
-def _why(instance: VariantInstance, setting: PiperSetting) -> str:
+def _why(search: _Search) -> str:
     """Say that memory does not do; one node alone may need more than a device has."""
+    instance, setting = search.instance, search.setting
     for name, degrees in zip(instance.names, instance.variants, strict=True):
         allowed = [row for degree, row in degrees.items() if setting.tensor_parallel or degree == 1]
         least = min((v.per_microbatch_bytes + v.static_bytes for row in allowed for v in row), default=math.inf)
         if least > setting.memory_bytes:
             return f"{name} alone needs {least:.0f} bytes, a device has {setting.memory_bytes:.0f}"
     return f"no chain of stages on {setting.num_devices} devices fits into {setting.memory_bytes:.0f} bytes each"
+
+
+def _way_out(search: _Search) -> str:
+    """Say what would do, tried by solving again: memory, to a hundredth, and devices."""
+    setting = search.setting
+
+    def fits(changed: PiperSetting) -> bool:
+        return _Search(search.instance, changed, search.sets, search.limits).chain(math.inf) is not None
+
+    ways = []
+    try:
+        low, high = setting.memory_bytes, 2 * setting.memory_bytes
+        while high < MOST_MEMORY * setting.memory_bytes and not fits(replace(setting, memory_bytes=high)):
+            low, high = high, 2 * high
+        while high > low * CLOSE_MEMORY and high < MOST_MEMORY * setting.memory_bytes:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if fits(replace(setting, memory_bytes=middle)) else (middle, high)
+        enough = math.ceil(high / GIB * 1000) / 1000
+        if fits(replace(setting, memory_bytes=enough * GIB)):
+            ways.append(f"--memory {enough:g} does")
+        counts = [setting.num_devices * times for times in (2, 4, 8)]
+        ways += [f"--devices {count} does" for count in counts if fits(replace(setting, num_devices=count))][:1]
+    except _Stopped:
+        pass
+    return "".join(f"; {way}" for way in ways)

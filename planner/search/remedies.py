@@ -1,0 +1,105 @@
+"""Ways out where no plan fits: the changes that help, the cheapest first, each verified by planning again.
+
+Dropping what a flag or pin fixes costs nothing, nor does memory that devices have and a limit withholds; then come
+more devices, and devices with more memory. Leaves out changes of two kinds at once.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from costmodel.errors import PenstockError, UsageError
+from planner.ask.effort import Effort
+from planner.ask.problem import AUTO, Problem
+from planner.plan import Plan
+from planner.search.leanest import leanest
+from planner.search.limits import Limits
+
+SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 8.0
+"""For each question what holds least, for planning again, and after which nothing more is tried."""
+MOST_TIMES = 16
+"""Times as many devices up to which more of them are tried."""
+GIB = 2**30
+
+TryPlan = Callable[[Problem], Plan]
+
+
+def ways_out(problem: Problem, try_plan: TryPlan) -> str:
+    """Return in words what would fit, or what was tried in vain; it begins with "; "."""
+    limits = Limits(MOST_SECONDS)
+
+    def first(kind: Callable[[Problem], Iterator[tuple[str, Problem]]]) -> list[str]:
+        fitting = (text for text, changed in kind(problem) if not limits.over and _fits(changed, try_plan))
+        return list(islice(fitting, 1))
+
+    found = first(_free) or first(_memory) + first(_devices)
+    if found:
+        return f"; verified by planning again, a plan fits {', or '.join(found)}"
+    more = "" if limits.hit else f", and up to {MOST_TIMES} times as many devices"
+    return f"; tried in vain: every choice free{more}"
+
+
+def _fits(problem: Problem, try_plan: TryPlan) -> bool:
+    """Whether a plan of a changed problem is found in a short time."""
+    try:
+        if not any(each.fits for _, each in leanest(problem, SECONDS)):
+            return False
+        try_plan(replace(problem, effort=Effort(PLAN_SECONDS, seed=problem.effort.seed)))
+    except PenstockError:
+        return False
+    return True
+
+
+def _free(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem without each single thing that is fixed, then without all of them."""
+    space, names = problem.space, list(problem.space.to_json())
+    fixed = [(_flag(name), replace(problem, space=replace(space, **{name: None}))) for name in names]
+    if problem.microbatch_size is not None:
+        fixed.append(("--microbatch-size", replace(problem, microbatch_size=None)))
+    if problem.schedule != AUTO:
+        fixed.append(("--schedule", replace(problem, schedule=AUTO)))
+    if problem.max_stages is not None:
+        fixed.append(("--max-stages", replace(problem, max_stages=None)))
+    if problem.pins:
+        fixed.append(("--pin", replace(problem, pins=None)))
+    yield from ((f"without {name}", changed) for name, changed in fixed)
+    if len(fixed) > 1:
+        none = replace(space, **dict.fromkeys(names))
+        free = replace(problem, space=none, microbatch_size=None, schedule=AUTO, max_stages=None, pins=None)
+        yield f"without {', '.join(name for name, _ in fixed)}", free
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem with as much memory as the leanest candidate needs."""
+    found = [each for _, each in leanest(problem, SECONDS) if each.excess_bytes and not each.num_mixed]
+    if not found:
+        return
+    least = found[0]
+    most = min(filter(None, problem.memory_limits_bytes))
+    size = f"{-(-(most + least.excess_bytes) * 100 // GIB) / 100:.2f}"
+    needed = round(float(size) * GIB)
+    devices = [device.memory_bytes for device in problem.machines.devices if device.name in problem.device_names]
+    larger = tuple(replace(each, memory_bytes=max(each.memory_bytes, needed)) for each in problem.machines.devices)
+    changed = replace(problem, memory_limit_bytes=needed, cluster=replace(problem.machines, devices=larger))
+    if all(needed <= memory for memory in devices if memory):
+        yield f"with --memory-limit {size}", changed
+    else:
+        yield f"on devices with {size} GiB", changed
+
+
+def _devices(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem on twice as many devices, and so on, as far as a given cluster has them."""
+    times = 2
+    while times <= MOST_TIMES:
+        try:
+            yield (
+                f"with --devices {times * problem.num_devices}",
+                replace(problem, num_devices=times * problem.num_devices),
+            )
+        except UsageError:  # the cluster has no more, or pins name every rank
+            return
+        times *= 2

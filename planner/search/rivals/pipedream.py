@@ -1,0 +1,35 @@
+"""PipeDream (Narayanan et al., SOSP 2019): stages along one order, each with its own replicas, the slowest counting.
+
+Modelled: the order is linear; a stage with r replicas takes 1/r of its operators' time for each micro-batch, and
+messages run beside it, so that a boundary counts by itself: forward and backward over one link, divided by the
+replicas of the stage behind it. Synchronous, as others compare with it: weights of one version, gradients summed once a
+step, whose time is shared by the micro-batches. Memory as in `planner.search.rivals.bottleneck`. Left out: levels of
+the network one by one (the slowest link counts), and asynchronous weights.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.search.limits import Limits
+from planner.search.rivals.bottleneck import SlowestStage
+from planner.search.rivals.pieces import Floats, Pieces
+from planner.search.rivals.prices import View, Ways, ways_of
+from planner.search.rivals.proposals import ProposedStage
+
+
+def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
+    """Return the stages whose slowest, or whose slowest boundary, is fastest."""
+    pieces = Pieces.along(view.setting.orders[0])
+    ways = ways_of(view, pieces)
+    allowed = pieces.inside & ~pieces.mixes(view.evaluator.apart)
+    found = SlowestStage(ways, time_ns, view.replicas, view.num_devices, memory_bytes, allowed, limits).best()
+    if found is None:
+        return None
+    return [ProposedStage(tuple(pieces.atoms(s.start, s.stop)), ways[s.way].on(s.replicas)) for s in found[1]]
+
+
+def time_ns(ways: Ways, replicas: int) -> Floats:
+    """Return what each piece takes for each micro-batch, or the boundary before it where that takes longer."""
+    found: Floats = np.maximum(ways.own_ns(replicas), 2 * ways.view.message_ns(ways.received_bytes) / replicas)
+    return found

@@ -1,0 +1,90 @@
+"""How a rival becomes a planner: it proposes stages for each micro-batch size, and the best that is simulated counts.
+
+Leaves out how proposals are made and simulated (`planner.search.rivals.proposals`).
+"""
+
+from dataclasses import dataclass
+
+from costmodel.errors import NoPlanFits, UsageError
+from planner.ask.problem import Problem, Report
+from planner.ask.targets import default_target
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+from planner.search.ours import Outcome, clock_s
+from planner.search.rivals.prices import View
+from planner.search.rivals.proposals import Propose, proposals
+from planner.search.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A planner of somebody else.
+
+    Attributes
+    ----------
+    name : str
+    propose : function
+    line : bool
+        Whether stages work one after the other, tensors passed from stage to stage; else as a graph.
+    limit : str
+        Its own limit, where that may be why it proposes nothing.
+    """
+
+    name: str
+    propose: Propose
+    line: bool
+    limit: str = ""
+
+
+def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
+    """Return what a rival finds within the time limit.
+
+    Raises
+    ------
+    UsageError
+        For choices that it does not know.
+    NoPlanFits
+        When it proposes nothing.
+    """
+    _check(rival, problem)
+    setting, limits = Setting(problem), Limits(clock_s(problem))
+    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears, report)
+    sizes = problem.microbatch_sizes_of(problem.space.data or 1)
+    for number, size in enumerate(sizes):
+        if number and limits.over:
+            break
+        mine = Limits(limits.left_s / (len(sizes) - number))
+        for each in proposals(rival.propose, View(setting, size), mine, line=rival.line):
+            incumbent.offer(each)
+            incumbent.say(f"{rival.name}, micro-batch size {size}")
+    if not incumbent.found:
+        raise NoPlanFits(_nothing(rival, setting, limits))
+    limited_by = "time limit" if limits.hit else ""
+    return Outcome(setting, incumbent, None, {}, limited_by, False)
+
+
+def _check(rival: Rival, problem: Problem) -> None:
+    """Refuse what a rival decides itself, or has no word for."""
+    space, pins = problem.space, problem.pins
+    given = {
+        "--stages": space.stages, "--max-stages": problem.max_stages, "--chunks": space.chunks not in (None, 1),
+        "--context": space.context not in (None, 1), "--expert": space.expert not in (None, 1),
+        "--sequence-parallel": space.sequence_parallel, "--offload": space.offload not in (None, "none"),
+        "[[stage]] in --pin": pins.stages if pins else (),
+    }  # fmt: skip
+    wrong = [name for name, value in given.items() if value]
+    if wrong:
+        raise UsageError(
+            f"--planner {rival.name} does not take {', '.join(wrong)}: it chooses the number of stages itself, and "
+            "knows replicas, tensor parallelism, ZeRO and recompute; drop it, or take --planner ours or chain"
+        )
+
+
+def _nothing(rival: Rival, setting: Setting, limits: Limits) -> str:
+    ended = "had not ended after its part of the time limit" if limits.hit else "proposes no stages"
+    why = rival.limit or "by its own estimate none fits into memory, or the batch has too few micro-batches"
+    return (
+        f"--planner {rival.name} {ended} for {setting.problem.profile.graph.name} on "
+        f"{setting.problem.num_devices} devices: {why}; allow more time (--time-limit), memory or devices, or take "
+        "--planner ours"
+    )

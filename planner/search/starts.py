@@ -1,0 +1,39 @@
+"""Starts of the search that know of memory and of replicas by stage: what GraphPipe's program proposes.
+
+The first look cuts by work alone; where memory binds, all that it finds of a family may be over the limit. A proposal
+whose stages are alike belongs to a family, which is then cut with care from it. Leaves out several micro-batches an
+action: no bound of the search ranges over them.
+"""
+
+from collections.abc import Iterator
+
+from planner.candidate.candidate import alike
+from planner.candidate.evaluate import Evaluated
+from planner.search.family import Family
+from planner.search.limits import Limits
+from planner.search.rivals import graphpipe
+from planner.search.rivals.prices import View
+from planner.search.rivals.proposals import proposals
+from planner.search.setting import Setting
+
+
+def proposed(setting: Setting, limits: Limits) -> Iterator[Evaluated]:
+    """Yield proposals at each micro-batch size, each with an equal part of the time."""
+    sizes = setting.problem.microbatch_sizes
+    for number, size in enumerate(sizes):
+        mine = Limits(limits.left_s / (len(sizes) - number))
+        for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):
+            yield from row
+            yield from _in_families(setting, row)
+        if limits.over:
+            return
+
+
+def _in_families(setting: Setting, row: list[Evaluated]) -> Iterator[Evaluated]:
+    """Yield proposals of stages that are alike as their family places them."""
+    uniform = [each.candidate for each in row if alike(each.candidate.places)]
+    for partition, config in dict.fromkeys((found.partition, found.places[0].config) for found in uniform):
+        family = Family(config, uniform[0].microbatch_size)
+        if family in setting.families.all:
+            cuts = setting.cuts(family)
+            yield from cuts.under(partition, cuts.schedules)
