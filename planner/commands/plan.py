@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", metavar="FILE", help="cluster file (default: the device and links of the profile)")
     parser.add_argument("--microbatch-size", type=positive, metavar="b", help="fix it (default: search)")
     parser.add_argument("--schedule", default="auto", metavar="NAME", help="a schedule of the catalogue, or auto")
-    parser.add_argument("--planner", default="ours", metavar="NAME", help="ours, or a named baseline such as chain")
+    parser.add_argument(
+        "--planner",
+        default="ours",
+        metavar="NAME",
+        help="ours, or one to compare with: chain, single, data-parallel, uniform, parameters, megatron-uniform, "
+        "pipedream, piper, alpa, graphpipe",
+    )
     parser.add_argument(
         "--optimizer", default="adam", choices=tuple(OPTIMIZER_STATES), help="price its step and states (default adam)"
     )
