@@ -19,7 +19,8 @@ from planner.search.limits import Limits
 from planner.search.rivals import graphpipe
 from planner.search.rivals.graph_stages import FoundStages, GraphStages
 from planner.search.rivals.prices import View
-from planner.search.rivals.proposals import ProposedStage, Rival, partition_of, placings, search
+from planner.search.rivals.proposals import ProposedStage, partition_of, placings
+from planner.search.rivals.rival import Rival, search
 from planner.search.rivals.series_parallel import TreePart, decompose
 from planner.search.rivals.stretches import Allowance, Choice
 from planner.search.setting import Setting

@@ -170,8 +170,7 @@ def test_tensors_pay_where_they_are_torn() -> None:
     assert all(a > b for a, b in pairwise(loads.values()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_partition_that_is_interrupted_keeps_the_best_so_far(number: int, tmp_path: Path) -> None:
+def test_a_partition_that_is_interrupted_keeps_the_best_so_far(tmp_path: Path) -> None:
     rng = Random(3)
     edges = sorted({(rng.randrange(max(0, i - 60), i), i) for i in range(1, 900) for _ in range(2)})
     nodes = [{"id": i, "supportedOnFpga": 1, "cpuLatency": 1.0, "fpgaLatency": rng.random(), "size": 1,
@@ -184,7 +183,7 @@ def test_a_partition_that_is_interrupted_keeps_the_best_so_far(number: int, tmp_
     command = [sys.executable, "-m", "planner", "partition", str(path), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         time.sleep(9)  # orders of 900 nodes are cut in less
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         answer = json.loads(process.communicate()[0])
     assert process.returncode == 130
     assert answer["stages"]

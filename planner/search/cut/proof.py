@@ -1,8 +1,8 @@
-"""All partitions of a cut problem that matter, each told once: what a proof by simulation needs.
+"""All partitions of a cut problem that matter, the least bound first, each told once: what a proof by simulation needs.
 
-First the one of least bound is told, then any other whose bound is at most `most`. What was told, or the planner knows,
-is forbidden from then on (a no-good); when no partition is left, that is proved. Leaves out what simulations say of
-them (`planner.search.exact`).
+A partition that was told, or that the planner knows, is forbidden from then on (a no-good); one whose bound is above
+`most` is none that matters. When no partition is left, that is proved. Leaves out what simulations say of them
+(`planner.search.exact`).
 """
 
 import time
@@ -14,8 +14,10 @@ from ortools.sat.python import cp_model
 from planner.search.cut.data import CutData
 from planner.search.cut.model import CutModel, Findings
 
-LINEAR = 2
-"""How much of the model is relaxed to a linear one: with the whole time of each message that is what proves."""
+ENDED = (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+"""How a solve ends that its limits did not end."""
+QUICK = 1.0
+"""Deterministic seconds without a linear relaxation: small problems end sooner, others with it or not at all."""
 
 
 class Proof:
@@ -25,6 +27,7 @@ class Proof:
         self.family = family
         self.cut = CutModel(CutData.from_json(data), "bound")
         self._forbidden: set[tuple[int, ...]] = set()
+        self._linear = 0
 
     def tell(self, request: dict[str, Any], found: Findings) -> None:
         """Report partitions that are not forbidden, from up to `count` solves; INFEASIBLE when there is none left."""
@@ -33,16 +36,20 @@ class Proof:
             self.cut.model.add(self.cut.goal <= request["most"])
         if request["hint"]:
             self.cut.hint(tuple(request["hint"]))
-        end, spent = time.monotonic() + request["seconds"], 0.0
+        end, work, status = time.monotonic() + request["seconds"], request["deterministic"], cp_model.OPTIMAL
+        left = work
         for _ in range(request["count"]):
-            limits = (max(0.0, end - time.monotonic()), max(0.0, request["deterministic"] - spent), request["seed"])
-            solver, status = self.cut.minimise(limits, found, workers=1, linear=LINEAR)
-            spent += solver.response_proto.deterministic_time
+            for linear in (0, 2)[self._linear // 2 :]:
+                limits = (max(0.0, end - time.monotonic()), left if linear else min(left, QUICK), request["seed"])
+                solver, status = self.cut.minimise(limits, found, workers=1, linear=linear)
+                left = max(0.0, left - solver.response_proto.deterministic_time)
+                if status in ENDED:
+                    break
+                self._linear = 2
             self._forbid(self.cut.told)
             if status != cp_model.OPTIMAL:
                 break
-            self.cut.model.clear_objective()  # type: ignore[no-untyped-call]
-        found.end("bound", solver, status, spent)
+        found.end("bound", solver, status, work - left)
 
     def _forbid(self, partitions: Iterable[tuple[int, ...]]) -> None:
         """Forbid each of these from now on."""
