@@ -9,11 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import NoPlanFits, PenstockError, UsageError
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names
 from planner import Effort, Problem, Space, make_plan
 from planner.ask.pins import read_pins
 from planner.plan import Plan
 from planner.search.planners import PLANNERS, RIVALS, plan
+from planner.search.rivals.prices import View
+from planner.search.rivals.proposals import ProposedStage, placings
+from planner.search.setting import Setting
 from tests.described_models import described
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain
@@ -118,6 +124,20 @@ def test_fixed_replicas_and_sizes_are_those_of_every_stage(planner: str) -> None
     found = plan(problem)
     assert {stage.config.data for stage in found.stages} == {2}
     assert found.batch.microbatch_size == 2
+
+
+def test_stages_packed_within_hosts_leave_no_rank_out() -> None:
+    profile = chain(4)
+    devices = DeviceType("device", 1 << 30, "cuda")
+    links = (LinkGroup("inner", 4, 100.0, 1000), LinkGroup("outer", 0, 1.0, 20_000))
+    cluster = Cluster((devices,), (Host("device", 4, count=2),), links)
+    problem = pipelines(profile, 8, 8, 1, cluster=cluster)
+    view = View(Setting(problem), 1)
+    three = [ProposedStage((i,), StageConfig(data=3)) for i in range(2)]
+    assert [[place.ranks[0] for place in places] for places in placings(view, three)] == [[0, 3]]
+    mixed = [ProposedStage((i,), StageConfig(data=count)) for i, count in enumerate((2, 4, 2))]
+    starts = [[place.ranks[0] for place in places] for places in placings(view, mixed)]
+    assert starts == [[0, 2, 6], [4, 0, 6]]
 
 
 @pytest.mark.parametrize("planner", ["single", "data-parallel"])

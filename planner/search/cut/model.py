@@ -43,7 +43,7 @@ class CutModel:
         solver.parameters.catch_sigint_signal = False
         if solver.solve(fixed) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return False
-        self._hint_all(solver)
+        self.hint_all(solver)
         return True
 
     def literals(self, partition: tuple[int, ...]) -> list[cp_model.IntVar]:
@@ -51,7 +51,28 @@ class CutModel:
         shift = self.data.num_stages - 1 - max(partition)
         return [row[stage + shift] for row, stage in zip(self.at.inside, partition, strict=True)]
 
-    def _hint_all(self, solver: cp_model.CpSolver) -> None:
+    def is_above(self, units: int, limits: tuple[float, float, int]) -> tuple[bool, float]:
+        """Return whether the objective is proved to be above so many units, and the deterministic seconds that it took.
+
+        A proof that nothing is so good, with a linear relaxation, is found much sooner than what is best. What is as
+        good is hinted to the next call.
+        """
+        asked = self.model.clone()
+        asked.clear_objective()  # type: ignore[no-untyped-call]
+        asked.add(asked.get_int_var_from_proto_index(self.goal.index) <= units)
+        solver = cp_model.CpSolver()
+        settings = solver.parameters
+        settings.num_workers, settings.linearization_level, settings.catch_sigint_signal = 1, 2, False
+        settings.max_time_in_seconds, settings.max_deterministic_time, settings.random_seed = limits
+        status = solver.solve(asked)
+        if status == cp_model.INFEASIBLE:
+            self.model.add(self.goal > units)
+        elif status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            self.hint_all(solver)
+        return status == cp_model.INFEASIBLE, solver.response_proto.deterministic_time
+
+    def hint_all(self, solver: cp_model.CpSolver) -> None:
+        """Hint the values of a solution."""
         self.model.clear_hints()  # type: ignore[no-untyped-call]
         for index, value in enumerate(solver.response_proto.solution):
             self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
@@ -89,7 +110,7 @@ class CutModel:
             solver.best_bound_callback = found.bound
         status = solver.solve(self.model, _Better(self, found))
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            self._hint_all(solver)
+            self.hint_all(solver)
             if solver.best_objective_bound > 0:
                 self.model.add(self.goal >= whole(solver.best_objective_bound))
         return solver, status

@@ -5,6 +5,7 @@ A partition that was told, or that the planner knows, is forbidden from then on 
 (`planner.search.exact`).
 """
 
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +15,12 @@ from ortools.sat.python import cp_model
 from planner.search.cut.data import CutData
 from planner.search.cut.model import CutModel, Findings
 
-ENDED = (cp_model.OPTIMAL, cp_model.INFEASIBLE)
-"""How a solve ends that its limits did not end."""
 QUICK = 1.0
 """Deterministic seconds without a linear relaxation: small problems end sooner, others with it or not at all."""
+HALF = 20.0
+"""Deterministic seconds for half of the way from a bound to what matters."""
+CLOSE = 1e-3
+"""Part of what matters by which a bound is close to it."""
 
 
 class Proof:
@@ -27,7 +30,7 @@ class Proof:
         self.family = family
         self.cut = CutModel(CutData.from_json(data), "bound")
         self._forbidden: set[tuple[int, ...]] = set()
-        self._linear = 0
+        self._hard = False
 
     def tell(self, request: dict[str, Any], found: Findings) -> None:
         """Report partitions that are not forbidden, from up to `count` solves; INFEASIBLE when there is none left."""
@@ -36,20 +39,43 @@ class Proof:
             self.cut.model.add(self.cut.goal <= request["most"])
         if request["hint"]:
             self.cut.hint(tuple(request["hint"]))
-        end, work, status = time.monotonic() + request["seconds"], request["deterministic"], cp_model.OPTIMAL
-        left = work
+        budget = Budget(request)
         for _ in range(request["count"]):
-            for linear in (0, 2)[self._linear // 2 :]:
-                limits = (max(0.0, end - time.monotonic()), left if linear else min(left, QUICK), request["seed"])
-                solver, status = self.cut.minimise(limits, found, workers=1, linear=linear)
-                left = max(0.0, left - solver.response_proto.deterministic_time)
-                if status in ENDED:
-                    break
-                self._linear = 2
+            solver, status = self._least(request["most"], budget, found)
             self._forbid(self.cut.told)
             if status != cp_model.OPTIMAL:
                 break
-        found.end("bound", solver, status, work - left)
+        found.end("bound", solver, status, budget.spent)
+
+    def _least(self, most: int | None, budget: "Budget", found: Findings) -> tuple[cp_model.CpSolver, Any]:
+        """Tell the partition of least bound, and those that were found on the way to it."""
+        if not self._hard:
+            solver, status = self._minimised(budget, found, QUICK, linear=0)
+            if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+                return solver, status
+            self._hard = True
+            if most is not None:
+                self._halve(most, budget, found)
+        return self._minimised(budget, found, math.inf, linear=2)
+
+    def _minimised(
+        self, budget: "Budget", found: Findings, most: float, *, linear: int
+    ) -> tuple[cp_model.CpSolver, Any]:
+        solver, status = self.cut.minimise(budget.limits(most), found, workers=1, linear=linear)
+        budget.spent += solver.response_proto.deterministic_time
+        return solver, status
+
+    def _halve(self, most: int, budget: "Budget", found: Findings) -> None:
+        """Raise the bound half of the way to what matters, as long as that is soon proved."""
+        low = self.cut.data.least
+        above = True
+        while above and most - low > most * CLOSE:
+            middle = (low + most) // 2
+            above, spent = self.cut.is_above(middle, budget.limits(HALF))
+            budget.spent += spent
+            if above:
+                low = middle + 1
+                found.bound(low)
 
     def _forbid(self, partitions: Iterable[tuple[int, ...]]) -> None:
         """Forbid each of these from now on."""
@@ -57,3 +83,19 @@ class Proof:
             if partition not in self._forbidden:
                 self._forbidden.add(partition)
                 self.cut.model.add_bool_or([literal.negated() for literal in self.cut.literals(partition)])
+
+
+class Budget:
+    """What a request may spend, on the clock and in deterministic seconds."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._end, self._work, self._seed = (
+            time.monotonic() + request["seconds"],
+            request["deterministic"],
+            request["seed"],
+        )
+        self.spent = 0.0
+
+    def limits(self, most: float) -> tuple[float, float, int]:
+        """Return the seconds, the deterministic seconds (no more than `most`) and the seed of a solve."""
+        return max(0.0, self._end - time.monotonic()), min(most, max(0.0, self._work - self.spent)), self._seed

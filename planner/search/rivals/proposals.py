@@ -91,7 +91,14 @@ def placings(view: View, stages: Sequence[ProposedStage]) -> list[tuple[Place, .
     """
     size = view.setting.problem.machines.groups[0].group or view.num_devices
     starts = _within_groups(list(map(_num_ranks, stages)), size, view.num_devices)
-    return list(dict.fromkeys([places_of(stages), places_of(stages, starts)]))
+    ways = dict.fromkeys([places_of(stages), places_of(stages, starts)])
+    return [places for places in ways if _has_no_gap(places)]
+
+
+def _has_no_gap(places: Sequence[Place]) -> bool:
+    """Whether the ranks of a plan are numbered from 0 on: those that stay idle are the last."""
+    used = {rank for place in places for rank in place.ranks}
+    return used == set(range(len(used)))
 
 
 def _within_groups(sizes: Sequence[int], group: int, num_devices: int) -> list[int]:
