@@ -16,6 +16,7 @@ from costmodel.stages.strategies.blocks import block_names
 from planner import Effort, Problem, Space, make_plan
 from planner.ask.pins import read_pins
 from planner.plan import Plan
+from planner.search.ours import Search
 from planner.search.planners import PLANNERS, RIVALS, plan
 from planner.search.rivals.prices import View
 from planner.search.rivals.proposals import ProposedStage, placings
@@ -151,3 +152,15 @@ def test_where_nothing_fits_a_rival_says_so_and_names_itself(planner: str) -> No
     problem = pipelines(chain(6), 3, 8, 1, planner=planner, deterministic_limit=0.0, memory_limit_bytes=10_000)
     with pytest.raises(NoPlanFits, match=f"--planner {planner} proposes no stages|no plan fits into memory"):
         plan(problem)
+
+
+@pytest.mark.parametrize("fixed", [{"max_stages": 2}, {"space": Space(chunks=2)}, {"space": Space(zero=1)}])
+def test_starts_of_the_default_search_keep_what_is_fixed(fixed: dict[str, object]) -> None:
+    problem = replace(pipelines(branches(2, 3), 4, 8, 1, deterministic_limit=0.0, space=Space()), **fixed)  # type: ignore[arg-type]
+    search = Search(problem, None)
+    search.run()
+    for found in search.incumbent.found.values():
+        places = found.candidate.places
+        assert len({place.ranks for place in places}) <= (problem.max_stages or 4)
+        assert problem.space.chunks in (None, len(places) // len({place.ranks for place in places}))
+        assert {place.config.zero for place in places} == {problem.space.zero or 0} or not problem.space.zero

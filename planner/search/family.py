@@ -66,7 +66,7 @@ class Families:
         if fixed:
             return (fixed,)
         looped = problem.schedule == AUTO or SCHEDULES[problem.schedule].placement == "loop"
-        several = looped and problem.num_devices // _size(config) > 1
+        several = looped and self.most_places(Family(config, 1)) > 1
         return CHUNKS if several and problem.pins is None else (1,)
 
     def _configs(self) -> Iterator[StageConfig]:

@@ -13,13 +13,13 @@ from planner.search.family import Family
 from planner.search.limits import Limits
 from planner.search.rivals import graphpipe
 from planner.search.rivals.prices import View
-from planner.search.rivals.proposals import proposals
+from planner.search.rivals.proposals import not_taken, proposals
 from planner.search.setting import Setting
 
 
 def proposed(setting: Setting, limits: Limits) -> Iterator[Evaluated]:
     """Yield proposals at each micro-batch size, each with an equal part of the time."""
-    sizes = setting.problem.microbatch_sizes
+    sizes = () if not_taken(setting.problem) else setting.problem.microbatch_sizes
     for number, size in enumerate(sizes):
         mine = Limits(limits.left_s / (len(sizes) - number))
         for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):

@@ -19,6 +19,8 @@ QUICK = 1.0
 """Deterministic seconds without a linear relaxation: small problems end sooner, others with it or not at all."""
 HALF = 20.0
 """Deterministic seconds for half of the way from a bound to what matters."""
+SPELL = 3.0
+"""Deterministic seconds after which no other solve is begun: another family may be the one to look at."""
 CLOSE = 1e-3
 """Part of what matters by which a bound is close to it."""
 
@@ -43,7 +45,7 @@ class Proof:
         for _ in range(request["count"]):
             solver, status = self._least(request["most"], budget, found)
             self._forbid(self.cut.told)
-            if status != cp_model.OPTIMAL:
+            if status != cp_model.OPTIMAL or budget.spent > SPELL:
                 break
         found.end("bound", solver, status, budget.spent)
 

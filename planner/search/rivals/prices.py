@@ -83,9 +83,13 @@ class View:
 
     @property
     def replicas(self) -> list[int]:
-        """Numbers of replicas that a stage may have: any that each get a micro-batch, or the one that is fixed."""
-        fixed = self.setting.problem.space.data
-        return [fixed] if fixed else list(range(1, min(self.num_devices, self.num_microbatches) + 1))
+        """Numbers of replicas that a stage may have: any that each get a micro-batch, or the one that is fixed.
+
+        States are sharded over several.
+        """
+        space = self.setting.problem.space
+        least = 2 if space.zero else 1
+        return [space.data] if space.data else list(range(least, min(self.num_devices, self.num_microbatches) + 1))
 
     def configs(self, *free: str) -> Iterator[StageConfig]:
         """Yield configurations of one replica: what is named free and not fixed varies, the rest is as usual."""

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise, product
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
+from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
@@ -35,6 +36,18 @@ class ProposedStage:
 Propose = Callable[[View, float, Limits], Sequence[ProposedStage] | None]
 """Takes a view of the problem, the bytes that a rank may hold (infinite: not known) and limits; returns stages in a
 topological order, none where nothing fits."""
+
+
+def not_taken(problem: Problem) -> list[str]:
+    """Return what is fixed that proposals know nothing of, as flags say it."""
+    space, pins = problem.space, problem.pins
+    given = {
+        "--stages": space.stages, "--max-stages": problem.max_stages, "--chunks": space.chunks not in (None, 1),
+        "--context": space.context not in (None, 1), "--expert": space.expert not in (None, 1),
+        "--sequence-parallel": space.sequence_parallel, "--offload": space.offload not in (None, "none"),
+        "[[stage]] in --pin": pins.stages if pins else (),
+    }  # fmt: skip
+    return [name for name, value in given.items() if value]
 
 
 def proposals(propose: Propose, view: View, limits: Limits, *, line: bool) -> Iterator[list[Evaluated]]:

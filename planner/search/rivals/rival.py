@@ -12,7 +12,7 @@ from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.ours import Outcome, clock_s
 from planner.search.rivals.prices import View
-from planner.search.rivals.proposals import Propose, proposals
+from planner.search.rivals.proposals import Propose, not_taken, proposals
 from planner.search.setting import Setting
 
 
@@ -65,14 +65,7 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
 
 def _check(rival: Rival, problem: Problem) -> None:
     """Refuse what a rival decides itself, or has no word for."""
-    space, pins = problem.space, problem.pins
-    given = {
-        "--stages": space.stages, "--max-stages": problem.max_stages, "--chunks": space.chunks not in (None, 1),
-        "--context": space.context not in (None, 1), "--expert": space.expert not in (None, 1),
-        "--sequence-parallel": space.sequence_parallel, "--offload": space.offload not in (None, "none"),
-        "[[stage]] in --pin": pins.stages if pins else (),
-    }  # fmt: skip
-    wrong = [name for name, value in given.items() if value]
+    wrong = not_taken(problem)
     if wrong:
         raise UsageError(
             f"--planner {rival.name} does not take {', '.join(wrong)}: it chooses the number of stages itself, and "
