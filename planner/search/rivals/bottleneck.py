@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from planner.search.limits import Limits
 from planner.search.rivals.pieces import Bools, Floats
-from planner.search.rivals.prices import Ways
+from planner.search.rivals.prices import View, Ways
+from planner.search.rivals.proposals import ProposedStage
 
 NEVER = 1 << 30
 Ints = NDArray[np.int64]
@@ -25,13 +26,24 @@ TimeOf = Callable[[Ways, int], Floats]
 
 @dataclass(frozen=True, slots=True)
 class ChosenPiece:
-    """A stage of a rival: the piece from downset `start` to downset `stop`, how it runs, replicas, its multiple."""
+    """A stage of a rival: the piece from downset `start` to downset `stop`, how it runs, its replicas."""
 
     start: int
     stop: int
     way: int
     replicas: int
-    multiple: int = 1
+
+
+def fastest_chain(
+    view: View, ways: Sequence[Ways], time_of: TimeOf, memory_bytes: float, limits: Limits
+) -> list[ProposedStage] | None:
+    """Return the stages whose slowest is fastest, in order; None where none fit."""
+    pieces = ways[0].pieces
+    allowed = pieces.inside & ~pieces.mixes(view.evaluator.apart)
+    found = SlowestStage(ways, time_of, view.replicas, view.num_devices, memory_bytes, allowed, limits).best()
+    if found is None:
+        return None
+    return [ProposedStage(tuple(pieces.atoms(s.start, s.stop)), ways[s.way].on(s.replicas)) for s in found[1]]
 
 
 class SlowestStage:

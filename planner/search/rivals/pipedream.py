@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.search.limits import Limits
-from planner.search.rivals.bottleneck import SlowestStage
+from planner.search.rivals.bottleneck import fastest_chain
 from planner.search.rivals.pieces import Floats, Pieces
 from planner.search.rivals.prices import View, Ways, ways_of
 from planner.search.rivals.proposals import ProposedStage
@@ -20,13 +20,8 @@ from planner.search.rivals.proposals import ProposedStage
 
 def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
     """Return the stages whose slowest, or whose slowest boundary, is fastest."""
-    pieces = Pieces.along(view.setting.orders[0])
-    ways = ways_of(view, pieces)
-    allowed = pieces.inside & ~pieces.mixes(view.evaluator.apart)
-    found = SlowestStage(ways, time_ns, view.replicas, view.num_devices, memory_bytes, allowed, limits).best()
-    if found is None:
-        return None
-    return [ProposedStage(tuple(pieces.atoms(s.start, s.stop)), ways[s.way].on(s.replicas)) for s in found[1]]
+    ways = ways_of(view, Pieces.along(view.setting.orders[0]))
+    return fastest_chain(view, ways, time_ns, memory_bytes, limits)
 
 
 def time_ns(ways: Ways, replicas: int) -> Floats:
