@@ -31,6 +31,8 @@ def cut(cuts: Cuts, num_random: int, incumbent: Incumbent, limits: Limits, *, li
     found: list[Evaluated] = []
     few = dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))
     for order in orders(cuts.atoms, cuts.works_ns, num_random, cuts.evaluator.problem.effort.seed):
+        if limits.over and found:
+            break
         for partition in _segmented(cuts, order, line):
             if limits.over and found:
                 break
