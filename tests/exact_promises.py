@@ -13,8 +13,11 @@ from random import Random
 from typing import Any, Self
 
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.links import LinkClass, Links, SizeRange
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
-from costmodel.model.profile import Profile
+from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.model.whole import Whole
 from costmodel.stages.config import StageConfig
 from planner.ask.effort import Effort
@@ -146,15 +149,61 @@ def random_problem(rng: Random, size: int) -> tuple[Problem, list[tuple[int, ...
     groups = [tuple(Group(row, "pins") for row in rows) for rows in (together, apart)]
     stages = rng.choice((None, None, None, None, None, None, None, 2))
     space = Space(data=rng.choice((1, 1, None, 2)), chunks=1, recompute=rng.choice(("none", None)), stages=stages)
-    least = (space.data or 1) * (stages or 1)
+    num_devices = rng.randint(max(2, (space.data or 1) * (stages or 1)), 6)
+    cluster, others = random_machines(rng, profile, num_devices)
     problem = Problem(
-        profile, None, rng.randint(max(2, least), 6), rng.choice((4, 8, 12)), rng.choice((1, 2, None)),
+        profile, cluster, num_devices, rng.choice((4, 8, 12)), rng.choice((1, 2, None)),
         schedule=rng.choice(("auto", "auto", "auto", "1f1b", "graph-1f1b", "gpipe")), memory_limit_bytes=1,
         optimizer=rng.choice(("none", "adam")), max_stages=rng.randint(2, 4), space=space,
         pins=Pins(*groups) if together or apart else None, target=rng.choice(("", "", "any")),
+        other_profiles=others,
     )  # fmt: skip
     joined += [{int(name[2:]) for name in row} for row in together]
     return problem, list(numberings(problem, joined))
+
+
+def random_machines(rng: Random, profile: Profile, num_devices: int) -> tuple[Cluster | None, tuple[Profile, ...]]:
+    """Return no cluster, or hosts of two devices, of one type or two, links measured or given, some ranks slower."""
+    if rng.random() < 0.8:
+        return None, ()
+    names = [profile.device.name, rng.choice((profile.device.name, "slow"))]
+    others = [profile] if names[1] == "slow" and num_devices > 4 else []
+    speeds = tuple((rank, rng.choice((0.5, 0.9, 1.3))) for rank in range(6) if rng.random() < 0.2)
+    groups = tuple(
+        LinkGroup(name, size, rng.choice((0.5, 3.0, 100.0)), rng.choice((0, 200, 3000)))
+        for name, size in (("host", 2), ("network", 0))
+    )
+    types = tuple(DeviceType(name, 2**40, "cpu") for name in dict.fromkeys(names))
+    links = random_links(rng) if rng.random() < 0.7 else None
+    cluster = Cluster(types, (Host(names[0], 2, 2), Host(names[1], 2)), groups, speeds, links)
+    return cluster, tuple(
+        replace(each, device=replace(each.device, name="slow"), times=slower(each)) for each in others
+    )
+
+
+def slower(profile: Profile) -> tuple[OperatorTimes, ...]:
+    """Return times of operators on a device that is slow for some of them and quick for others."""
+    factors = [1 + position % 3 for position in range(len(profile.times))]
+    return tuple(
+        OperatorTimes(
+            *(
+                tuple(factor * ns // 2 for ns in row)
+                for row in (t.forward_ns, t.backward_input_ns, t.backward_weight_ns)
+            ),
+            t.spread,
+        )
+        for t, factor in zip(profile.times, factors, strict=True)
+    )
+
+
+def random_links(rng: Random) -> Links:
+    """Return measured links whose larger messages may be the quicker ones."""
+    starts = (0, 500, 4000)
+    classes = {
+        name: LinkClass(tuple(SizeRange(b, rng.randint(0, 2000), rng.choice((0.3, 2.0, 1e6))) for b in starts))
+        for name in ("p2p", "p2p_host")[: rng.randint(1, 2)]
+    }
+    return Links("gloo", "cpu", 2, classes)
 
 
 def random_model(rng: Random, size: int) -> tuple[Profile, list[set[int]]]:

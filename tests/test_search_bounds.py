@@ -6,6 +6,9 @@ from random import Random
 
 import pytest
 
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.links import LinkClass, Links, SizeRange
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.model.whole import Whole
 from planner.ask.pins import Group, Pins
@@ -14,6 +17,7 @@ from planner.graph.atoms import numbered
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
+from planner.search.cut.transfers import least_transfer_ns
 from planner.search.cuts import Cuts
 from simulator.bounds import lower_bound_ns
 from tests.pipelines import cuts_of, pipelines, priced, with_limit
@@ -167,3 +171,13 @@ def test_host_time_counts_at_both_ends_of_an_edge() -> None:
     data = cut_data(cuts, 0, binding=False)
     assert proved_ns(data) == brute_force(cuts).step_time_ns == 1300 + 4 * 3600 + 2300
     assert closed_form_ns(data) == 1000 + 4 * 3600 + 2000  # the other operator's own time, not yet its messages
+
+
+def test_a_link_that_is_quicker_than_the_measured_one_counts_in_the_bound() -> None:
+    """Ranks of one host were measured at 5000 ns; the network between the hosts is given as 10 ns and quick."""
+    groups = (LinkGroup("host", 2, 1.0, 5000), LinkGroup("network", 0, 100.0, 10))
+    links = Links("gloo", "cpu", 2, {"p2p": LinkClass((SizeRange(0, 5000, 1.0),))})
+    cluster = Cluster((DeviceType("tester", 2**40, "cpu"),), (Host("tester", 2, 2),), groups, links=links)
+    cuts = cuts_of(pipelines(profile_of([1000] * 4, [(0, 1), (1, 2), (2, 3)]), 4, 4, cluster=cluster))
+    assert least_transfer_ns(cuts, 1000) == cluster.p2p_ns(1, 2, 1000) == 20
+    assert proved_ns(cut_data(cuts, 0, binding=False)) <= brute_force(cuts).step_time_ns

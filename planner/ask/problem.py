@@ -120,7 +120,7 @@ class Problem:
         if self.global_batch < 1:
             raise UsageError(f"a batch of {self.global_batch} samples; at least one is needed")
         size, data = self.microbatch_size, self.space.data or 1
-        if size is not None and (size < 1 or self.global_batch % (size * data)):
+        if size is not None and (size < 1 or (self.global_batch % data == 0 and self.global_batch % (size * data))):
             raise UsageError(
                 f"micro-batch size {size} does not divide the batch of {self.global_batch}"
                 + (f" on {data} replicas" if data > 1 else "")

@@ -9,8 +9,7 @@ that something fits, never that nothing does. Leaves out time, several stages a 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costmodel.errors import PenstockError
-from costmodel.stages.costs import StageCost
+from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
@@ -36,7 +35,7 @@ def leanest(problem: Problem, seconds: float) -> list[tuple[Family, Evaluated]]:
     setting = Setting(replace(problem, memory_limit_bytes=1))  # what is over it by least holds least
     runs = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears).runs
     best: Evaluated | None = None
-    for family in _promising(setting, limits):
+    for family in _promising(setting):
         cuts = setting.cuts(family)
         for partition in _partitions(setting, cuts):
             found = [each for each in cuts.under(partition, cuts.schedules[:1], line=cuts.always_line) if runs(each)]
@@ -50,20 +49,23 @@ def leanest(problem: Problem, seconds: float) -> list[tuple[Family, Evaluated]]:
     return [(family, Setting(problem).evaluator(family.microbatch_size).evaluate(best.candidate))]
 
 
-def _promising(setting: Setting, limits: Limits) -> list[Family]:
+def _promising(setting: Setting) -> list[Family]:
     """Return the families of one stage a place that are likely to hold least, the likeliest first."""
-    families = setting.families
-    estimated: list[tuple[float, int, Family]] = []
-    for number, family in enumerate(_saving(setting)):
-        if limits.over and estimated:
-            break
-        whole = _whole(setting, family)
-        if whole:
-            places = _places(setting, family)
-            kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
-            in_flight = min(families.rounds(family), places)
-            estimated.append(((whole.static_bytes + in_flight * kept) / places, number, family))
-    return [family for *_, family in sorted(estimated)[:NUM_SIMULATED]]
+    return sorted(_saving(setting), key=lambda family: _estimate_bytes(setting, family))[:NUM_SIMULATED]
+
+
+def _estimate_bytes(setting: Setting, family: Family) -> float:
+    """Return what a rank holds where states and activations are spread evenly over places and ranks.
+
+    What a stage keeps that runs again is one micro-batch while it does.
+    """
+    families, config = setting.families, family.config
+    smallest = min(setting.problem.microbatch_sizes)
+    sample_bytes = families.kept_bytes(Family(StageConfig(), smallest)) / smallest
+    places = _places(setting, family)
+    in_flight = min(families.rounds(family), places) if config.recompute == "none" else 1
+    kept = sample_bytes * family.microbatch_size * in_flight / (config.tensor * config.context)
+    return (families.states_bytes(family) + kept) / places
 
 
 def _saving(setting: Setting) -> list[Family]:
@@ -81,15 +83,6 @@ def _saving(setting: Setting) -> list[Family]:
         return (offload.index(config.offload), config.zero, recompute.index(config.recompute), -family.microbatch_size)
 
     return [family for row in rows.values() for family in sorted(row, key=saved, reverse=True)[:NUM_OF_DEGREES]]
-
-
-def _whole(setting: Setting, family: Family) -> StageCost | None:
-    """Return what the whole model costs on one place; None where it cannot be divided so."""
-    model, ranks = setting.families.models(family.microbatch_size)[0], tuple(range(family.devices_a_place))
-    try:
-        return model.stage(range(len(setting.problem.profile.graph.operators)), family.config, ranks)
-    except PenstockError:
-        return None
 
 
 def _places(setting: Setting, family: Family) -> int:

@@ -55,7 +55,7 @@ NUM_ANNEALED, NUM_ANNEALED_AGAIN = 3, 6
 """Times that a promising family is annealed at first, and each of the best few before and after the solver."""
 START_PART = 0.12
 """Most of the time left after the first look that starts of another kind may take."""
-LEAN_SECONDS = 1.0
+LEAN_SECONDS = 1.5
 """For what holds least, where nothing that was looked at fits."""
 NUM_BEST = 3
 """Families that are annealed then."""

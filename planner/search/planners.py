@@ -166,7 +166,7 @@ def _chosen(outcome: Outcome) -> Plan:
         found = make(
             setting.evaluator(chosen.candidate.microbatch_size),
             chosen.candidate,
-            _result(outcome, chosen),
+            _result(outcome, chosen, chosen if not_taken else incumbent.best),
             _reason(outcome, chosen),
         )
         why = refusal(problem, found)
@@ -178,10 +178,13 @@ def _chosen(outcome: Outcome) -> Plan:
     raise no_plan(outcome, incumbent.best, scope(setting))
 
 
-def _result(outcome: Outcome, chosen: Evaluated) -> SearchResult:
-    """Bound the choice; a bound above it is a bug of ours, which must not cost the plan."""
-    incumbent, step_ns = outcome.incumbent, chosen.step_time_ns
-    best_ns = min(incumbent.best.step_time_ns, step_ns)
+def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResult:
+    """Bound the choice; a bound above it is a bug of ours, which must not cost the plan.
+
+    `best` is the fastest that the target takes, as far as is known.
+    """
+    step_ns = chosen.step_time_ns
+    best_ns = min(best.step_time_ns, step_ns)
     bound_ns = outcome.lower_bound_ns
     wrong = bound_ns is not None and bound_ns > best_ns
     status = "baseline" if outcome.setting.problem.planner != "ours" else "bounded"
@@ -213,6 +216,7 @@ def scope(setting: Setting) -> str:
     free = [name for name in ("data", "tensor", "context", "expert", "zero", "recompute", "offload", "chunks")
             if len({_value(family.config, name, family.chunks) for family in families}) > 1]  # fmt: skip
     most = max((setting.cuts(family).num_stages for family in families), default=1)
+    most = min(most, problem.max_stages or most)
     replicas = "" if problem.exact else " or replicas by stage"
     text = (
         f"cuts between {len(setting.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "

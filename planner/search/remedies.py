@@ -15,7 +15,7 @@ from planner.plan import Plan
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
 
-SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 8.0
+SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 5.0
 """For each question what holds least, for planning again, and after which nothing more is tried."""
 MOST_TIMES = 16
 """Times as many devices up to which more of them are tried."""
