@@ -15,7 +15,7 @@ from planner.plan import Plan
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
 
-SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 5.0
+SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 7.0
 """For each question what holds least, for planning again, and after which nothing more is tried."""
 MOST_TIMES = 16
 """Times as many devices up to which more of them are tried."""
@@ -35,8 +35,9 @@ def ways_out(problem: Problem, try_plan: TryPlan) -> str:
     found = first(_free) or first(_memory) + first(_devices)
     if found:
         return f"; verified by planning again, a plan fits {', or '.join(found)}"
-    more = "" if limits.hit else f", and up to {MOST_TIMES} times as many devices"
-    return f"; tried in vain: every choice free{more}"
+    if limits.hit:
+        return "; no change that helps was verified in the time that there was"
+    return f"; tried in vain: every choice free, and up to {MOST_TIMES} times as many devices"
 
 
 def _fits(problem: Problem, try_plan: TryPlan) -> bool:

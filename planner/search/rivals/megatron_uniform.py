@@ -51,9 +51,9 @@ def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
             incumbent.say("grid")
     if not incumbent.found:
         raise NoPlanFits(
-            f"--planner megatron-uniform finds no grid of data x tensor x context x stages that uses all "
-            f"{problem.num_devices} devices, divides a batch of {problem.global_batch} and gives every stage whole layers; "
-            "change one of these, or take --planner ours"
+            "--planner megatron-uniform finds no grid of data x tensor x context x stages that uses all "
+            f"{problem.num_devices} devices, divides a batch of {problem.global_batch} and gives every stage whole "
+            "layers; change one of these, or take --planner ours"
         )
     return Outcome(setting, incumbent, None, {}, "time limit" if limits.hit else "", False)
 
