@@ -5,7 +5,6 @@ A partition that was told, or that the planner knows, is forbidden from then on 
 (`planner.search.exact`).
 """
 
-import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -13,8 +12,10 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from planner.search.cut.data import CutData
-from planner.search.cut.model import CutModel, Findings
+from planner.search.cut.model import CutModel, Findings, whole
 
+NAMES = {cp_model.OPTIMAL: "OPTIMAL", cp_model.INFEASIBLE: "INFEASIBLE"}
+"""How a solve ends that its limits did not end."""
 QUICK = 1.0
 """Deterministic seconds without a linear relaxation: small problems end sooner, others with it or not at all."""
 HALF = 20.0
@@ -32,7 +33,9 @@ class Proof:
         self.family = family
         self.cut = CutModel(CutData.from_json(data), "bound")
         self._forbidden: set[tuple[int, ...]] = set()
-        self._hard = False
+        self._low = self.cut.data.least
+        self._hard = self._halved = False
+        self._patience = HALF
 
     def tell(self, request: dict[str, Any], found: Findings) -> None:
         """Report partitions that are not forbidden, from up to `count` solves; INFEASIBLE when there is none left."""
@@ -41,43 +44,47 @@ class Proof:
             self.cut.model.add(self.cut.goal <= request["most"])
         if request["hint"]:
             self.cut.hint(tuple(request["hint"]))
-        budget = Budget(request)
+        budget, status = Budget(request), cp_model.OPTIMAL
         for _ in range(request["count"]):
-            solver, status = self._least(request["most"], budget, found)
+            status = self._least(request["most"], budget, found)
             self._forbid(self.cut.told)
             if status != cp_model.OPTIMAL or budget.spent > SPELL:
                 break
-        found.end("bound", solver, status, budget.spent)
+        found.write(kind="end", objective="bound", status=NAMES.get(status, "UNKNOWN"), deterministic=budget.spent)
 
-    def _least(self, most: int | None, budget: "Budget", found: Findings) -> tuple[cp_model.CpSolver, Any]:
-        """Tell the partition of least bound, and those that were found on the way to it."""
+    def _least(self, most: int | None, budget: "Budget", found: Findings) -> Any:
+        """Tell the partition of least bound, and those that were found on the way to it; return how that ended."""
         if not self._hard:
-            solver, status = self._minimised(budget, found, QUICK, linear=0)
-            if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-                return solver, status
-            self._hard = True
-            if most is not None:
-                self._halve(most, budget, found)
-        return self._minimised(budget, found, math.inf, linear=2)
+            status = self._minimised(budget, found, QUICK, linear=0)
+            self._hard = status not in NAMES
+            if status in NAMES:
+                return status
+        if most is not None and not self._halved:
+            self._halve(most, budget, found)
+            if budget.spent > SPELL:
+                return cp_model.UNKNOWN
+        status = self._minimised(budget, found, self._patience, linear=2)
+        self._patience *= 1 if status in NAMES else 2
+        return status
 
-    def _minimised(
-        self, budget: "Budget", found: Findings, most: float, *, linear: int
-    ) -> tuple[cp_model.CpSolver, Any]:
+    def _minimised(self, budget: "Budget", found: Findings, most: float, *, linear: int) -> Any:
         solver, status = self.cut.minimise(budget.limits(most), found, workers=1, linear=linear)
         budget.spent += solver.response_proto.deterministic_time
-        return solver, status
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            found.write(kind="bound", units=whole(solver.best_objective_bound))
+        return status
 
     def _halve(self, most: int, budget: "Budget", found: Findings) -> None:
-        """Raise the bound half of the way to what matters, as long as that is soon proved."""
-        low = self.cut.data.least
-        above = True
-        while above and most - low > most * CLOSE:
-            middle = (low + most) // 2
+        """Raise the bound half of the way to what matters, as long as that is soon proved; a spell of it at a time."""
+        while most - self._low > most * CLOSE and budget.spent <= SPELL and not self._halved:
+            middle = (self._low + most) // 2
             above, spent = self.cut.is_above(middle, budget.limits(HALF))
             budget.spent += spent
             if above:
-                low = middle + 1
-                found.bound(low)
+                self._low = middle + 1
+                found.bound(self._low)
+            self._halved = not above
+        self._halved = self._halved or most - self._low <= most * CLOSE
 
     def _forbid(self, partitions: Iterable[tuple[int, ...]]) -> None:
         """Forbid each of these from now on."""
