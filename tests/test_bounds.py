@@ -5,7 +5,7 @@ from itertools import permutations, product
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InvalidInput, NoPlanFits
@@ -182,6 +182,7 @@ def test_an_unknown_family_is_refused() -> None:
         lower_bound_ns(chain(((1, 1, 1),)), 1, "fast")
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(
     st.integers(0, 12),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=4),
@@ -197,6 +198,7 @@ def test_what_fits_a_limit_is_never_understated(capacity: int, items: list[tuple
         assert found == best
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6))
 def test_the_one_machine_bound_is_the_best_over_all_sets_of_works(works: list[tuple[int, int, int]]) -> None:
     best = 0
@@ -266,6 +268,7 @@ def peak_bytes(schedule: Schedule, costs: Costs, timeline: Timeline) -> int:
     return largest
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from(("fused", "split", "mixed")))
 def test_no_bound_is_above_the_step_of_a_schedule_of_its_family(seed: int, alone: bool, mode: str) -> None:
     rng = Random(seed)
@@ -320,6 +323,7 @@ def legal(row: tuple[str, ...]) -> bool:
     return all((own := [rank[text[1]] for text in row if text[2] == k]) == sorted(own) for k in "01")
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(
     st.integers(0, 2**32),
     st.sampled_from(("latency", "blocking", "links")),

@@ -5,7 +5,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InvalidInput, UsageError
@@ -72,6 +72,7 @@ def forward_elements(work: Work, samples: int) -> int:
     return samples * work.tokens * work.outer * work.passes
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(works, names, st.integers(1, 16))
 def test_low_central_and_high_are_rising_whole_ns_and_none_is_below_the_roof(
     work: Work, name: str, samples: int
@@ -88,6 +89,7 @@ def test_low_central_and_high_are_rising_whole_ns_and_none_is_below_the_roof(
         assert found.backward_input.low_ns >= 2 * flop_ns
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(works, names, st.data())
 def test_more_of_one_dimension_never_takes_less_time(work: Work, name: str, data: st.DataObject) -> None:
     grown = {"matmul": ["tokens", "inner", "outer", "active"], "attention": ["tokens", "inner", "outer", "heads"]}
@@ -106,6 +108,7 @@ def test_more_of_one_dimension_never_takes_less_time(work: Work, name: str, data
         assert less.high_ns <= most.high_ns
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(works, names, st.integers(1, 15))
 def test_a_larger_micro_batch_never_takes_less_time(work: Work, name: str, samples: int) -> None:
     before, after = (estimate(work, device(name), "fp16", size) for size in (samples, samples + 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 
@@ -103,6 +103,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Any, list[torch.Tensor], tuple[Any, .
     return PLAIN[size], parameters, (stride, padding, dilation, groups), inputs
 
 
+@settings(deadline=None)  # the clock judges no test
 @given(convolutions())
 def test_i_then_w_of_any_convolution_leave_the_undivided_gradients_in_the_same_layout(drawn: Any) -> None:
     target, parameters, rest, inputs = drawn
