@@ -21,6 +21,7 @@ from planner.search import ours
 from planner.search.cut import child
 from planner.search.ours import Search
 from planner.search.planners import PLANNERS, RIVALS, plan
+from planner.search.solving import Solving
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
 
@@ -273,10 +274,10 @@ def test_the_solver_betters_what_the_heuristic_cannot() -> None:
     worst = max((cuts.evaluate((0,) * k + (1,) * (12 - k)) for k in range(1, 12)), key=lambda each: each.step_time_ns)
     search.incumbent.offer([worst])
     closed = search.setting.closed_form_ns(family)
-    search.bounds_ns[family] = closed
-    search._solve([family])
+    search.bounds.of[family] = closed
+    Solving(search.solver, search.bounds, search.prospects, search.limits).solve([family], search.limits)
     assert search.incumbent.best.step_time_ns < worst.step_time_ns
-    assert search.bounds_ns[family] > closed
+    assert search.bounds.of[family] > closed
 
 
 def test_ranks_of_different_speed_are_simulated_and_bounded() -> None:

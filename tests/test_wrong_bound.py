@@ -11,7 +11,7 @@ from costmodel.model.profile import write_profile
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import read_plan
-from planner.search.ours import Search
+from planner.search.family_bounds import FamilyBounds
 from planner.search.planners import BROKEN_BOUND, plan
 from planner.search.setting import Setting
 from tests.pipelines import pipelines
@@ -22,7 +22,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def of_the_search(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Search, "least_bound_ns", property(lambda _: TOO_HIGH))
+    patch.setattr(FamilyBounds, "least_ns", property(lambda _: TOO_HIGH))
 
 
 def of_every_family(patch: pytest.MonkeyPatch) -> None:

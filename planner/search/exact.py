@@ -7,7 +7,7 @@ replicas that differ by stage, and families that the cut model does not know (`S
 their bound, and where it is below the best plan nothing is proved.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from costmodel.errors import UsageError
@@ -18,7 +18,7 @@ from planner.search.cut.data import CutData
 from planner.search.cut.transfers import messages
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.incumbent import Incumbent
+from planner.search.family_bounds import FamilyBounds
 from planner.search.limits import Limits
 from planner.search.setting import Setting
 
@@ -71,26 +71,18 @@ Part = tuple[Family, bool]
 class Exact:
     """A proof: which families are closed, and which partitions of each are known.
 
-    Attributes
+    Parameters
     ----------
-    bounds_ns : dict of Family to int
-        Of every family; raised here.
-    impossible : set of Family
-        Those of which no partition fits; filled here.
+    bounds : FamilyBounds
+        Raised here, and filled with the families of which no partition fits.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        incumbent: Incumbent,
-        bounds_ns: dict[Family, int],
-        impossible: set[Family],
-    ) -> None:
-        self.setting, self.incumbent = setting, incumbent
-        self.bounds_ns, self.impossible = bounds_ns, impossible
-        for family in [family for family in bounds_ns if not num_stages(setting, family)]:
-            del bounds_ns[family]  # it has no plan
-        self._bounds: dict[Part, int] = {part: bounds_ns[part[0]] for part in self._parts()}
+    def __init__(self, bounds: FamilyBounds) -> None:
+        self.bounds, self.setting, self.incumbent = bounds, bounds.setting, bounds.incumbent
+        setting = self.setting
+        for family in [family for family in bounds.of if not num_stages(setting, family)]:
+            del bounds.of[family]  # it has no plan
+        self._bounds: dict[Part, int] = {part: bounds.of[part[0]] for part in self._parts()}
         self._closed: set[Part] = set()
         self._known: dict[Part, dict[Partition, None]] = {part: {} for part in self._bounds}
         self._data: dict[Part, CutData] = {}
@@ -99,9 +91,9 @@ class Exact:
 
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
-        for family in filter(self.setting.is_cut_exactly, self.bounds_ns):
+        for family in filter(self.setting.is_cut_exactly, self.bounds.of):
             cuts = self.setting.cuts(family)
-            self.bounds_ns[family] = max(self.bounds_ns[family], self.setting.closed_form_ns(family))
+            self.bounds.of[family] = max(self.bounds.of[family], self.setting.closed_form_ns(family))
             if not cuts.always_line:
                 yield family, False
             if cuts.always_line or self._most_stages(cuts) > 1:
@@ -112,15 +104,12 @@ class Exact:
         """Whether no family that the cut model knows may hold anything better than the best."""
         return self._next() is None
 
-    def prove(self, solver: Solver, limits: Limits, news: Callable[[], None]) -> bool:
-        """Close one family after the other; returns whether the solver's process was lost.
-
-        `news` is called whenever a bound rose or a plan was simulated.
-        """
+    def prove(self, solver: Solver, limits: Limits) -> bool:
+        """Close one family after the other; returns whether the solver's process was lost."""
         while (part := self._next()) and not limits.over and self._work > 0:
-            ended = self._ask(part, solver, limits, news)
+            ended = self._ask(part, solver, limits)
             self._settle()
-            news()
+            self.bounds.settle(limits)
             if not ended and not limits.hit:
                 return True
         return False
@@ -141,7 +130,7 @@ class Exact:
         best = self.incumbent.best
         return best.step_time_ns if best.fits and self.incumbent.runs(best) else None
 
-    def _ask(self, part: Part, solver: Solver, limits: Limits, news: Callable[[], None]) -> bool:
+    def _ask(self, part: Part, solver: Solver, limits: Limits) -> bool:
         """Simulate partitions, the least bound first; returns whether the solver answered to the end."""
         (family, line), best_ns, ended = part, self._best_ns, False
         cuts, data, known = self.setting.cuts(family), self._cut_data(part), self._known[part]
@@ -168,7 +157,7 @@ class Exact:
                 self._work -= finding["deterministic"]
                 if finding["status"] == "INFEASIBLE":
                     self._closed.add(part)
-            news()
+            self.bounds.settle(limits)
         return ended
 
     def _hint(self, part: Part) -> Partition:
@@ -199,12 +188,12 @@ class Exact:
                 self._raise(part, best_ns)
         if best_ns is None:
             open_ones = {family for family, _ in self._bounds.keys() - self._closed}
-            self.impossible.update({family for family, _ in self._closed} - open_ones)
+            self.bounds.impossible.update({family for family, _ in self._closed} - open_ones)
 
     def _tell(self, family: Family) -> None:
         """Bound a family by the least of its parts."""
         bound_ns = min(bound_ns for part, bound_ns in self._bounds.items() if part[0] == family)
-        self.bounds_ns[family] = max(self.bounds_ns[family], bound_ns)
+        self.bounds.of[family] = max(self.bounds.of[family], bound_ns)
 
     def _cut_data(self, part: Part) -> CutData:
         """Return the cut problem of a part, into as many stages as the target runs."""
@@ -213,7 +202,7 @@ class Exact:
             cuts = self.setting.cuts(family)
             binding = cuts.memory_can_bind and all(problem.memory_limits_bytes)
             self._data[part] = replace(
-                cut_data(cuts, self.bounds_ns[family], binding),
+                cut_data(cuts, self.bounds.of[family], binding),
                 num_stages=self._most_stages(cuts),
                 all_stages=problem.space.stages is not None,
                 messages=messages(cuts, line=line),

@@ -7,33 +7,28 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from planner.ask.problem import AUTO, Problem, Report
+from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
-from planner.candidate.evaluate import Evaluated
 from planner.search.annealing.readiness import Kernels
-from planner.search.cut.build import cut_data
-from planner.search.cut.child import CutRequest, Solver
+from planner.search.cut.child import Solver
 from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
+from planner.search.family_bounds import FamilyBounds
 from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import raised
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
+from planner.search.outcome import Outcome, clock_s
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.screen import Screen
 from planner.search.setting import Setting
+from planner.search.solving import Solving
 from planner.search.starts import proposed
 from planner.search.varied import may_vary, varied
-from simulator.bounds import bound_of
 
-ESTIMATE_PART = 0.3
-"""Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
-DETERMINISTIC_PER_S = 0.3
-"""Deterministic seconds of the solver for each second of the time limit, when none are given."""
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
@@ -43,14 +38,6 @@ PARTS = (0.3, 0.35, 0.45, 0.6, 0.65)
 cut, before those near the best are improved, before the best are annealed again, and before the solver starts."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
-SOLVER_PART = 0.45
-"""Most of the time left that the solver may take; the rest is for improving what it found."""
-SEARCH_PART = 0.92
-"""Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
-PATIENCE = 10
-"""With a deterministic limit the clock ends a search only after this many time limits."""
-NUM_TURNS, TURN_PART = 5, 0.08
-"""Families that the solver looks at in turn first, and the part of its work that each gets for that."""
 NUM_ANNEALED, NUM_ANNEALED_AGAIN = 3, 6
 """Times that a promising family is annealed at first, and each of the best few before and after the solver."""
 START_PART = 0.12
@@ -67,30 +54,6 @@ FEW_ATOMS = 12
 """Up to so many atoms a proof starts after the first look: it simulates what matters sooner than others find it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a search found.
-
-    Attributes
-    ----------
-    setting : Setting
-    incumbent : Incumbent
-    lower_bound_ns : int or None
-    baselines : dict of str to int
-    limited_by : str
-        ``proved`` when nothing was left to search.
-    impossible : bool
-        Whether it is proved that nothing in scope fits into memory.
-    """
-
-    setting: Setting
-    incumbent: Incumbent
-    lower_bound_ns: int | None
-    baselines: dict[str, int]
-    limited_by: str
-    impossible: bool
-
-
 class Search:
     """One search, with all that it has found so far."""
 
@@ -102,11 +65,8 @@ class Search:
         self.annealed = self.graphs = self.improved = self.again = self.early = self.limits
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
-        self.bounds_ns: dict[Family, int] = {}
-        self.impossible: set[Family] = set()
-        self.prospects = Prospects(self.setting, self.incumbent, self.bounds_ns)
-        self.seen_all = True
-        """Whether every family was looked at; else nothing bounds those that were not."""
+        self.bounds = FamilyBounds(self.setting, self.incumbent)
+        self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self._saved = False
         self.limited_by = "work limit"
 
@@ -118,7 +78,7 @@ class Search:
             parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
             if self.incumbent.found and self._proved:
                 self.limited_by = "proved"
-            elif self.limited_by != UNKNOWN and (any(part.hit for part in parts) or not self.seen_all):
+            elif self.limited_by != UNKNOWN and (any(part.hit for part in parts) or not self.bounds.seen_all):
                 self.limited_by = "time limit"
         except KeyboardInterrupt:
             if not self.incumbent.found:
@@ -138,23 +98,23 @@ class Search:
             self.kernels.start()
         looking = Limits(clock_s(self.problem) * LOOK_PART)
         screen = Screen(self.setting, self.incumbent, looking)
-        for family in screen.in_turn() if self.setting.families.all else ():
+        for family in screen.in_turn():
             if looking.over and (self.incumbent.best_fits or self._saved):
-                self.seen_all = False
+                self.bounds.seen_all = False
                 break
             if looking.over:
                 self._save_memory()
             screen.look(family)
             bound_ns = self.setting.bound_ns(family)
             if bound_ns is not None:
-                self.bounds_ns[family] = bound_ns
+                self.bounds.of[family] = bound_ns
         if not self.incumbent.found:
             return
         if not self.incumbent.best_fits:
             self._save_memory()
         self.incumbent.say("first look")
         self._under_every_schedule()
-        self._raise_bound()
+        self.bounds.settle(self.early)
         if self.setting.pinned_partition:
             return
         if self._anneals:
@@ -170,7 +130,7 @@ class Search:
         for family, each in leanest(self.problem, LEAN_SECONDS):
             found = each.candidate
             cuts = self.setting.cuts(family)
-            self.bounds_ns.setdefault(family, self.setting.bound_ns(family) or 0)
+            self.bounds.know(family)
             self.incumbent.offer(cuts.under(found.partition, (found.schedule,), line=found.line))
 
     @property
@@ -182,7 +142,7 @@ class Search:
         """Take starts that know of memory and of replicas by stage."""
         self.incumbent.offer(proposed(self.setting, Limits(self.limits.left_s * START_PART)))
         for family in self.prospects.reached():
-            self.bounds_ns.setdefault(family, self.setting.bound_ns(family) or 0)
+            self.bounds.know(family)
         self.incumbent.say("starts")
 
     def _cut_with_care(self) -> None:
@@ -202,7 +162,8 @@ class Search:
 
     def _all_cuts(self, careful: Sequence[Cuts]) -> None:
         families, seed = [cuts.family for cuts in careful], self.problem.effort.seed
-        if self.problem.exact or self._solvable(families):
+        solving = Solving(self.solver, self.bounds, self.prospects, self.early)
+        if self.problem.exact or solving.solvable(families):
             self.solver.start()  # it imports while these are cut
         self._cut_graphs(careful)
         self._shake(NUM_SHAKES_BEFORE, seed, self.again)
@@ -212,16 +173,16 @@ class Search:
         if self.problem.exact:
             return
         self._vary()
-        self._solve(families)
+        if solving.solve(families, self.limits):
+            self.limited_by = "solver lost"
         self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED + NUM_ANNEALED_AGAIN, self.limits)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
     def _prove(self) -> None:
         """Let the cut model go through all that may be better than the best."""
         self.early = self.limits
-        proof = Exact(self.setting, self.incumbent, self.bounds_ns, self.impossible)
-        lost = proof.prove(self.solver, self.limits, self._raise_bound)
-        if lost:
+        proof = Exact(self.bounds)
+        if proof.prove(self.solver, self.limits):
             self.limited_by = "solver lost"
         elif proof.done:
             self.limited_by = UNKNOWN
@@ -318,110 +279,6 @@ class Search:
         best = self.incumbent.best
         return best.fits and best.step_time_ns == self.incumbent.lower_bound_ns
 
-    def _solve(self, families: list[Family]) -> None:
-        """Let CP-SAT cut each family that could still hold a better plan, the best one first.
-
-        Where there are several, each gets a first turn; then the best one gets half of the work that is left, the
-        others equal parts of the rest.
-        """
-        solvable = self._solvable(families)
-        solving = Limits(self.limits.left_s * SOLVER_PART)
-        open_ones = [f for f in self.prospects.reached() if f in solvable and self.prospects.is_open(f)]
-        turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
-        for family in turns:
-            self._solve_family(family, TURN_PART, solving)
-        again = [family for family in self.prospects.reached() if family in open_ones]
-        left = 1 - TURN_PART * len(turns)
-        for number, family in enumerate(again):
-            share = left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
-            self._solve_family(family, share, solving)
-
-    def _solvable(self, families: list[Family]) -> list[Family]:
-        """Return those that the cut model knows and the effort lets it cut."""
-        if self.problem.effort.deterministic_limit == 0:
-            return []
-        fixed = self.problem.space.stages
-        exact = [family for family in families if self.setting.is_cut_exactly(family)]
-        return [family for family in exact if fixed in (None, self.setting.cuts(family).num_places)]
-
-    def _solve_family(self, family: Family, share: float, solving: Limits) -> None:
-        if solving.over or not self.prospects.is_open(family):
-            return
-        cuts = self.setting.cuts(family)
-        binding = cuts.memory_can_bind and all(self.problem.memory_limits_bytes)
-        data = cut_data(cuts, self.bounds_ns[family], binding)
-        known = self.prospects.reached().get(family)
-        hint = known.candidate.partition if known else ()
-        effort = self.problem.effort
-        work = effort.deterministic_limit
-        if work is None:
-            work = effort.time_limit_s * DETERMINISTIC_PER_S
-        few = self.problem.schedule != AUTO or data.limit > 0
-        request = CutRequest(
-            data,
-            hint,
-            seconds=solving.left_s,
-            deterministic=work * share,
-            estimate_part=ESTIMATE_PART if few else 0.0,
-            seed=effort.seed,
-        )
-        tried: list[Evaluated] = []
-        ended = False
-        for finding in self.solver.findings(request, self.limits):
-            if finding["kind"] == "bound":
-                self.bounds_ns[family] = max(self.bounds_ns[family], finding["units"] * data.unit_ns)
-                self._raise_bound()
-            elif finding["kind"] == "partition":
-                partition = tuple(finding["partition"])
-                if cuts.fixed_stages in (None, max(partition) + 1):
-                    tried += cuts.under(partition, cuts.schedules)
-                    self.incumbent.offer(tried)
-                    self.incumbent.say("solver")
-            else:
-                ended = True
-                if finding["status"] == "INFEASIBLE":
-                    self.impossible.add(family)
-        if not ended and not self.limits.hit:
-            self.limited_by = "solver lost"
-        if tried and min(tried, key=lambda each: each.rank).rank <= self.incumbent.best.rank:
-            polish(cuts, tried, self.incumbent, self.limits)
-
-    def _raise_bound(self) -> None:
-        """Raise the least bound of all families until it is the least that needs no search."""
-        closed: set[Family] = set()
-        while self.bounds_ns:
-            family = min(self.bounds_ns, key=self.bounds_ns.__getitem__)
-            if family in closed or self.early.over:
-                break
-            closed.add(family)
-            self.bounds_ns[family] = max(self.bounds_ns[family], self.setting.closed_form_ns(family))
-        bound_ns = self.least_bound_ns
-        if bound_ns > self.incumbent.lower_bound_ns:
-            self.incumbent.lower_bound_ns = bound_ns
-            self.incumbent.say("bound")
-
-    @property
-    def least_bound_ns(self) -> int:
-        """The least bound of all families, and of replicas that differ by stage, which no family holds."""
-        families = self.setting.families
-        if not self.seen_all:
-            return 0
-        num = self.problem.num_devices  # replicas by stage may use all, however few stages are allowed
-        alone = [families.even_ns(family, num) or 0 for family in self.bounds_ns if family.devices_a_place == 1]
-        return min([*self.bounds_ns.values(), *(alone if may_vary(self.setting) else ())], default=0)
-
-    def _bounds_of_pinned(self) -> dict[Family, int]:
-        """Bound every order of stages that pins give whole, at each micro-batch size."""
-        found: dict[Family, int] = {}
-        for each in self.incumbent.found.values():
-            family, evaluator = self.prospects.family_of(each), self.setting.evaluator(each.candidate.microbatch_size)
-            if family:
-                run = evaluator.simulate(each.candidate)
-                speeds = evaluator.speeds_of(run.blocks)
-                bound_ns = bound_of(run.times.structure.schedule, run.times.costs, speeds=speeds).ns
-                found[family] = min(bound_ns, found.get(family, bound_ns))
-        return found
-
     def _outcome(self) -> Outcome:
         incumbent = self.incumbent
         rivals = {}
@@ -432,14 +289,6 @@ class Search:
         if single:
             rivals["single"] = min(single)
         if self.setting.pinned_partition:
-            self.bounds_ns = self._bounds_of_pinned()
-        impossible = self.seen_all and bool(self.bounds_ns) and self.impossible == set(self.bounds_ns)
-        impossible = impossible and not may_vary(self.setting)  # replicas keep fewer micro-batches in flight each
-        return Outcome(self.setting, incumbent, self.least_bound_ns or None, rivals, self.limited_by, impossible)
-
-
-def clock_s(problem: Problem) -> float:
-    """Return the seconds after which a search ends, so that the plan can be made within the limit."""
-    effort = problem.effort
-    left = max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
-    return left * (PATIENCE if effort.deterministic_limit is not None else 1)
+            self.bounds.take_orders_of_pinned()
+        bound_ns = self.bounds.least_ns or None
+        return Outcome(self.setting, incumbent, bound_ns, rivals, self.limited_by, self.bounds.nothing_fits)

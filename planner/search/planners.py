@@ -17,7 +17,8 @@ from planner.candidate.make import make
 from planner.plan import Plan, SearchResult
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
-from planner.search.ours import Outcome, Search
+from planner.search.ours import Search
+from planner.search.outcome import Outcome
 from planner.search.refusal import no_plan
 from planner.search.remedies import ways_out
 from planner.search.rivals import alpa, graphpipe, pipedream, piper

@@ -8,7 +8,7 @@ from planner.ask.targets import config_not_run, refused
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Run
 from planner.candidate.fit import limits_of
-from planner.search.ours import Outcome
+from planner.search.outcome import Outcome
 
 
 def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:

@@ -130,8 +130,8 @@ class Screen:
     def in_turn(self) -> Iterator[Family]:
         """Yield all families; where the first does not fit, those likely to before the others of their kind."""
         families = self.setting.families
-        first, *rest = families.all
-        yield first
+        first, rest = families.all[:1], list(families.all[1:])
+        yield from first
         if self.incumbent.found and not self.incumbent.best_fits:
             rest.sort(key=lambda family: (*families.kind(family), not self._is_likely_to_fit(family)))
         yield from rest

@@ -15,7 +15,7 @@ from planner.ask.targets import default_target
 from planner.graph.atoms import Partition
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
-from planner.search.ours import Outcome, clock_s
+from planner.search.outcome import Outcome, clock_s
 from planner.search.setting import Setting
 
 COUNTED = ((0, 0), (1, 1), (1, 0), (0, 1))

@@ -10,7 +10,7 @@ from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
-from planner.search.ours import Outcome, clock_s
+from planner.search.outcome import Outcome, clock_s
 from planner.search.rivals.prices import View
 from planner.search.rivals.proposals import Propose, not_taken, proposals
 from planner.search.setting import Setting
