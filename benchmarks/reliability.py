@@ -62,6 +62,12 @@ def _exact_plans(num_cases: int) -> list[str]:
     return failures(num_cases)
 
 
+def _lattice_bounds(num_cases: int) -> list[str]:
+    from tests.lattice_promises import failures
+
+    return failures(num_cases)
+
+
 def _rivals_objectives(num_cases: int) -> list[str]:
     from tests.rival_promises import failures
 
@@ -182,6 +188,13 @@ PROMISES = [
         60,
         1_000,
         _exact_plans,
+    ),
+    Promise(
+        "lattice-bounds",
+        "no cut of a family is quicker than the bound that its lattice proves",
+        60,
+        2_000,
+        _lattice_bounds,
     ),
     Promise(
         "rivals-objectives",

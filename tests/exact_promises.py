@@ -28,7 +28,7 @@ from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
 from planner.search import ours
-from planner.search.cut.child import CutRequest, ProofRequest
+from planner.search.cut.child import Request
 from planner.search.cut.model import Findings
 from planner.search.cut.solver import Server
 from planner.search.limits import Limits
@@ -110,7 +110,8 @@ def solved_here() -> Iterator[None]:
 
 class _Here:
     def __init__(self) -> None:
-        self._server = Server()
+        self._server, self.busy = Server(), False
+        self._found: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +122,19 @@ class _Here:
     def start(self) -> None:
         pass
 
-    def findings(self, request: CutRequest | ProofRequest, _: Limits) -> Iterator[dict[str, Any]]:
+    def ask(self, request: Request) -> None:
         stream = StringIO()
         self._server.serve(loads(request.to_json()), Findings(stream))
-        yield from map(loads, stream.getvalue().splitlines())
+        self._found = list(map(loads, stream.getvalue().splitlines()))
+        self.busy = True
+
+    def heard(self, _: float) -> list[dict[str, Any]]:
+        self.busy, found, self._found = False, self._found, []
+        return found
+
+    def findings(self, request: Request, _: Limits) -> Iterator[dict[str, Any]]:
+        self.ask(request)
+        yield from self.heard(0.0)
 
 
 def random_case(seed: int) -> Case:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.search.annealing.readiness import Kernels
+from planner.search.bounding import Bounding
 from planner.search.cut.child import Solver
 from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
@@ -66,6 +67,8 @@ class Search:
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds = FamilyBounds(self.setting, self.incumbent)
+        self.bounder = Solver()
+        self.bounding = Bounding(self.bounds, self.bounder)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self._saved = False
         self.limited_by = "work limit"
@@ -73,7 +76,7 @@ class Search:
     def run(self) -> Outcome:
         """Search until the limits, or until interrupted, and choose."""
         try:
-            with raised(), self.solver, self.kernels:
+            with raised(), self.solver, self.bounder, self.kernels:
                 self._run()
             parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
             if self.incumbent.found and self._proved:
@@ -121,6 +124,8 @@ class Search:
             self._cut_with_care()
         if self.problem.exact:
             self._prove()
+        else:
+            self.bounding.finish(self.limits)
 
     def _save_memory(self) -> None:
         """Take what holds least, once, where nothing that was looked at fits."""
@@ -146,6 +151,7 @@ class Search:
         self.incumbent.say("starts")
 
     def _cut_with_care(self) -> None:
+        self._hear()
         if may_vary(self.setting):
             self._start_elsewhere()
         careful = [self.setting.cuts(family) for family in self.prospects.promising()]
@@ -215,6 +221,7 @@ class Search:
             for each in best:
                 self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
             self.incumbent.say("line as a graph")
+        self._hear()
 
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
@@ -231,6 +238,7 @@ class Search:
                 continue
             polish(cuts, [best], self.incumbent, limits)
             self.incumbent.say("local search")
+            self._hear()
             if family.chunks == 1 and not can_anneal(cuts):  # with several a place most of what it finds is far off
                 polish(cuts, cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, limits, line=False), self.incumbent, limits)
                 self.incumbent.say("other orders")
@@ -256,6 +264,7 @@ class Search:
                     continue
                 if number == 0 or (known and is_near(known, self.incumbent)):
                     restart(cuts, known if number % 2 else None, self.incumbent, seed + number, line=False)
+                self._hear()
             self.incumbent.say("annealed")
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
@@ -273,6 +282,11 @@ class Search:
             return
         self.incumbent.offer(varied(self.setting, self.incumbent, self.early))
         self.incumbent.say("replicas by stage")
+
+    def _hear(self) -> None:
+        """Take what was proved meanwhile."""
+        if not self.problem.exact:
+            self.bounding.hear(self.limits)
 
     @property
     def _proved(self) -> bool:

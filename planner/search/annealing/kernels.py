@@ -7,14 +7,12 @@ Optimization by simulated annealing, Science 220, 1983). All in one module, for 
 file changes. Leaves out contention, storages that stages share, uneven micro-batches, and where to start.
 """
 
-from collections.abc import Callable
 from math import ceil, log
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 
 from planner.search.annealing.data import Cut, Dice, Ints, Loads, Room, room_for
+from planner.search.compiled import compiled
 
 FORWARD, BACKWARD, CLOSING, STATIC, KEPT = range(5)
 """Columns of `works`: F and B of one micro-batch and what ends a step, in ns; bytes held once and for each micro-batch
@@ -42,19 +40,6 @@ NEVER = 1e30
 HALF, RELABEL, SWAP, NEXT = 0.5, 0.1, 0.4, 0.6
 """Half of the steps go up; up to which part changes swap two neighbours' numbers, swap the stages of two atoms, and
 move an atom to the next stage."""
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(function: F) -> F:
-    """Compile a function to machine code, kept where numba finds a folder for it.
-
-    Loops are written out, for array expressions take long to compile.
-    """
-    try:
-        return cast("F", njit(cache=True, error_model="numpy")(function))
-    except RuntimeError:
-        return cast("F", njit(error_model="numpy")(function))
 
 
 @compiled

@@ -6,9 +6,10 @@ That takes seconds, once. Leaves out what the kernels are.
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+from planner.search.compiled import keeps
 
 
 class Kernels:
@@ -49,24 +50,15 @@ class Kernels:
 
 
 def _are_kept() -> bool:
-    """Whether numba has kept these very kernels, or cannot keep any; what it kept of older ones is deleted.
-
-    Older ones name types as they were, and cannot be read.
-    """
-    here = Path(__file__).parent
-    made = max((here / name).stat().st_mtime for name in ("data.py", "kernels.py"))
-    if "NUMBA_CACHE_DIR" not in os.environ and _keeps(here / "__pycache__", made):
+    """Whether numba has kept these very kernels, or cannot keep any."""
+    if "NUMBA_CACHE_DIR" not in os.environ and _keeps(Path(__file__).parent / "__pycache__"):
         return True
     from planner.search.annealing import kernels  # numba takes a third of a second to import
 
     folder = kernels.anneal.stats.cache_path  # type: ignore[attr-defined]  # numba's own
-    return not folder or _keeps(Path(folder), made)
+    return not folder or _keeps(Path(folder))
 
 
-def _keeps(folder: Path, made: float) -> bool:
-    """Whether a folder has kernels that were compiled after their source was made; older ones are deleted."""
-    for kept in folder.glob("kernels.*.nb[ci]"):
-        if kept.stat().st_mtime < made:
-            with suppress(OSError):
-                kept.unlink()
-    return any(folder.glob("kernels.anneal-*.nbc"))
+def _keeps(folder: Path) -> bool:
+    here = Path(__file__).parent
+    return keeps(folder, "anneal", here / "data.py", here / "kernels.py")

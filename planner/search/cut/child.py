@@ -57,11 +57,39 @@ class ProofRequest:
         return _json(self)
 
 
+@dataclass(frozen=True, slots=True)
+class LatticeRequest:
+    """What the process is asked for where a family's bound is to rise, from `best_ns` down, until it is `until_ns`.
+
+    What it knows of the same number of a `family` is gone on from; `work` counts pairs of downsets.
+    """
+
+    family: int
+    data: CutData
+    best_ns: int
+    until_ns: int
+    work: float
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return _json(self)
+
+
+Request = CutRequest | ProofRequest | LatticeRequest
+
+
 class Solver:
-    """The process (`planner.search.cut.solver`); it never outlives the ``with`` block, nor this process."""
+    """The process (`planner.search.cut.solver`); it never outlives the ``with`` block, nor this process.
+
+    Attributes
+    ----------
+    busy : bool
+        Whether it is at work on a request.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self.busy, self._rest = False, b""
 
     def __enter__(self) -> Self:
         return self
@@ -85,47 +113,55 @@ class Solver:
                 start_new_session=True,
             )
 
-    def findings(self, request: CutRequest | ProofRequest, limits: Limits) -> Iterator[dict[str, Any]]:
+    def findings(self, request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
         """Yield the findings of a request until it is done.
 
         Each objective ends with an ``end`` finding; when that of the bound is missing, the process was lost or stopped.
         """
-        self.start()
-        done = False
+        self.ask(request)
         try:
-            for finding in self._read(request, limits):
-                done = finding["kind"] == "done"
-                if done:
-                    return
-                yield finding
+            while self.busy and not limits.over:
+                yield from self.heard(limits.left_s)
         finally:
-            if not done:  # it is gone, or still at work on what nobody waits for
+            if self.busy:  # it is still at work on what nobody waits for
                 self._end()
 
-    def _read(self, request: CutRequest | ProofRequest, limits: Limits) -> Iterator[dict[str, Any]]:
+    def ask(self, request: Request) -> None:
+        """Send a request; `heard` tells what comes of it."""
+        self.start()
         process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
+        if process is None or process.stdin is None:
             return
+        self.busy, self._rest = True, b""
         try:
             process.stdin.write(request.to_json().encode() + b"\n")
             process.stdin.flush()  # and it stays open: its end tells the process that this one is gone
         except BrokenPipeError:
-            return
+            self._end()
+
+    def heard(self, wait_s: float) -> list[dict[str, Any]]:
+        """Return what came of a request, after waiting so long for something; `busy` tells whether more may come."""
+        process = self._process
+        if not self.busy or process is None or process.stdout is None:
+            return []
         descriptor = process.stdout.fileno()
-        rest = b""
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
-            while not limits.over:
-                if not selector.select(limits.left_s):
-                    continue
-                chunk = os.read(descriptor, 1 << 16)
-                if not chunk:
-                    return
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    yield json.loads(line)
+            if not selector.select(wait_s):
+                return []
+        chunk = os.read(descriptor, 1 << 16)
+        if not chunk:
+            self._end()
+            return []
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        found = [json.loads(line) for line in lines]
+        if found and found[-1]["kind"] == "done":
+            self.busy = False
+            found.pop()
+        return found
 
     def _end(self) -> None:
+        self.busy = False
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -137,6 +173,6 @@ class Solver:
         process.wait()
 
 
-def _json(request: CutRequest | ProofRequest) -> str:
+def _json(request: Request) -> str:
     body = {field.name: getattr(request, field.name) for field in fields(request)}
     return json.dumps(body | {"data": request.data.to_json()})

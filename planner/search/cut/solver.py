@@ -12,14 +12,20 @@ import signal
 import sys
 import threading
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.search.cut.data import CutData
 from planner.search.cut.model import CutModel, Findings
 from planner.search.cut.proof import Proof
+from planner.search.lattice.kept import prepare
+
+if TYPE_CHECKING:
+    from planner.search.lattice.bound import LatticeBound
 
 ALONE_PART = 0.7
 """Part of the limits for one worker alone."""
+MOST_LATTICES = 4
+"""Lattices that are kept."""
 
 
 def serve(request: dict[str, Any], found: Findings) -> None:
@@ -36,19 +42,47 @@ def serve(request: dict[str, Any], found: Findings) -> None:
 
 
 class Server:
-    """Answers requests; it keeps the proof that it was asked for last, which is often asked for again."""
+    """Answers requests; it keeps the proof and the lattices that it was asked for last: they are often asked again."""
 
     def __init__(self) -> None:
         self._proof: Proof | None = None
+        self._lattices: dict[int, LatticeBound] = {}
 
     def serve(self, request: dict[str, Any], found: Findings) -> None:
         """Answer one request."""
-        if "forbidden" not in request:
+        if "until_ns" in request:
+            self._rise(request, found)
+        elif "forbidden" in request:
+            self._prove(request, found)
+        else:
             serve(request, found)
-            return
+
+    def _prove(self, request: dict[str, Any], found: Findings) -> None:
         if self._proof is None or self._proof.family != request["family"]:
             self._proof = Proof(request["family"], request["data"])
         self._proof.tell(request, found)
+
+    def _rise(self, request: dict[str, Any], found: Findings) -> None:
+        """Raise the bound of a family; what is known of the last few is kept."""
+        prepare()
+        from planner.search.lattice.bound import LatticeBound  # its kernels take a third of a second to import
+
+        number = request["family"]
+        lattice = self._lattices.pop(number, None) or LatticeBound(CutData.from_json(request["data"]))
+        self._lattices[number] = lattice
+        if len(self._lattices) > MOST_LATTICES:
+            self._lattices.pop(next(iter(self._lattices)))
+        bound_ns = work = 0
+        for each in lattice.rise(request["best_ns"]):
+            work += each.work
+            if each.partition:
+                found.write(kind="partition", partition=each.partition)
+            if each.bound_ns > bound_ns:
+                bound_ns = each.bound_ns
+                found.write(kind="bound", ns=bound_ns)
+            if bound_ns >= request["until_ns"] or work > request["work"]:
+                break
+        found.write(kind="end", ended=bound_ns < request["until_ns"] and work <= request["work"], work=work)
 
 
 def main() -> None:

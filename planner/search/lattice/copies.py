@@ -1,0 +1,118 @@
+"""Parts of a cut problem that are copies of each other, such as towers: they need not be told apart.
+
+Any partition keeps its stages' work if the copies swap atoms so that, before each stage ends, the first copy has done
+all that the second has, the second all that the third has, and so on: at every point as many copies have an atom as
+before. So that much more precedence loses nothing, and far fewer downsets are left. Leaves out copies of which one
+atom stands for another of the same copy.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from planner.search.cut.data import CutData
+
+Edge = tuple[int, int]
+Copies = tuple[tuple[int, ...], ...]
+"""Atoms of each copy; those at the same place stand for each other."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Atoms, edges and what of them is alike.
+
+    Attributes
+    ----------
+    class_of : tuple of int
+        Of each atom: those of one class stand for each other.
+    copies : tuple of Copies
+    """
+
+    class_of: tuple[int, ...]
+    copies: tuple[Copies, ...]
+
+    @property
+    def precedence(self) -> list[Edge]:
+        """Pairs of atoms of which the second is never done before the first, without loss."""
+        return [
+            (a, b) for rows in self.copies for one, other in pairwise(rows) for a, b in zip(one, other, strict=True)
+        ]
+
+
+def pattern_of(data: CutData) -> Pattern:
+    """Return which atoms of a cut problem stand for each other."""
+    edges = _edges(data)
+    colour = _refined(data, edges)
+    counts = [colour.count(c) for c in range(max(colour) + 1)]
+    alike = [counts[c] > 1 for c in colour]
+    found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for part in _joined(alike, edges):
+        ordered = tuple(sorted(part, key=colour.__getitem__))
+        if len({colour[atom] for atom in part}) == len(part):
+            found.setdefault(tuple(colour[atom] for atom in ordered), []).append(ordered)
+    copies = tuple(rows for group in found.values() if len(rows := _same(group, edges)) > 1)
+    class_of = list(range(data.num_atoms))
+    for rows in copies:
+        for row in rows[1:]:
+            for first, atom in zip(rows[0], row, strict=True):
+                class_of[atom] = first
+    return Pattern(tuple(class_of), copies)
+
+
+def _edges(data: CutData) -> dict[Edge, tuple[int, bool]]:
+    """Return the level of each edge and whether a gradient comes back; one that only orders is below all levels."""
+    found = dict.fromkeys(data.precedence, (-1, False))
+    found.update({(c.producer, c.consumer): (c.level, c.gradient) for c in data.crossings})
+    return found
+
+
+def _refined(data: CutData, edges: dict[Edge, tuple[int, bool]]) -> list[int]:
+    """Return colours that differ wherever atoms, or what is around them, do (colour refinement)."""
+    again = data.again or (0,) * data.num_atoms
+    colour = _numbered(zip(data.forward, data.backward, data.closing, again, strict=True))
+    while True:
+        rows: list[list[object]] = [[colour[atom]] for atom in range(data.num_atoms)]
+        around: list[list[tuple[int, int, bool, int]]] = [[] for _ in rows]
+        for (u, v), (level, gradient) in edges.items():
+            around[u].append((1, level, gradient, colour[v]))
+            around[v].append((0, level, gradient, colour[u]))
+        finer = _numbered((*row, tuple(sorted(near))) for row, near in zip(rows, around, strict=True))
+        if max(finer) == max(colour):
+            return colour
+        colour = finer
+
+
+def _numbered(keys: Iterable[object]) -> list[int]:
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _joined(alike: Sequence[bool], edges: Iterable[Edge]) -> list[list[int]]:
+    """Return the connected parts of the atoms that others are like."""
+    root = list(range(len(alike)))
+
+    def find(atom: int) -> int:
+        while root[atom] != atom:
+            atom = root[atom]
+        return atom
+
+    for u, v in edges:
+        if alike[u] and alike[v]:
+            root[find(u)] = find(v)
+    parts: dict[int, list[int]] = {}
+    for atom in filter(alike.__getitem__, range(len(alike))):
+        parts.setdefault(find(atom), []).append(atom)
+    return list(parts.values())
+
+
+def _same(rows: Sequence[tuple[int, ...]], edges: dict[Edge, tuple[int, bool]]) -> Copies:
+    """Return those rows whose edges, inside and to the same atoms outside, are those of the first."""
+
+    def around(row: tuple[int, ...]) -> set[object]:
+        place = {atom: ("inside", i) for i, atom in enumerate(row)}
+        return {
+            (place.get(u, u), place.get(v, v), label) for (u, v), label in edges.items() if u in place or v in place
+        }
+
+    first = around(rows[0])
+    return tuple(row for row in rows if around(row) == first)
