@@ -175,8 +175,8 @@ def by_pins(problem: Problem, found: Plan) -> Plan:
     """The same stages pinned one by one."""
     pins = Pins(
         stages=tuple(
-            StagePin(Group(stage.operators, "pins"), stage.ranks, stage.config, stage.microbatch_multiple)
-            for stage in found.stages
+            StagePin(Group(stage.operators, "pins"), stage.ranks, stage.config, stage.microbatch_multiple, number)
+            for stage, number in zip(found.stages, found.in_flight or [0] * len(found.stages), strict=True)
         )
     )
     size, planner = found.batch.microbatch_size, "chain" if relays(problem, found) else "ours"

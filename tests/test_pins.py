@@ -63,6 +63,13 @@ def test_the_plan_is_exactly_the_pinned_stages(tmp_path):
     assert found.search.scope.startswith("orders of the micro-batches of 3 pinned stages on these ranks")
 
 
+def test_the_micro_batches_in_flight_of_a_plan_given_back_are_kept(tmp_path):
+    text = stage(["op[0-3]"], in_flight=4) + stage(["op[4-7]"], in_flight=1)
+    found = planned(tmp_path, text, schedule="graph-auto", profile=chain(8))
+    assert found.in_flight == (4, 1)
+    assert found.orders[0][:8:2] == ("0F0", "0F1", "0F2", "0F3")
+
+
 def test_a_recomputing_stage_runs_its_forward_again_before_each_backward(tmp_path):
     found = planned(tmp_path, TWO_BRANCHES)
     cost, orders = found.stages[0].cost, found.orders
@@ -209,6 +216,7 @@ REFUSED = {
     "no pin": ("", r"no pin; give \[\[together\]\]"),
     "apart in one stage": ("[[apart]]\noperators = ['op0', 'op7']\n" + stage(["*"]), r"'op7' is to be apart from what"),
     "together in two": ("[[together]]\noperators = ['op0', 'op7']\n" + TWO_BRANCHES, r"'op0' and 'op7' are to be"),
+    "in flight without graph-auto": (stage(["*"], in_flight=2), r"in_flight goes with --schedule graph-auto"),
     "multiple does not divide": (stage(["*"], microbatch_multiple=3), r"3 micro-batches in one action.*divide 8"),
 }
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from costmodel.errors import InvalidInput, UsageError
+from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.engine import Structure
 from simulator.schedule import Schedule, chain_edges, stage_graph
@@ -93,6 +93,28 @@ def test_smaller_micro_batches_on_early_stages_bring_12_samples_in_flight_down_t
     times = Structure(build_schedule("graph-kfkb", costs, 32)).times(costs)
     assert times.peak_memory_bytes[0] == 2 * samples
     assert times.step_time_ns == (120 if sizes == (4, 4, 4) else 114)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_numbers_in_flight_that_are_sought_beat_those_of_rules_within_the_memory_limit(seed: int) -> None:
+    costs = random_costs(Random(seed), 8)
+    named = [Structure(build_schedule(name, costs, 8)).times(costs) for name in ("graph-1f1b", "graph-eager-1f1b")]
+    free = Structure(build_schedule("graph-auto", costs, 8)).times(costs)
+    assert free.step_time_ns <= min(times.step_time_ns for times in named)
+    limit = max(named[0].peak_memory_bytes)
+    within = Structure(build_schedule("graph-auto", costs, 8, memory_limit_bytes=limit)).times(costs)
+    assert max(within.peak_memory_bytes) <= limit
+    assert within.step_time_ns <= named[0].step_time_ns
+
+
+def test_too_few_in_flight_are_raised_and_too_little_memory_is_refused() -> None:
+    costs = unit_graph(3, (0, 1), (1, 2))
+    assert text(build_schedule("graph-auto", costs, 3, in_flight=(1, 1, 1))) == text(
+        build_schedule("graph-1f1b", costs, 3)
+    )
+    held = replace(costs, stages=(replace(UNIT, activation_bytes=4, weight_activation_bytes=4),) * 3)
+    with pytest.raises(NoPlanFits, match="raise --memory-limit"):
+        build_schedule("graph-auto", held, 3, memory_limit_bytes=3)
 
 
 def test_each_slow_edge_adds_a_round_trip_over_the_period_to_the_warm_up() -> None:

@@ -55,12 +55,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StagePin:
-    """One stage: its operators, its ranks (none given: the lowest that no other pin names), how it runs."""
+    """One stage: its operators, its ranks (none given: the lowest that no other pin names), how it runs.
+
+    `in_flight` are the micro-batches that each replica keeps under ``graph-auto``; 0 leaves them open.
+    """
 
     group: Group
     ranks: tuple[int, ...] = ()
     config: StageConfig | None = None
     microbatch_multiple: int = 1
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,7 @@ def _group(table: Node, operators: Node) -> Group:
 
 
 def _stage(node: Node) -> StagePin:
-    fields = node.members(("operators",), ("ranks", "config", "microbatch_multiple"))
+    fields = node.members(("operators",), ("ranks", "config", "microbatch_multiple", "in_flight"))
     ranks = fields["ranks"].integers() if "ranks" in fields else ()
     if "ranks" in fields and len(set(ranks)) != max(1, len(ranks)):
         fields["ranks"].fail("a stage needs at least one rank, each named once")
@@ -217,6 +221,7 @@ def _stage(node: Node) -> StagePin:
         ranks,
         _config(fields["config"], max(1, len(ranks))) if "config" in fields else None,
         fields["microbatch_multiple"].integer(1) if "microbatch_multiple" in fields else 1,
+        fields["in_flight"].integer(1) if "in_flight" in fields else 0,
     )
 
 

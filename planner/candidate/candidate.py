@@ -10,6 +10,9 @@ from costmodel.stages.config import StageConfig
 from planner.graph.atoms import Partition
 from planner.plan.lockstep import Block, in_blocks
 
+IN_FLIGHT = "graph-auto"
+"""The schedule whose micro-batches in flight are decided for each stage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -41,6 +44,8 @@ class Candidate:
         A key of `simulator.schedules.SCHEDULES`.
     line : bool
         Whether tensors pass from stage to next stage, else straight to their readers.
+    in_flight : tuple of int
+        Under `IN_FLIGHT` the micro-batches that each replica of a stage keeps in flight, by stage; else empty.
     """
 
     partition: Partition
@@ -48,6 +53,7 @@ class Candidate:
     microbatch_size: int
     schedule: str
     line: bool = False
+    in_flight: tuple[int, ...] = ()
 
     @property
     def num_stages(self) -> int:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Candidate, Place, alike
+from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike
 from planner.candidate.fit import excess_bytes, limits_of, num_mixed
 from planner.candidate.order import ordered
 from planner.candidate.price import Priced, Pricer
@@ -22,12 +22,12 @@ from simulator.engine import Structure, Times
 from simulator.lowering import close_step
 from simulator.schedule import stage_graph
 from simulator.schedules import build_schedule
-from simulator.schedules.warmup import graph_in_flight
+from simulator.schedules.warmup import graph_in_flight, raised_in_flight
 from simulator.transformations import with_recompute
 
 EAGER = "graph-eager-1f1b"
 """The one schedule of the search whose orders depend on times, and not on the stage graph alone."""
-FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER)
+FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 """Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
 its own: their structures are kept."""
 
@@ -120,13 +120,15 @@ class Evaluator:
         return self.problem.measured(self.microbatch_size).split_ratios
 
     def evaluate(self, candidate: Candidate) -> Evaluated:
-        """Simulate a candidate, once.
+        """Simulate a candidate, once; where its numbers in flight are open, with those of `EAGER`.
 
         Raises
         ------
         UsageError, NoPlanFits
             When it cannot be priced or ordered (`Pricer.price`, `simulator.schedules.build_schedule`).
         """
+        if candidate.schedule == IN_FLIGHT:
+            candidate = replace(candidate, in_flight=self._in_flight(candidate))
         if candidate not in self._known:
             run = self.simulate(candidate)
             excess = excess_bytes(run.times.peak_memory_bytes, limits_of(self.problem, run.blocks))
@@ -135,34 +137,44 @@ class Evaluator:
             self._known[candidate] = Evaluated(candidate, run.times.step_time_ns, excess, mixed, line)
         return self._known[candidate]
 
+    def _in_flight(self, candidate: Candidate) -> tuple[int, ...]:
+        """Return the numbers of micro-batches in flight with which a candidate runs."""
+        costs = self.pricer.price(candidate.partition, candidate.places, candidate.line).costs
+        graph = stage_graph(costs)
+        if candidate.in_flight:
+            return raised_in_flight(graph, candidate.in_flight)
+        return graph_in_flight(costs, graph, self.num_microbatches, latency=True)
+
     def simulate(self, candidate: Candidate) -> Run:
         """Price, order, close and time a candidate."""
         priced = self.pricer.price(candidate.partition, candidate.places, candidate.line)
         replicas = self._replicas(candidate.places, priced)
         costs = _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
-        structure, costs = self._structure(candidate.schedule, costs, priced.reduces, remade, replicas)
+        structure, costs = self._structure(candidate, costs, priced.reduces, remade, replicas)
         whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
         return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 
     def _structure(
-        self, name: str, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool], replicas: int
+        self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool], replicas: int
     ) -> tuple[Structure, Costs]:
         """Return the closed order of a schedule, and the costs in the form in which stages then run."""
-        count = self.num_microbatches // replicas
+        count, name, in_flight = self.num_microbatches // replicas, candidate.schedule, candidate.in_flight
         backward = tuple(stage.backward for stage in costs.stages)
         again = tuple(stage for stage, made in enumerate(remade) if made and backward[stage])
         optimizer = self.problem.optimizer != "none"
         if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
-            order, costs = ordered(name, costs, count, self.ratios)
+            order, costs = ordered(name, costs, count, self.ratios, in_flight)
             order = with_recompute(order, again) if again else order
             return Structure(close_step(order, reduces, optimizer)), costs
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
-        key: tuple[object, ...] = (name, edges, reduces, backward, again, costs.ranks, costs.multiples, replicas)
+        key: tuple[object, ...] = (
+            name, in_flight, edges, reduces, backward, again, costs.ranks, costs.multiples, replicas
+        )  # fmt: skip
         if name == EAGER:
             key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
         if key not in self._structures:
-            order = build_schedule(name, costs, count)
+            order = build_schedule(name, costs, count, in_flight=in_flight)
             order = with_recompute(order, again) if again else order
             self._structures[key] = Structure(close_step(order, reduces, optimizer))
         return self._structures[key], costs

@@ -74,6 +74,7 @@ def make(
         ),
         assumptions=problem.assumptions(size),
         provenance=provenance(problem, size),
+        schedule_options={"in_flight": list(candidate.in_flight)} if candidate.in_flight else {},
         extra={"choice": reason},
     )
     return replace(plan, runs_on=runs_on(problem, plan))

@@ -15,7 +15,9 @@ from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES, build_schedule
 
 
-def ordered(name: str, costs: Costs, num_microbatches: int, ratios: SplitRatios) -> tuple[Schedule, Costs]:
+def ordered(
+    name: str, costs: Costs, num_microbatches: int, ratios: SplitRatios, in_flight: tuple[int, ...] = ()
+) -> tuple[Schedule, Costs]:
     """Order micro-batches by a schedule of the catalogue, and price each stage in the form in which it then runs.
 
     A schedule that splits is made for stages that are all split; a stage that gets no I is then priced whole.
@@ -27,7 +29,7 @@ def ordered(name: str, costs: Costs, num_microbatches: int, ratios: SplitRatios)
     """
     splits = name in SCHEDULES and SCHEDULES[name].split
     trained = [index for index, stage in enumerate(costs.stages) if stage.backward] if splits else []
-    schedule = build_schedule(name, in_split_form(costs, trained, ratios), num_microbatches)
+    schedule = build_schedule(name, in_split_form(costs, trained, ratios), num_microbatches, in_flight=in_flight)
     split = {action.stage for order in schedule.orders for action in order if action.kind is Kind.I}
     return schedule, in_split_form(costs, split, ratios)
 

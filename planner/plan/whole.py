@@ -41,6 +41,14 @@ class Plan:
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The micro-batches in flight that the schedule was made with, by stage; empty where it has none of its own."""
+        numbers = self.schedule_options.get("in_flight")
+        if not isinstance(numbers, list | tuple) or len(numbers) != len(self.stages):
+            return ()
+        return tuple(number for number in numbers if isinstance(number, int))
+
     def __post_init__(self) -> None:
         costs = self._costs([stage.ranks for stage in self.stages])  # checks stages, edges and ranks
         if costs.num_ranks > self.cluster.num_devices or len(self.orders) != costs.num_ranks:

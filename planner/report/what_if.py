@@ -114,7 +114,7 @@ def _named_ns(plan: Plan, schedule: Schedule, costs: Costs, factor: int) -> int 
 
     closing = {(action.kind, action.stage) for order in schedule.orders for action in order}
     try:
-        compute = build_schedule(plan.schedule, costs, factor * schedule.num_microbatches)
+        compute = build_schedule(plan.schedule, costs, factor * schedule.num_microbatches, in_flight=plan.in_flight)
     except PenstockError:
         return None
     reduces = [(Kind.REDUCE, stage) in closing for stage in range(len(costs.stages))]

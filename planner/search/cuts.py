@@ -11,10 +11,11 @@ from functools import cached_property
 from costmodel.errors import NoPlanFits, UsageError
 from planner.ask.problem import AUTO, AUTO_LOOPED
 from planner.ask.targets import LINE_TARGETS
-from planner.candidate.candidate import Candidate, Place, in_loop
+from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms, Partition
 from planner.search.family import Families, Family
+from planner.search.in_flight import Numbers, seeks_in_flight
 from planner.search.pinned import PinnedPlaces
 
 
@@ -74,6 +75,11 @@ class Cuts:
         """Schedules to try, the simplest first."""
         problem = self.evaluator.problem
         return AUTO_LOOPED if self.family.chunks > 1 and problem.schedule == AUTO else problem.schedules
+
+    @property
+    def seeks_in_flight(self) -> bool:
+        """Whether the micro-batches in flight of each stage are open."""
+        return self.family.chunks == 1 and not self.pinned.in_flight and seeks_in_flight(self.evaluator.problem)
 
     @property
     def always_line(self) -> bool:
@@ -152,25 +158,33 @@ class Cuts:
         """Return in how many places of a loop the stages of a partition run."""
         return max(1, (max(partition) + 1) // self.family.chunks)
 
-    def candidate(self, partition: Partition, schedule: str, *, line: bool) -> Candidate:
+    def candidate(self, partition: Partition, schedule: str, *, line: bool, in_flight: Numbers = ()) -> Candidate:
         """Return the candidate that a cut makes."""
-        return Candidate(partition, self.places(partition), self.family.microbatch_size, schedule, line)
+        return Candidate(partition, self.places(partition), self.family.microbatch_size, schedule, line, in_flight)
 
-    def under(self, partition: Partition, schedules: Iterable[str], *, line: bool = False) -> list[Evaluated]:
+    def under(
+        self, partition: Partition, schedules: Iterable[str], *, line: bool = False, in_flight: Numbers = ()
+    ) -> list[Evaluated]:
         """Simulate a cut under those schedules that run on its places; a host may refuse it too."""
         found = []
         for name in schedules:
             try:
-                found.append(self.evaluate(partition, name, line=line))
+                found.append(self.evaluate(partition, name, line=line, in_flight=in_flight))
             except (UsageError, NoPlanFits) as error:
                 self.families.refused = str(error)
         return found
 
-    def evaluate(self, partition: Partition, schedule: str = "", *, line: bool = False) -> Evaluated:
+    def evaluate(
+        self, partition: Partition, schedule: str = "", *, line: bool = False, in_flight: Numbers = ()
+    ) -> Evaluated:
         """Simulate a cut; under the first schedule by default."""
-        found = self.candidate(partition, schedule or self.schedules[0], line=line or self.always_line)
-        self.family_of[found] = self.family
-        return self.evaluator.evaluate(found)
+        name, fits = schedule or self.schedules[0], len(in_flight) == max(partition) + 1
+        numbers = (self.pinned.in_flight_of(partition) or in_flight * fits) if name == IN_FLIGHT else ()
+        found = self.evaluator.evaluate(
+            self.candidate(partition, name, line=line or self.always_line, in_flight=numbers)
+        )
+        self.family_of[found.candidate] = self.family
+        return found
 
 
 def by_stage(partition: Partition, amounts: Iterable[int]) -> list[int]:

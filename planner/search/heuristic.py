@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from costmodel.errors import NoPlanFits, UsageError
+from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
@@ -81,7 +82,7 @@ def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, li
 
 def can_anneal(cuts: Cuts) -> bool:
     """Whether annealing knows what runs there: F and whole B in known orders, nothing pinned."""
-    known = any(name in RULES for name in cuts.schedules)
+    known = cuts.seeks_in_flight or any(name in RULES for name in cuts.schedules)
     if cuts.family.chunks > 1:
         known = cuts.schedules[0] == LOOPED and cuts.num_microbatches % cuts.num_places == 0 and cuts.num_places > 1
     return known and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
@@ -95,10 +96,11 @@ def restart(cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int
         annealer = Annealer(cuts, line=line or cuts.always_line)
     except (UsageError, NoPlanFits):  # as for a cut that cannot be priced (`Cuts.under`)
         return []
-    partition = annealer.annealed(known.candidate.partition if known else None, seed)
-    if partition is None or cuts.fixed_stages not in (None, max(partition) + 1):
-        return []
-    found = cuts.under(partition, cuts.schedules, line=line)
+    found: list[Evaluated] = []
+    for partition, in_flight in annealer.annealed(known.candidate.partition if known else None, seed):
+        if cuts.fixed_stages in (None, max(partition) + 1):
+            names = (IN_FLIGHT,) if in_flight else cuts.schedules
+            found += cuts.under(partition, names, line=line, in_flight=in_flight)
     incumbent.offer(found)
     return found
 

@@ -27,7 +27,8 @@ def improve(cuts: Cuts, start: Evaluated, num_evaluations: int, limits: Limits) 
             if left <= 0 or limits.over:
                 return best
             left -= 1
-            for candidate in cuts.under(partition, (best.candidate.schedule,), line=best.candidate.line):
+            known = best.candidate
+            for candidate in cuts.under(partition, (known.schedule,), line=known.line, in_flight=known.in_flight):
                 if candidate.rank < best.rank:
                     best, found = candidate, True
             if found:

@@ -18,6 +18,7 @@ from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
+from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import raised
 from planner.search.leanest import leanest
@@ -47,6 +48,8 @@ LEAN_SECONDS = 1.5
 """For what holds least, where nothing that was looked at fits."""
 NUM_BEST = 3
 """Families that are annealed then."""
+NUM_TUNED = 3
+"""Plans whose micro-batches in flight are changed in the end."""
 NUM_LINES = 4
 """Lines of a family whose partitions are tried as graphs."""
 BEFORE_PROOF = 0.4
@@ -119,12 +122,14 @@ class Search:
         self._under_every_schedule()
         self.bounds.settle(self.early)
         if self.setting.pinned_partition:
+            self._tune()
             return
         if self._anneals:
             self._cut_with_care()
         if self.problem.exact:
             self._prove()
         else:
+            self._tune()
             self.bounding.finish(self.limits)
 
     def _save_memory(self) -> None:
@@ -266,6 +271,19 @@ class Search:
                     restart(cuts, known if number % 2 else None, self.incumbent, seed + number, line=False)
                 self._hear()
             self.incumbent.say("annealed")
+
+    def _tune(self) -> None:
+        """Change the micro-batches in flight of the best plans."""
+        if self.setting.pinned.in_flight or not seeks_in_flight(self.problem):
+            return
+        best = sorted(filter(self.incumbent.runs, self.incumbent.found.values()), key=lambda each: each.rank)
+        for each in best[:NUM_TUNED]:
+            evaluator, family = self.setting.evaluator(each.candidate.microbatch_size), self.prospects.family_of(each)
+            for found in tuned(evaluator, each, self.limits):
+                if family:
+                    self.setting.family_of[found.candidate] = family
+                self.incumbent.offer([found])
+        self.incumbent.say("micro-batches in flight")
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best

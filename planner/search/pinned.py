@@ -11,21 +11,27 @@ from functools import cached_property
 from costmodel.errors import InvalidInput, NoPlanFits
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Place
+from planner.candidate.candidate import IN_FLIGHT, Place
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
 
 
 @dataclass(frozen=True)
 class PinnedPlaces:
-    """The places of pinned stages, by the atom that each of them is."""
+    """The places of pinned stages, and their micro-batches in flight if given, by the atom that each of them is."""
 
     num_devices: int
     places: dict[int, Place]
+    in_flight: dict[int, int]
 
     @cached_property
     def _free(self) -> tuple[int, ...]:
         taken = {rank for place in self.places.values() for rank in place.ranks}
         return tuple(rank for rank in range(self.num_devices) if rank not in taken)
+
+    def in_flight_of(self, partition: Partition) -> tuple[int, ...]:
+        """Return the micro-batches in flight of each stage; empty where they are open."""
+        held = {partition[atom]: number for atom, number in self.in_flight.items()}
+        return tuple(held[stage] for stage in sorted(held))
 
     @property
     def num_free_ranks(self) -> int:
@@ -72,7 +78,7 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
     """
     pins, graph = problem.pins, problem.profile.graph
     if pins is None or not pins.stages:
-        return PinnedPlaces(problem.num_devices, {})
+        return PinnedPlaces(problem.num_devices, {}, {})
     rows = pins.stage_rows(graph)
     _check_cut(problem, rows)
     named = {rank for pin in pins.stages for rank in pin.ranks}
@@ -95,7 +101,14 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
     used = {rank for place in places.values() for rank in place.ranks}
     if len(places) == len(atoms) and used != set(range(len(used))):
         raise InvalidInput(f"the stages use the ranks {sorted(used)}; ranks are numbered from 0 without a gap")
-    return PinnedPlaces(problem.num_devices, places)
+    given = {atoms.atom_of[row[0]]: pin.in_flight for pin, row in zip(pins.stages, rows, strict=True) if pin.in_flight}
+    if given and (len(given) < len(atoms) or problem.schedule != IN_FLIGHT):
+        raise InvalidInput(
+            f"{pins.stages[0].group.place}: in_flight goes with --schedule {IN_FLIGHT} and [[stage]] pins of all "
+            f"operators, each with its own; {len(given)} of {len(atoms)} stages have it under {problem.schedule}; "
+            "leave it out, or give it for all"
+        )
+    return PinnedPlaces(problem.num_devices, places, given)
 
 
 def _check_cut(problem: Problem, rows: Sequence[Sequence[int]]) -> None:

@@ -219,5 +219,5 @@ class Setting:
         return plain and fused and self._as_profiled and not self.pinned.places
 
 
-FUSED = ("gpipe", "1f1b", "eager-1f1b", "graph-1f1b", "graph-eager-1f1b", "graph-kfkb")
+FUSED = ("gpipe", "1f1b", "eager-1f1b", "graph-1f1b", "graph-eager-1f1b", "graph-kfkb", "graph-auto")
 """Schedules that run F and whole B with one stage a rank."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
-from planner.candidate.candidate import Place
+from planner.candidate.candidate import IN_FLIGHT, Place
 from planner.candidate.evaluate import Evaluated
 from planner.search.cuts import by_stage
 from planner.search.family import Family
@@ -33,7 +33,7 @@ def may_vary(setting: Setting) -> bool:
     """
     problem = setting.problem
     fixed = problem.space.data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
-    run = problem.schedule in ("auto", *SCHEDULES) and problem.target in ("", "any", "executor")
+    run = problem.schedule in ("auto", IN_FLIGHT, *SCHEDULES) and problem.target in ("", "any", "executor")
     return run and not fixed and not problem.machines.speeds and problem.planner == "ours" and not problem.exact
 
 

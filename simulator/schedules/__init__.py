@@ -14,6 +14,7 @@ from simulator.schedules import (
     eager_1f1b,
     gpipe,
     graph_1f1b,
+    graph_auto,
     graph_eager_1f1b,
     graph_kfkb,
     group_interleaved,
@@ -58,6 +59,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
         graph_1f1b,
         graph_eager_1f1b,
         graph_kfkb,
+        graph_auto,
     )
 }
 """Every schedule by its name."""
@@ -72,6 +74,7 @@ def build_schedule(
     memory_limit_bytes: int | None = None,
     objective: str = "span",
     num_slices: int = 1,
+    in_flight: tuple[int, ...] = (),
 ) -> Schedule:
     """Make a schedule from the catalogue.
 
@@ -90,6 +93,8 @@ def build_schedule(
         ``span`` or ``step``: what a synthesis minimises.
     num_slices : int
         Slices of a sequence; schedules that take sequences whole have 1.
+    in_flight : tuple of int, optional
+        For each stage the actions that each of its replicas keeps in flight, where `graph-auto` is not to seek them.
 
     Raises
     ------
@@ -106,5 +111,5 @@ def build_schedule(
         raise UsageError(f"{name} takes sequences whole, not in {num_slices} slices; {sliced} takes slices")
     graph = stage_graph(costs)
     check_multiples(graph, num_microbatches)
-    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices)
+    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight)
     return Schedule(name, graph, num_microbatches, kind.orders(request), num_slices)

@@ -36,6 +36,8 @@ class Request:
         What a synthesis minimises: ``span`` or ``step``.
     num_slices : int
         Slices of a sequence, for schedules that work in slices.
+    in_flight : tuple of int
+        Actions that each replica of a stage keeps in flight, for a schedule that would seek them; else empty.
     """
 
     costs: Costs
@@ -45,6 +47,7 @@ class Request:
     memory_limit_bytes: int | None = None
     objective: str = "span"
     num_slices: int = 1
+    in_flight: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ replica keeps w / r. Edges without a gradient count too: what they feed must not
 waits for its own backward.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from costmodel.stages.costs import Costs, at
@@ -18,7 +18,10 @@ from simulator.schedule import StageGraph
 
 
 def in_flight_microbatches(
-    batches: Mapping[int, int], order: Iterable[int], successors: Mapping[int, Mapping[int, int]]
+    batches: Mapping[int, int],
+    order: Iterable[int],
+    successors: Mapping[int, Mapping[int, int]],
+    wanted: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
     """Return the micro-batches in flight of each stage.
 
@@ -30,11 +33,13 @@ def in_flight_microbatches(
         The stages in a topological order.
     successors : mapping
         For each stage its successors, each with the micro-batches that the latency of the edge adds.
+    wanted : mapping, optional
+        Micro-batches that a stage is to keep at least.
     """
     kept: dict[int, int] = {}
     for stage in reversed(list(order)):
         batch = batches[stage]
-        need = batch
+        need = max(batch, wanted[stage]) if wanted else batch
         for target, extra in successors[stage].items():
             theirs = batches[target]
             need = max(need, kept[target] + extra + (theirs if batch <= theirs else 2 * batch - theirs))
@@ -53,6 +58,14 @@ def graph_in_flight(costs: Costs, graph: StageGraph, num_microbatches: int, *, l
         stage: {x: extra.get((stage, x), 0) for x in targets} for stage, targets in enumerate(graph.successors)
     }
     return _actions(graph, in_flight_microbatches(_batches(graph), graph.order, successors))
+
+
+def raised_in_flight(graph: StageGraph, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return actions in flight of each replica, raised where fewer would keep stages waiting for each other."""
+    batches = _batches(graph)
+    successors = {stage: dict.fromkeys(targets, 0) for stage, targets in enumerate(graph.successors)}
+    wanted = {stage: number * batches[stage] for stage, number in enumerate(numbers)}
+    return _actions(graph, in_flight_microbatches(batches, graph.order, successors, wanted))
 
 
 def chain_in_flight(graph: StageGraph) -> tuple[int, ...]:

@@ -5,19 +5,31 @@ is counted in changes, so that the result depends on inputs and seed alone. Leav
 and memory where several stages share a place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
 
 import numpy as np
 
 from costmodel.errors import UsageError
 from costmodel.stages.costs import at
+from planner.ask.problem import AUTO_SCHEDULES
 from planner.graph.atoms import Partition, numbered
 from planner.search.annealing.data import RULES, Cut, Floats, Ints, Room, room_for
-from planner.search.annealing.kernels import DELAYED, DEPTH, LINE, TWICE, anneal
+from planner.search.annealing.kernels import (
+    DELAYED,
+    DEPTH,
+    FREE,
+    IN_FLIGHT,
+    LINE,
+    NEVER,
+    TWICE,
+    anneal,
+    value_of,
+)
 from planner.search.balanced import balanced
 from planner.search.cut.transfers import least_host_ns
 from planner.search.cuts import Cuts
+from planner.search.in_flight import Numbers
 from simulator.actions import Kind
 
 CHANGES = 200
@@ -56,18 +68,44 @@ class Annealer:
         most = CHANGES * len(cuts.atoms) * cuts.num_stages
         self._num_closed, self._num_changes = min(most, MOST_CLOSED), min(most, max(FEWEST, WORK // work))
 
-    def annealed(self, start: Partition | None, seed: int) -> Partition | None:
-        """Return what annealing makes of a cut, or of an even one."""
+    def annealed(self, start: Partition | None, seed: int) -> Iterator[tuple[Partition, Numbers]]:
+        """Yield what annealing makes of a cut, or of an even one; then, where they are open, with numbers in flight."""
         stages = np.array(start if start is not None else self._even(), np.int64)
-        room = room_for(self.cut, stages, seed)
+        numbers = np.zeros(self._cuts.num_stages, np.int64)
+        room = room_for(self.cut, np.concatenate([stages, numbers]), seed)
         if start is None:
             self._walk(room, self._num_closed, HOT, simulated=False)
             room.stage[:] = room.best
         self._walk(room, self._num_changes, AGAIN if start else HOT, simulated=True)
-        return numbered(self._cuts.atoms, room.best.tolist(), as_named=True)
+        yield from self._numbered(room, open_numbers=False)
+        if self._cuts.seeks_in_flight:
+            room.stage[:] = room.best
+            room.stage[len(stages) :] = self._in_flight(room)
+            free = self.cut._replace(warmups=np.array([FREE]))
+            anneal(free, room, self._num_changes, AGAIN, (COLD / AGAIN) ** (1 / self._num_changes), True)
+            yield from self._numbered(room, open_numbers=True)
 
     def _walk(self, room: Room, num_changes: int, hot: float, *, simulated: bool) -> None:
         anneal(self.cut, room, num_changes, hot, (COLD / hot) ** (1 / num_changes), simulated)
+
+    def _in_flight(self, room: Room) -> Ints:
+        """Return the numbers in flight of the rule that is best for a cut."""
+        found: list[tuple[float, list[int]]] = []
+        for rule in self.cut.warmups:
+            alone = self.cut._replace(warmups=np.array([rule]))
+            value = value_of(alone, room.best, room.at, True, NEVER)
+            found.append((value, room.at.numbers[IN_FLIGHT].tolist()))
+        return np.array(min(found)[1], np.int64)
+
+    def _numbered(self, room: Room, *, open_numbers: bool) -> Iterator[tuple[Partition, Numbers]]:
+        """Yield the best cut with its stages numbered, and the numbers in flight of each."""
+        size = len(self._cuts.atoms)
+        named = room.best[:size].tolist()
+        partition = numbered(self._cuts.atoms, named, as_named=True)
+        if partition is not None:
+            held = dict(zip(partition, named, strict=True))
+            numbers = room.best[size:].tolist()
+            yield partition, tuple(max(1, numbers[held[stage]]) for stage in sorted(held)) if open_numbers else ()
 
     def _even(self) -> Partition:
         """Return equal shares of the atoms in a topological order, as these are listed."""
@@ -155,7 +193,8 @@ def _orders(cuts: Cuts) -> Ints:
 
 def _warmups(cuts: Cuts) -> Ints:
     """Return how micro-batches in flight are tried; where memory cannot bind, more of them are never worse."""
-    found = [RULES.index(name) for name in cuts.schedules if name in RULES]
+    names = AUTO_SCHEDULES if cuts.seeks_in_flight else cuts.schedules
+    found = [RULES.index(name) for name in names if name in RULES]
     if not cuts.memory_can_bind:
         found = [rule for rule in found if {DEPTH: DELAYED, LINE: TWICE}.get(rule) not in found]
     return np.array(found, np.int64)

@@ -30,16 +30,16 @@ THERE, BACK = range(2)
 COUNT, IN_FLIGHT, DONE, SEEN = 0, 1, 2, 4
 """Rows of `numbers`: atoms of a stage, micro-batches in flight, F and B that are done (two), the flow seen last."""
 
-DEPTH, DELAYED, LINE, TWICE, ALL = range(5)
+DEPTH, DELAYED, LINE, TWICE, ALL, FREE = range(6)
 """Micro-batches in flight, in the order of `RULES`: the longest path to a sink, with more for slow edges, the stages
-from this one on, twice those, or all."""
+from this one on, twice those, or all; and behind these any number, which stands behind the atoms' stages."""
 
 PENALTY = 4.0
 """By how much more of itself a cut counts for being over a memory limit once."""
 NEVER = 1e30
-HALF, RELABEL, SWAP, NEXT = 0.5, 0.1, 0.4, 0.6
+HALF, RELABEL, SWAP, NEXT, FLIGHT = 0.5, 0.1, 0.4, 0.6, 0.2
 """Half of the steps go up; up to which part changes swap two neighbours' numbers, swap the stages of two atoms, and
-move an atom to the next stage."""
+move an atom to the next stage; and which part changes the micro-batches in flight, where they are open."""
 
 
 @compiled
@@ -51,7 +51,7 @@ def _load(cut: Cut, stage: Ints, at: Loads) -> None:
             at.works[s, column] = 0.0
         for other in range(len(at.free_ns)):
             at.edges_ns[THERE, s, other] = at.edges_ns[BACK, s, other] = -1.0
-    for atom in range(len(stage)):
+    for atom in range(len(cut.works)):
         s = stage[atom]
         at.numbers[COUNT, s] += 1
         for column in range(5):
@@ -114,11 +114,13 @@ def _closed(cut: Cut, at: Loads) -> float:
 
 
 @compiled
-def _warm_up(cut: Cut, at: Loads, rule: int, busiest_ns: float) -> float:
+def _warm_up(cut: Cut, stage: Ints, at: Loads, rule: int, busiest_ns: float) -> float:
     """Set how many micro-batches each stage keeps in flight; return by what part the worst is over its memory limit."""
     stages, after, over = len(at.free_ns), 0, 0.0
     for s in range(stages - 1, -1, -1):
         kept = cut.num_microbatches if rule == ALL else 1
+        if rule == FREE:
+            kept = max(1, stage[len(cut.works) + s])
         if rule in (LINE, TWICE):
             kept = after * (2 if rule == TWICE else 1) + 1
             after += 1 if at.numbers[COUNT, s] else 0
@@ -209,7 +211,7 @@ def _in_order(cut: Cut, at: Loads) -> float:
 
 
 @compiled
-def _simulated(cut: Cut, at: Loads) -> float:
+def _simulated(cut: Cut, stage: Ints, at: Loads) -> float:
     """Return the shortest step under any of the warm-ups; the more it counts the more bytes are over a limit."""
     if len(cut.orders):
         return _in_order(cut, at)
@@ -218,7 +220,7 @@ def _simulated(cut: Cut, at: Loads) -> float:
         busiest_ns = max(busiest_ns, at.works[s, FORWARD] + at.works[s, BACKWARD])
     rest_ns = (cut.num_microbatches - cut.num_simulated) * busiest_ns
     for i in range(len(cut.warmups)):
-        over = _warm_up(cut, at, cut.warmups[i], busiest_ns)
+        over = _warm_up(cut, stage, at, cut.warmups[i], busiest_ns)
         best = min(best, (_one_f_one_b(cut, at) + rest_ns) * (1 + PENALTY * over))
     return best
 
@@ -234,7 +236,7 @@ def value_of(cut: Cut, stage: Ints, at: Loads, simulated: bool, most_ns: float) 
         if cut.full and at.numbers[COUNT, s] == 0:
             return NEVER
     closed = _closed(cut, at)
-    return _simulated(cut, at) if simulated and closed <= most_ns else closed
+    return _simulated(cut, stage, at) if simulated and closed <= most_ns else closed
 
 
 @compiled
@@ -276,19 +278,25 @@ def _push(cut: Cut, stage: Ints, atom: int, target: int, stack: Ints) -> None:
 @compiled
 def _change(cut: Cut, stage: Ints, at: Loads, stack: Ints, dice: Dice) -> bool:
     """Change a cut at random; return False where nothing came of it."""
-    stages, kind = len(at.free_ns), _draw(dice)
+    stages, atoms = len(at.free_ns), len(cut.works)
+    if cut.warmups[0] == FREE and _draw(dice) < FLIGHT:
+        more = 1 if _draw(dice) < HALF else 2
+        s = atoms + int(_draw(dice) * stages)
+        stage[s] = max(1, stage[s] + (more if _draw(dice) < HALF else -more))
+        return True
+    kind = _draw(dice)
     if kind < RELABEL:
         s = int(_draw(dice) * (stages - 1))
-        for atom in range(len(stage)):
+        for atom in range(atoms):
             if stage[atom] == s:
                 stage[atom] = s + 1
             elif stage[atom] == s + 1:
                 stage[atom] = s
         return bool(at.edges_ns[THERE, s + 1, s] < 0)
-    atom = int(_draw(dice) * len(stage))
+    atom = int(_draw(dice) * atoms)
     target = int(_draw(dice) * stages)
     if kind < SWAP:
-        other = int(_draw(dice) * len(stage))
+        other = int(_draw(dice) * atoms)
         own, target = stage[atom], stage[other]
         if own == target:
             return False
@@ -334,4 +342,4 @@ def compile_all() -> None:
     flows, works = np.zeros((1, 3), np.int64), np.ones((2, 5))
     orders = np.zeros((0, 0, 3), np.int64)
     cut = Cut(works, flows, nothing, ints, ints, first, square, places, np.array([0]), orders, 0.0, 1, 1, False, False)
-    anneal(cut, room_for(cut, np.array([0, 1]), 0), 1, 0.1, 0.1, True)
+    anneal(cut, room_for(cut, np.array([0, 1, 1, 1]), 0), 1, 0.1, 0.1, True)

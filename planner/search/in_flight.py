@@ -1,0 +1,50 @@
+"""The micro-batches in flight of each stage, sought for plans whose stages stand (`simulator.schedules.graph_auto`).
+
+Cuts and numbers are annealed together (`planner.search.annealing`); here the numbers alone are changed, one stage at a
+time, as simulated. Leaves out stages that share a place, and trainers that run schedules by name.
+"""
+
+from dataclasses import replace
+
+from planner.ask.problem import AUTO, Problem
+from planner.ask.targets import LINE_TARGETS
+from planner.candidate.candidate import IN_FLIGHT
+from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.make import most_in_flight
+from planner.search.limits import Limits
+from simulator.schedules.graph_auto import Numbers, neighbours
+
+MOST_ACTIONS = 400_000
+"""Actions that are simulated for one plan."""
+
+__all__ = ["Numbers", "seeks_in_flight", "tuned"]
+
+
+def seeks_in_flight(problem: Problem) -> bool:
+    """Whether numbers in flight are open: a proof knows those of named schedules alone, other trainers run these."""
+    named = problem.target in LINE_TARGETS or problem.exact
+    return problem.schedule in (AUTO, IN_FLIGHT) and not named
+
+
+def tuned(evaluator: Evaluator, each: Evaluated, limits: Limits) -> list[Evaluated]:
+    """Return what other numbers in flight make of a plan with one stage a rank, where that is better."""
+    held = [rank for place in each.candidate.places for rank in place.ranks]
+    if len(held) > len(set(held)) or each.candidate.num_stages == 1:
+        return []
+    schedule = evaluator.simulate(each.candidate).times.structure.schedule
+    orders, ranks = schedule.orders, schedule.graph.ranks
+    numbers = tuple(max(1, most_in_flight(orders[row[0]], stage)) for stage, row in enumerate(ranks))
+    left = MOST_ACTIONS // sum(map(len, orders))
+    start = evaluator.evaluate(replace(each.candidate, schedule=IN_FLIGHT, in_flight=numbers))
+    best, found = start, True
+    while found and left > 0:
+        found = False
+        for tried in neighbours(best.candidate.in_flight):
+            if left <= 0 or limits.over:
+                break
+            left -= 1
+            other = evaluator.evaluate(replace(best.candidate, in_flight=tried))
+            if other.rank < best.rank:
+                best, found = other, True
+                break
+    return [best] if best.rank < each.rank else []

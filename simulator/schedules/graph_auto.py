@@ -1,0 +1,88 @@
+"""`graph-auto`: 1F1B on a stage graph, each stage with as many micro-batches in flight as makes the step shortest.
+
+Numbers are changed one at a time, as long as the simulated step gets shorter and no rank is over the memory limit; one
+that would keep stages waiting for each other is raised (`simulator.schedules.warmup`).
+"""
+
+from collections.abc import Iterator
+
+from costmodel.errors import NoPlanFits
+from simulator.engine import Structure
+from simulator.schedule import Schedule
+from simulator.schedules.kind import Orders, Request, ScheduleKind
+from simulator.schedules.list_simulation import list_orders
+from simulator.schedules.warmup import chain_in_flight, graph_in_flight, raised_in_flight
+
+CHANGES = (1, -1, 2, -2)
+"""What is tried of the number of a stage."""
+MOST_ROUNDS = 8
+"""How often the numbers of all stages are gone through at most."""
+Numbers = tuple[int, ...]
+"""Actions that each replica of a stage keeps in flight, for each stage."""
+
+
+def orders(request: Request) -> Orders:
+    """Return orders by the numbers that are given, or by the best that are found.
+
+    Raises
+    ------
+    NoPlanFits
+        When no numbers are found that keep within the memory limit.
+    """
+    numbers = raised_in_flight(request.graph, request.in_flight) if request.in_flight else _best(request)
+    return list_orders(request.costs, request.graph, request.num_microbatches, numbers)
+
+
+def _best(request: Request) -> Numbers:
+    """Return numbers that no change of one stage betters."""
+    least = graph_in_flight(request.costs, request.graph, request.num_microbatches, latency=False)
+    starts = (
+        least,
+        graph_in_flight(request.costs, request.graph, request.num_microbatches, latency=True),
+        chain_in_flight(request.graph),
+        raised_in_flight(request.graph, [2 * number for number in chain_in_flight(request.graph)]),
+    )
+    best = min(dict.fromkeys(starts), key=lambda numbers: _value(request, numbers))
+    value, rounds, found = _value(request, best), 0, True
+    while found and rounds < MOST_ROUNDS:
+        rounds, found = rounds + 1, False
+        for numbers in neighbours(best):
+            other = raised_in_flight(request.graph, numbers)
+            if other != best and (tried := _value(request, other)) < value:
+                best, value, found = other, tried, True
+                break
+    if value[0] > 0:
+        raise NoPlanFits(
+            f"graph-auto found no numbers of micro-batches in flight within the memory limit: {value[0]} bytes more "
+            "are needed; raise --memory-limit"
+        )
+    return best
+
+
+def neighbours(numbers: Numbers) -> Iterator[Numbers]:
+    """Yield the numbers with that of one stage changed."""
+    for change in CHANGES:
+        for stage, number in enumerate(numbers):
+            if number + change > 0:
+                yield (*numbers[:stage], number + change, *numbers[stage + 1 :])
+
+
+def _value(request: Request, numbers: Numbers) -> tuple[int, int]:
+    """Return by how many bytes the worst rank is over its limit, and the step."""
+    costs, graph, count = request.costs, request.graph, request.num_microbatches
+    order = Schedule("graph-auto", graph, count, list_orders(costs, graph, count, numbers))
+    times = Structure(order).times(costs)
+    limit = request.memory_limit_bytes
+    over = max(0, max(times.peak_memory_bytes) - limit) if limit is not None else 0
+    return over, times.step_time_ns
+
+
+KIND = ScheduleKind(
+    name="graph-auto",
+    placement="graph",
+    split=False,
+    description="1F1B on a stage graph, the micro-batches in flight of each stage sought for the shortest step",
+    source="this project; the numbers it starts from are those of graph-1f1b, with and without the time of messages",
+    orders=orders,
+    synthesis=True,
+)
