@@ -66,6 +66,11 @@ class Candidate:
         return len({rank for place in self.places for rank in place.ranks})
 
 
+def is_looped(places: Sequence[Place]) -> bool:
+    """Whether stages share ranks."""
+    return len({rank for place in places for rank in place.ranks}) < sum(len(place.ranks) for place in places)
+
+
 def in_loop(config: StageConfig, num_stages: int, num_places: int) -> tuple[Place, ...]:
     """Return places alike: stage i at place i mod `num_places`, whose ranks follow each other."""
     size = config.data * config.tensor * config.context

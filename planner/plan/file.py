@@ -117,6 +117,7 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             "baselines": dict(search.baselines),
             "best_step_time_ns": search.best_step_time_ns,
             "limited_by": search.limited_by,
+            **{name: value for name in _MODEL if (value := getattr(search, name)) is not None},
         },
         "runs_on": list(plan.runs_on),
         "training": asdict(plan.training),
@@ -199,9 +200,14 @@ def _prediction(node: Node) -> Prediction:
     )
 
 
+_MODEL = ("model_objective_ns", "model_lower_bound_ns")
+"""What is known of estimates, where they were bounded."""
+
+
 def _search(node: Node) -> SearchResult:
     fields = node.members(
-        ("status", "objective", "lower_bound_ns", "gap", "scope", "baselines"), ("best_step_time_ns", "limited_by")
+        ("status", "objective", "lower_bound_ns", "gap", "scope", "baselines"),
+        ("best_step_time_ns", "limited_by", *_MODEL),
     )
     search = node.build(
         lambda: SearchResult(
@@ -212,6 +218,7 @@ def _search(node: Node) -> SearchResult:
             {name: value.integer() for name, value in fields["baselines"].entries().items()},
             fields["best_step_time_ns"].integer() if "best_step_time_ns" in fields else fields["objective"].integer(),
             fields["limited_by"].text() if "limited_by" in fields else "",
+            *(fields[name].integer(1) if name in fields else None for name in _MODEL),
         )
     )
     if search.gap is None:

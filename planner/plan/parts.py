@@ -93,6 +93,9 @@ class SearchResult:
         The best step time seen; above it by at most 1 % a simpler plan is preferred.
     limited_by : str
         What ended the search.
+    model_objective_ns, model_lower_bound_ns : int or None
+        The least estimate m - 1 times the largest stage plus the longest path of any cut of the best plan's family that
+        was met, and a bound on all of them. No step is bounded by it.
     """
 
     status: str
@@ -102,6 +105,8 @@ class SearchResult:
     baselines: Mapping[str, int] = field(default_factory=dict)
     best_step_time_ns: int = 0
     limited_by: str = ""
+    model_objective_ns: int | None = None
+    model_lower_bound_ns: int | None = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -115,6 +120,13 @@ class SearchResult:
         if self.lower_bound_ns is None:
             return None
         return self.objective / self.lower_bound_ns - 1 if self.lower_bound_ns else float(self.objective > 0)
+
+    @property
+    def model_gap(self) -> float | None:
+        """Least estimate / its bound - 1; None where neither was sought."""
+        if not self.model_objective_ns or not self.model_lower_bound_ns:
+            return None
+        return self.model_objective_ns / self.model_lower_bound_ns - 1
 
 
 @dataclass(frozen=True, slots=True)

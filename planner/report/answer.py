@@ -66,7 +66,9 @@ class PlanAnswer:
             "gap": search.gap,
             "best_gap": self._best_gap,
             "scope": search.scope,
-            "model_gap": None,
+            "model_objective_ns": search.model_objective_ns,
+            "model_lower_bound_ns": search.model_lower_bound_ns,
+            "model_gap": search.model_gap,
             "strategy": rung(plan),
             "rungs": [each.to_json() for each in plan.rungs],
             "assumptions": plan.assumptions.to_json(),
@@ -116,6 +118,7 @@ class PlanAnswer:
             f"a second     {self._rates()}",
             f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
             f"scope        {search.scope}",
+            *self._estimate(),
             f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
             f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
             f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
@@ -123,6 +126,17 @@ class PlanAnswer:
             *([f"baselines    {', '.join(rivals)}"] if rivals else []),
             *self._ladder(),
             f"found in {self.seconds:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
+        ]
+
+    def _estimate(self) -> list[str]:
+        """Say how far cuts are from the best by the estimate, which is another figure than the simulated step."""
+        search = self.plan.search
+        if search.model_gap is None:
+            return []
+        return [
+            f"by estimate  {milliseconds(search.model_objective_ns)} for the best cut, none below "
+            f"{milliseconds(search.model_lower_bound_ns)}: {percent(search.model_gap)}, of (m - 1) x largest stage + "
+            "longest path, not of the step"
         ]
 
     def _rates(self) -> str:

@@ -13,10 +13,12 @@ from planner.search.limits import Limits
 
 FURTHER = 1.01
 """How far beyond the next family's bound one rises before that is asked for."""
+FIRST_PART, ESTIMATE_PART = 0.6, 0.5
+"""Part of the time that bounds of steps get first, and part of the rest that the estimate of the best family gets."""
 WORK = 100_000_000
 """Pairs of downsets gone through for each deterministic second."""
 UNLIMITED = 1e18
-"""Pairs where the clock alone ends it."""
+"""Pairs, or seconds, where the other ends it."""
 MOST_WAIT_S = 0.2
 """Most seconds between two looks at the clock while bounds alone are waited for."""
 
@@ -30,15 +32,23 @@ class Bounding:
         Raised here.
     solver : Solver
         A process for this alone.
+
+    Attributes
+    ----------
+    estimates : dict of Family to (int, int)
+        The least estimate of a step that was met, and its bound, in ns (`planner.search.lattice.estimate`).
     """
 
     def __init__(self, bounds: FamilyBounds, solver: Solver) -> None:
         self._bounds, self._solver, self._setting = bounds, solver, bounds.setting
         self._asked: Family | None = None
+        self._estimates = False
         self._ended: set[Family] = set()
         self._numbers: dict[Family, int] = {}
+        self.estimates: dict[Family, tuple[int, int]] = {}
         limit = self._setting.problem.effort.deterministic_limit
-        self._counted, self._work = limit is not None, WORK * limit if limit is not None else UNLIMITED
+        self._counted, self._all = limit is not None, WORK * limit if limit is not None else UNLIMITED
+        self._work, self._first = self._all, Limits(UNLIMITED)
 
     def hear(self, limits: Limits, wait_s: float = 0.0) -> None:
         """Take what has come by now, and ask for more; where work is counted nothing is asked before `finish`."""
@@ -61,16 +71,20 @@ class Bounding:
                 self._bounds.settle(limits)
             elif finding["kind"] == "partition":
                 self._offer(family, tuple(finding["partition"]))
+            elif finding["kind"] == "estimate":
+                self.estimates[family] = finding["least_ns"], finding["ns"]
             else:
                 self._work -= finding["work"]
                 goes_on = not finding["ended"]
         if self._solver.busy:
             return
-        if family and not goes_on:  # all is proved, or the process was lost
+        if family and not goes_on and not self._estimates:  # all is proved, or the process was lost
             self._ended.add(family)
+        if self._asked is None and not self._numbers:
+            self._first = Limits(limits.left_s * FIRST_PART)
         self._asked = None
         if not limits.over and self._work > 0:
-            self._ask()
+            self._ask(limits)
 
     def _offer(self, family: Family, partition: Partition) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
@@ -78,19 +92,33 @@ class Bounding:
             incumbent.offer(cuts.under(partition, cuts.schedules))
             incumbent.say("cut of the bound")
 
-    def _ask(self) -> None:
-        """Ask for the family that holds the bound of the search down, if it can rise."""
-        incumbent, of = self._bounds.incumbent, self._bounds.of
-        family, *rest = sorted(of, key=of.__getitem__)[:2]
-        best = incumbent.best
-        if family in self._ended or not best.fits or of[family] >= best.step_time_ns:
+    def _ask(self, limits: Limits) -> None:
+        """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
+        best, of = self._bounds.incumbent.best, self._bounds.of
+        if not best.fits:
             return
-        if not self._setting.is_cut_exactly(family) or self._setting.cuts(family).num_places < 2:
-            return
-        until_ns = best.step_time_ns
-        if rest:
-            until_ns = min(until_ns, int(of[rest[0]] * FURTHER) + 1)
-        self._asked = family
+        family, *rest = sorted(self._bounds.counting, key=of.__getitem__)[:2]
+        rises = family not in self._ended and of[family] < best.step_time_ns and self._is_known(family)
+        own, again = self._setting.family_of.get(best.candidate), self._work - self._all * (1 - FIRST_PART)
+        first_over = again <= 0 if self._counted else self._first.over
+        if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
+            self.estimates[own] = 0, 0
+            seconds, work = limits.left_s * ESTIMATE_PART, self._work * ESTIMATE_PART
+            self._send(own, best.step_time_ns, 0, seconds, work, best.candidate.partition)
+        elif rises:
+            until_ns = min([best.step_time_ns, *(int(of[other] * FURTHER) + 1 for other in rest)])
+            seconds, work = (limits.left_s, self._work) if first_over else (self._first.left_s, again)
+            self._send(family, best.step_time_ns, until_ns, seconds, work)
+
+    def _is_known(self, family: Family) -> bool:
+        """Whether the lattice bounds a family's cuts."""
+        return self._setting.is_cut_exactly(family) and self._setting.cuts(family).num_places > 1
+
+    def _send(
+        self, family: Family, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()
+    ) -> None:
+        self._asked, self._estimates = family, bool(estimate)
         number = self._numbers.setdefault(family, len(self._numbers))
         data = cut_data(self._setting.cuts(family), 0, binding=False)
-        self._solver.ask(LatticeRequest(number, data, best.step_time_ns, until_ns, self._work))
+        limit_s = UNLIMITED if self._counted else seconds
+        self._solver.ask(LatticeRequest(number, data, best_ns, until_ns, limit_s, work, estimate))

@@ -3,6 +3,9 @@
 Leaves out where the bound of one family comes from (`Setting.bound_ns`, `closed_form`, the solver, `exact`).
 """
 
+from collections.abc import Collection
+
+from planner.candidate.candidate import is_looped
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
@@ -35,28 +38,55 @@ class FamilyBounds:
         self.of.setdefault(family, self.setting.bound_ns(family) or 0)
 
     def settle(self, limits: Limits) -> None:
-        """Raise the least bound of all families until it is the least that needs no search, and tell the incumbent."""
+        """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
         closed: set[Family] = set()
-        while self.of:
-            family = min(self.of, key=self.of.__getitem__)
+        while counting := self.counting:
+            family = min(counting, key=self.of.__getitem__)
             if family in closed or limits.over:
                 break
             closed.add(family)
             self.of[family] = max(self.of[family], self.setting.closed_form_ns(family))
-        least_ns = self.least_ns
-        if least_ns > self.incumbent.lower_bound_ns:
-            self.incumbent.lower_bound_ns = least_ns
+        rises = self.least_ns > self.incumbent.lower_bound_ns
+        self.incumbent.lower_bound_ns = self.least_ns
+        if rises:
             self.incumbent.say("bound")
 
     @property
+    def counting(self) -> list[Family]:
+        """Families that count for the bound: while one stage a rank is best, those of one stage a rank.
+
+        Of several stages a rank little is known but their work; where their plan is no better, its bound stands beside
+        (`looped_ns`). A proof is of all.
+        """
+        whole = [family for family in self.of if family.chunks == 1]
+        looped = bool(self.incumbent.found) and is_looped(self.incumbent.best.candidate.places)
+        return list(self.of) if looped or not whole or self.setting.problem.exact else whole
+
+    @property
     def least_ns(self) -> int:
-        """The least bound; 0 where there is none."""
+        """The least bound of the families that count; 0 where there is none."""
+        return self._least_ns(self.counting)
+
+    @property
+    def looped_ns(self) -> int | None:
+        """The least bound of the families that do not count; None where all do."""
+        counting = set(self.counting)
+        return min((bound_ns for family, bound_ns in self.of.items() if family not in counting), default=None)
+
+    @property
+    def proved(self) -> bool:
+        """Whether no family at all may hold anything better than the best."""
+        best = self.incumbent.best
+        return best.fits and best.step_time_ns == self._least_ns(self.of)
+
+    def _least_ns(self, of: Collection[Family]) -> int:
         families, num = self.setting.families, self.setting.problem.num_devices
         if not self.seen_all:
             return 0
         # replicas by stage may use all devices, however few stages are allowed
-        alone = [families.even_ns(family, num) or 0 for family in self.of if family.devices_a_place == 1]
-        return min([*self.of.values(), *(alone if may_vary(self.setting) else ())], default=0)
+        alone = [families.even_ns(family, num) or 0 for family in of if family.devices_a_place == 1]
+        known = [self.of[family] for family in of]
+        return min([*known, *(alone if may_vary(self.setting) else ())], default=0)
 
     @property
     def nothing_fits(self) -> bool:

@@ -82,7 +82,7 @@ class Search:
             with raised(), self.solver, self.bounder, self.kernels:
                 self._run()
             parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
-            if self.incumbent.found and self._proved:
+            if self.incumbent.found and self.bounds.proved:
                 self.limited_by = "proved"
             elif self.limited_by != UNKNOWN and (any(part.hit for part in parts) or not self.bounds.seen_all):
                 self.limited_by = "time limit"
@@ -288,7 +288,7 @@ class Search:
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
         family = self.prospects.family_of(best)
-        if not family or self._proved or can_anneal(self.setting.cuts(family)):
+        if not family or self.bounds.proved or can_anneal(self.setting.cuts(family)):
             return
         if self.prospects.is_small(family):
             shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
@@ -306,11 +306,6 @@ class Search:
         if not self.problem.exact:
             self.bounding.hear(self.limits)
 
-    @property
-    def _proved(self) -> bool:
-        best = self.incumbent.best
-        return best.fits and best.step_time_ns == self.incumbent.lower_bound_ns
-
     def _outcome(self) -> Outcome:
         incumbent = self.incumbent
         rivals = {}
@@ -323,4 +318,8 @@ class Search:
         if self.setting.pinned_partition:
             self.bounds.take_orders_of_pinned()
         bound_ns = self.bounds.least_ns or None
-        return Outcome(self.setting, incumbent, bound_ns, rivals, self.limited_by, self.bounds.nothing_fits)
+        own = self.setting.family_of.get(incumbent.best.candidate) if incumbent.found else None
+        estimate = self.bounding.estimates.get(own) if own else None
+        impossible = self.bounds.nothing_fits
+        looped_ns = self.bounds.looped_ns if bound_ns else None
+        return Outcome(self.setting, incumbent, bound_ns, rivals, self.limited_by, impossible, estimate, looped_ns)

@@ -29,6 +29,10 @@ class Outcome:
         ``proved`` when nothing was left to search.
     impossible : bool
         Whether it is proved that nothing in scope fits into memory.
+    estimate : tuple of (int, int), optional
+        Of the best plan's family: the least m - 1 times the largest stage plus the longest path, and its bound.
+    looped_bound_ns : int, optional
+        The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
     """
 
     setting: Setting
@@ -37,6 +41,8 @@ class Outcome:
     baselines: dict[str, int]
     limited_by: str
     impossible: bool
+    estimate: tuple[int, int] | None = None
+    looped_bound_ns: int | None = None
 
 
 def clock_s(problem: Problem) -> float:

@@ -12,6 +12,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report, divisors
 from planner.ask.targets import default_target, refusal, refused
+from planner.candidate.candidate import is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, SearchResult
@@ -186,20 +187,30 @@ def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResul
     """
     step_ns = chosen.step_time_ns
     best_ns = min(best.step_time_ns, step_ns)
-    bound_ns = outcome.lower_bound_ns
+    bound_ns, looped_ns = outcome.lower_bound_ns, outcome.looped_bound_ns
+    if bound_ns is not None and looped_ns is not None and is_looped(chosen.candidate.places):
+        bound_ns, looped_ns = min(bound_ns, looped_ns), None
     wrong = bound_ns is not None and bound_ns > best_ns
     status = "baseline" if outcome.setting.problem.planner != "ours" else "bounded"
-    if status == "bounded" and bound_ns == step_ns:
+    if status == "bounded" and bound_ns == step_ns and (looped_ns is None or looped_ns >= step_ns):
         status = "optimal"
     return SearchResult(
         "heuristic" if wrong or (bound_ns is None and status == "bounded") else status,
         step_ns,
         None if wrong else bound_ns,
-        scope(outcome.setting),
+        scope(outcome.setting) + _left_out(looped_ns, best_ns),
         outcome.baselines,
         best_ns,
         BROKEN_BOUND if wrong else outcome.limited_by,
+        *(outcome.estimate if outcome.estimate and outcome.estimate[1] else (None, None)),
     )
+
+
+def _left_out(looped_ns: int | None, best_ns: int) -> str:
+    """Say what the bound leaves out."""
+    if looped_ns is None or looped_ns >= best_ns:
+        return ""
+    return f"; one stage a rank: of several a rank it is only proved that they take at least {looped_ns / 1e6:.3f} ms"
 
 
 BROKEN_BOUND = "a lower bound above the plan, which is a bug of Penstock's"

@@ -61,14 +61,17 @@ class ProofRequest:
 class LatticeRequest:
     """What the process is asked for where a family's bound is to rise, from `best_ns` down, until it is `until_ns`.
 
-    What it knows of the same number of a `family` is gone on from; `work` counts pairs of downsets.
+    What it knows of the same number of a `family` is gone on from; `work` counts pairs of downsets. With an `estimate`,
+    that of a cut, the least estimate is sought and bounded instead.
     """
 
     family: int
     data: CutData
     best_ns: int
     until_ns: int
+    seconds: float
     work: float
+    estimate: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Return the JSON text."""

@@ -20,7 +20,7 @@ from planner.search.cut.proof import Proof
 from planner.search.lattice.kept import prepare
 
 if TYPE_CHECKING:
-    from planner.search.lattice.bound import LatticeBound
+    from planner.search.lattice.rising import Rising
 
 ALONE_PART = 0.7
 """Part of the limits for one worker alone."""
@@ -46,7 +46,7 @@ class Server:
 
     def __init__(self) -> None:
         self._proof: Proof | None = None
-        self._lattices: dict[int, LatticeBound] = {}
+        self._risings: dict[tuple[int, bool], Rising] = {}
 
     def serve(self, request: dict[str, Any], found: Findings) -> None:
         """Answer one request."""
@@ -65,24 +65,14 @@ class Server:
     def _rise(self, request: dict[str, Any], found: Findings) -> None:
         """Raise the bound of a family; what is known of the last few is kept."""
         prepare()
-        from planner.search.lattice.bound import LatticeBound  # its kernels take a third of a second to import
+        from planner.search.lattice.rising import Rising  # its kernels take a third of a second to import
 
-        number = request["family"]
-        lattice = self._lattices.pop(number, None) or LatticeBound(CutData.from_json(request["data"]))
-        self._lattices[number] = lattice
-        if len(self._lattices) > MOST_LATTICES:
-            self._lattices.pop(next(iter(self._lattices)))
-        bound_ns = work = 0
-        for each in lattice.rise(request["best_ns"]):
-            work += each.work
-            if each.partition:
-                found.write(kind="partition", partition=each.partition)
-            if each.bound_ns > bound_ns:
-                bound_ns = each.bound_ns
-                found.write(kind="bound", ns=bound_ns)
-            if bound_ns >= request["until_ns"] or work > request["work"]:
-                break
-        found.write(kind="end", ended=bound_ns < request["until_ns"] and work <= request["work"], work=work)
+        key = request["family"], bool(request["estimate"])
+        rising = self._risings.pop(key, None) or Rising(CutData.from_json(request["data"]), estimate=key[1])
+        self._risings[key] = rising
+        if len(self._risings) > MOST_LATTICES:
+            self._risings.pop(next(iter(self._risings)))
+        rising.tell(request, found)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A lower bound on the step of every cut of a family, by flows (derived in `docs/bounds.md`).
+"""A lower bound on the step of every cut of a family, by flows (derived in `docs/planning.md`).
 
 A stage S of a fused schedule lets no step be shorter than the way down to it, its own work of all micro-batches, and
 the way back up, or, instead of that, what ends its step. So a unit of flow over paths of atoms, each part of which ends
@@ -19,7 +19,8 @@ import numpy as np
 from planner.search.cut.data import CutData
 from planner.search.lattice.copies import pattern_of
 from planner.search.lattice.downsets import Ints, of_cuts
-from planner.search.lattice.flows import Master
+from planner.search.lattice.estimate import estimated
+from planner.search.lattice.flows import Form, Master
 from planner.search.lattice.graph import kinds_of, lattice_of
 from planner.search.lattice.kernels import (
     Pairs,
@@ -62,10 +63,12 @@ class LatticeBound:
     Parameters
     ----------
     data : CutData
+    estimate : bool
+        Whether the estimate of a step is bounded (`planner.search.lattice.estimate`), instead of the step itself.
     """
 
-    def __init__(self, data: CutData) -> None:
-        self._data, pattern = data, pattern_of(data)
+    def __init__(self, data: CutData, *, estimate: bool = False) -> None:
+        self._data, pattern, count = data, pattern_of(data), data.num_microbatches
         self._bound = 0.0
         self._ways: dict[bytes, Ints] = {}
         self._least = float("inf")
@@ -74,7 +77,11 @@ class LatticeBound:
             return
         kinds = kinds_of(data, pattern)
         self._lattice = lattice_of(data, self._downsets, kinds)
-        self._master = Master(self._lattice, self._downsets, kinds, pattern)
+        form = Form((count, count), together=True)
+        if estimate:
+            self._lattice, kinds = estimated(self._lattice, kinds)
+            form = Form((1, count - 1), together=False)
+        self._master = Master(self._lattice, self._downsets, kinds, pattern, form)
         self._weights = self._master.even()
 
     def rise(self, best_ns: int) -> Iterator[Proved]:

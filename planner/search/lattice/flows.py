@@ -8,6 +8,7 @@ convex programs, Journal of SIAM 8(4), 1960). Leaves out how cuts are found.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from ortools.linear_solver import pywraplp
@@ -38,6 +39,22 @@ class PathWeights:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a step is, seen as paths.
+
+    Attributes
+    ----------
+    rounds : tuple of (int, int)
+        Micro-batches of a stage that count where a flow ends, by way.
+    together : bool
+        Whether both ways have one unit of flow together; else each has one.
+    """
+
+    rounds: tuple[int, int]
+    together: bool
+
+
 class Master:
     """The linear program, and what flows are to the lattice.
 
@@ -47,10 +64,11 @@ class Master:
     downsets : Downsets
     kinds : Kinds
     pattern : Pattern
+    form : Form
     """
 
-    def __init__(self, lattice: Lattice, downsets: Downsets, kinds: Kinds, pattern: Pattern) -> None:
-        self._lattice, self._kinds = lattice, kinds
+    def __init__(self, lattice: Lattice, downsets: Downsets, kinds: Kinds, pattern: Pattern, form: Form) -> None:
+        self._lattice, self._kinds, self._form = lattice, kinds, form
         self._classes = sorted(set(pattern.class_of))
         column = {atom: i for i, atom in enumerate(self._classes)}
         self._class_of = np.array([column[c] for c in pattern.class_of])
@@ -71,7 +89,7 @@ class Master:
             [solver.NumVar(0.0, 1.0 if kinds.ways[way, kind] else 0.0, "") for kind in range(len(kinds.members))]
             for way in (BACK, THERE)
         ]
-        self._starts = []
+        starts: list[list[Any]] = [[], []]
         for way in (BACK, THERE):
             rows = [{self._ends[way][c]: 1.0} for c in range(len(self._classes))]
             for kind, members in enumerate(kinds.members):
@@ -83,8 +101,9 @@ class Master:
             for c, row in enumerate(rows):
                 start = solver.NumVar(0.0, 1.0, "")
                 solver.Add(start == sum(share * flow for flow, share in row.items()))
-                self._starts.append(self._sizes[c] * start)
-        solver.Add(sum(self._starts) == 1.0)
+                starts[way].append(self._sizes[c] * start)
+        for units in [starts[BACK] + starts[THERE]] if self._form.together else starts:
+            solver.Add(sum(units) == 1.0)
         solver.Maximize(self._least)
 
     def even(self) -> PathWeights:
@@ -95,8 +114,8 @@ class Master:
             s = self._lattice.below[self._lattice.first[d]]
             c = int(np.argmax(self._held[d] - self._held[s]))
             works[c] = sums[d, WORK] - sums[s, WORK]
-        ends = np.zeros((2, len(works)))
-        ends[BACK] = works / max(1.0, float(works @ self._sizes))
+        works /= max(1.0, float(works @ self._sizes))
+        ends = np.array([works, np.zeros(len(works)) if self._form.together else works])
         return PathWeights(ends, np.zeros((2, len(self._kinds.members))))
 
     def learn(self, way: Ints) -> None:
@@ -127,8 +146,8 @@ class Master:
         ends, carried = np.zeros((2, len(self._classes))), np.zeros((2, kinds))
         for s, d in pairwise(way):
             own, held = at.sums[d] - at.sums[s], self._held[d] - self._held[s]
-            ends[BACK] += at.num_microbatches * own[WORK] * held
-            ends[THERE] += (at.num_microbatches * own[WORK] + own[CLOSING]) * held
+            ends[BACK] += self._form.rounds[BACK] * own[WORK] * held
+            ends[THERE] += (self._form.rounds[THERE] * own[WORK] + own[CLOSING]) * held
             leaving = self._crossing(d) - np.minimum(self._crossing(d), self._crossing(s))
             for w, column in ((BACK, PATH), (THERE, AHEAD)):
                 carried[w] += (own[column] + self._kinds.times[w]) * leaving
@@ -149,8 +168,10 @@ class Master:
             return None
         ends = np.array([[max(0.0, flow.solution_value()) for flow in row] for row in self._ends])
         carried = np.array([[max(0.0, flow.solution_value()) for flow in row] for row in self._carried])
-        started = sum(self._start_of(w, ends, carried) for w in (BACK, THERE))
-        scale = 1.0 / max(1.0, started)
+        started = np.array([self._start_of(w, ends, carried) for w in (BACK, THERE)])
+        if self._form.together:
+            started[:] = started.sum()
+        scale = 1.0 / np.maximum(1.0, started)[:, None]
         return self._solver.Objective().Value() * self._scale, PathWeights(ends * scale, carried * scale)
 
     def _start_of(self, way: int, ends: Floats, carried: Floats) -> float:
@@ -172,4 +193,5 @@ class Master:
         for column in range(4):
             amounts = carried[at.crossing, column] * at.counts
             leaving[:, column] = np.bincount(rows, amounts, len(at.sums))
-        return PathFlows(self._held @ weights.ends.T, leaving, carried)
+        rounds = np.array(self._form.rounds) / at.num_microbatches
+        return PathFlows((self._held @ weights.ends.T) * rounds, leaving, carried)
