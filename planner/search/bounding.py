@@ -4,12 +4,15 @@ The family of the least bound comes first, for it alone holds the bound of the s
 as its bound is the least. Leaves out how a bound is proved.
 """
 
-from planner.graph.atoms import Partition
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition, numbered
 from planner.search.cut.build import cut_data
 from planner.search.cut.child import LatticeRequest, Solver
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
+from planner.search.lattice.estimate import estimate_of
 from planner.search.limits import Limits
+from planner.search.segments import Aim, segmentations
 
 FURTHER = 1.01
 """How far beyond the next family's bound one rises before that is asked for."""
@@ -19,6 +22,8 @@ WORK = 100_000_000
 """Pairs of downsets gone through for each deterministic second."""
 UNLIMITED = 1e18
 """Pairs, or seconds, where the other ends it."""
+BEAM = 4
+"""Labels kept where a cut of least estimate is made."""
 MOST_WAIT_S = 0.2
 """Most seconds between two looks at the clock while bounds alone are waited for."""
 
@@ -104,11 +109,21 @@ class Bounding:
         if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
             self.estimates[own] = 0, 0
             seconds, work = limits.left_s * ESTIMATE_PART, self._work * ESTIMATE_PART
-            self._send(own, best.step_time_ns, 0, seconds, work, best.candidate.partition)
+            self._send(own, best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
         elif rises:
             until_ns = min([best.step_time_ns, *(int(of[other] * FURTHER) + 1 for other in rest)])
             seconds, work = (limits.left_s, self._work) if first_over else (self._first.left_s, again)
             self._send(family, best.step_time_ns, until_ns, seconds, work)
+
+    def _least_estimate(self, family: Family, best: Evaluated) -> Partition:
+        """Return the cut of a family that has the least estimate, of those that were found or are made for it."""
+        cuts, found = self._setting.cuts(family), self._bounds.incumbent.found.values()
+        data = cut_data(cuts, 0, binding=False)
+        aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM)
+        groups = segmentations(cuts.atoms, self._setting.orders[0], cuts.works_ns, aim)
+        made = [partition for row in groups if (partition := numbered(cuts.atoms, row))]
+        known = [each.candidate.partition for each in found if self._setting.family_of.get(each.candidate) == family]
+        return min([best.candidate.partition, *known, *made], key=lambda partition: estimate_of(data, partition))
 
     def _is_known(self, family: Family) -> bool:
         """Whether the lattice bounds a family's cuts."""

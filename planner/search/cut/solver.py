@@ -68,7 +68,10 @@ class Server:
         from planner.search.lattice.rising import Rising  # its kernels take a third of a second to import
 
         key = request["family"], bool(request["estimate"])
-        rising = self._risings.pop(key, None) or Rising(CutData.from_json(request["data"]), estimate=key[1])
+        step = self._risings.get((request["family"], False)) if request["estimate"] else None
+        rising = self._risings.pop(key, None)
+        if rising is None:
+            rising = Rising(CutData.from_json(request["data"]), estimate=key[1], step=step)
         self._risings[key] = rising
         if len(self._risings) > MOST_LATTICES:
             self._risings.pop(next(iter(self._risings)))

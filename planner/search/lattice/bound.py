@@ -20,7 +20,7 @@ from planner.search.cut.data import CutData
 from planner.search.lattice.copies import pattern_of
 from planner.search.lattice.downsets import Ints, of_cuts
 from planner.search.lattice.estimate import estimated
-from planner.search.lattice.flows import Form, Master
+from planner.search.lattice.flows import Form, Master, PathWeights
 from planner.search.lattice.graph import kinds_of, lattice_of
 from planner.search.lattice.kernels import (
     Pairs,
@@ -36,7 +36,7 @@ from planner.search.lattice.kernels import (
 
 MOST_PAIRS = 6_000_000
 """Pairs of downsets that are gone through again and again."""
-STEP = 0.3
+STEP = 0.1
 """Part of the way from the best flows to those of the linear program (Ben-Ameur and Neto, Networks 49(1), 2007)."""
 CLOSE = 2e-4
 """Part of a bound that is not worth more work."""
@@ -84,6 +84,17 @@ class LatticeBound:
         self._master = Master(self._lattice, self._downsets, kinds, pattern, form)
         self._weights = self._master.even()
 
+    def begin_with(self, other: "LatticeBound") -> None:
+        """Take the flows by which the step of the same cuts was bounded: they bound the estimate as well."""
+        if self._downsets is not None:
+            self._weights = other.weights_of_both_parts
+
+    @property
+    def weights_of_both_parts(self) -> PathWeights:
+        """Flows over paths and over stages alone, from those over two kinds of paths."""
+        ends, carried = self._weights.ends.sum(axis=0), self._weights.carried.sum(axis=0)
+        return PathWeights(np.array([ends, ends]), np.array([carried, np.zeros(len(carried))]))
+
     def rise(self, best_ns: int) -> Iterator[Proved]:
         """Yield cuts and bounds until no cut can be better than a known step, or hardly more can be proved.
 
@@ -125,9 +136,10 @@ class LatticeBound:
             closed = master.closed(way)
             yield self._found(self._partition(way) if closed < self._least else (), len(price))
             self._least = min(self._least, closed)
-            marks = near(at, pairs, price, to, cheapest_from(at, pairs, price), step)
-            if np.count_nonzero(marks) < FEWER * len(marks):
-                pairs = kept(pairs, marks)
+            if self._weights is query:
+                marks = near(at, pairs, price, to, cheapest_from(at, pairs, price), step)
+                if np.count_nonzero(marks) < FEWER * len(marks):
+                    pairs = kept(pairs, marks)
             master.learn(way)
             best = master.best()
             if best is None:

@@ -83,6 +83,7 @@ class Master:
         """Drop all cuts; of each class and way, what starts is what ends and leaves beyond what comes in."""
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
         solver, kinds = self._solver, self._kinds
+        solver.SetSolverSpecificParametersAsString("use_dual_simplex: true use_preprocessing: false")
         self._least = solver.NumVar(0.0, solver.infinity(), "")
         self._ends = [[solver.NumVar(0.0, 1.0, "") for _ in self._classes] for _ in (BACK, THERE)]
         self._carried = [

@@ -14,11 +14,21 @@ from planner.search.limits import Limits
 
 
 class Rising:
-    """The bound of a family's step, or of its estimate, and the least estimate that was met."""
+    """The bound of a family's step, or of its estimate, and the least estimate that was met.
 
-    def __init__(self, data: CutData, *, estimate: bool) -> None:
+    Parameters
+    ----------
+    data : CutData
+    estimate : bool
+    step : Rising, optional
+        What is known of the step, where this is for the estimate.
+    """
+
+    def __init__(self, data: CutData, *, estimate: bool, step: "Rising | None" = None) -> None:
         self._data, self._estimates = data, estimate
         self._lattice = LatticeBound(data, estimate=estimate)
+        if step:
+            self._lattice.begin_with(step._lattice)
         self._least_ns = self._bound_ns = 0
 
     def tell(self, request: dict[str, Any], found: Findings) -> None:
