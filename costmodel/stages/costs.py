@@ -162,6 +162,16 @@ def at(amount: Amount, action_index: int) -> int:
     return amount if isinstance(amount, int) else amount[action_index]
 
 
+def largest(amount: Amount) -> int:
+    """Return the largest value of any action."""
+    return amount if isinstance(amount, int) else max(amount)
+
+
+def least(amount: Amount) -> int:
+    """Return the least value of any action."""
+    return amount if isinstance(amount, int) else min(amount)
+
+
 def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
     """Read a costs file; with a number of micro-batches lists must have one value an action."""
     root = read_json(path)

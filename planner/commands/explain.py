@@ -137,7 +137,7 @@ def _short(name: str) -> str:
 
 
 def _memory(found: "Explanation") -> Iterator[str]:
-    from planner.report.explanation import most
+    from costmodel.stages.costs import largest
 
     rows: list[tuple[str, ...]] = [("MiB", *USUAL, "other", "activations", "peak", "at most")]
     for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):
@@ -149,7 +149,7 @@ def _memory(found: "Explanation") -> Iterator[str]:
             (
                 str(index),
                 *(_mib(size) for size in sizes),
-                f"{found.in_flight[index]} x {_mib(most(stage.cost.activation_bytes))}",
+                f"{found.in_flight[index]} x {_mib(largest(stage.cost.activation_bytes))}",
                 _mib(found.timeline.peak_memory_bytes[block]),
                 _mib(found.plan.prediction.peak_memory_upper_bytes[stage.ranks[0]]),
             )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from statistics import fmean
 
-from costmodel.stages.costs import Amount, stage_to_json
+from costmodel.stages.costs import Amount, largest, stage_to_json
 from planner.plan import Plan, PlanEdge
 from planner.plan.replay import plan_schedule, replay
 from simulator.actions import Action, Kind
@@ -80,7 +80,7 @@ class Explanation:
         """Return what stands about a stage."""
         stage = self.plan.stages[index]
         first = self.plan.blocks.index(stage.blocks[0])
-        activation_bytes = most(stage.cost.activation_bytes)
+        activation_bytes = largest(stage.cost.activation_bytes)
         return {
             "index": index,
             "name": stage.name,
@@ -149,11 +149,6 @@ class Explanation:
 def _change(action: Action) -> int:
     """Return by how much an action changes what its rank keeps, in micro-batch groups."""
     return (action.kind is Kind.F) - (action.kind in FREES)
-
-
-def most(amount: Amount) -> int:
-    """Return the largest value of an amount."""
-    return amount if isinstance(amount, int) else max(amount)
 
 
 def mean(amount: Amount) -> float:

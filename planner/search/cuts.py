@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.costs import largest
 from planner.ask.problem import AUTO, AUTO_LOOPED
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
@@ -144,7 +145,7 @@ class Cuts:
             return False
         pricer = self.evaluator.pricer
         whole = pricer.price((0,) * len(self.atoms), self.places((0,))).costs.stages[0]
-        kept = whole.activation_bytes if isinstance(whole.activation_bytes, int) else max(whole.activation_bytes)
+        kept = largest(whole.activation_bytes)
         flowing = 3 * pricer.message_bytes([flow.tensor for flow in self.atoms.flows], self.family.config, 1)
         return whole.static_bytes + self.num_microbatches * (kept + flowing) > min(limits)
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
+from costmodel.stages.costs import least
 from costmodel.stages.strategies import StrategyModel
 from planner.ask.problem import AUTO, Problem, divisors
 from planner.ask.targets import config_not_run
@@ -215,7 +216,7 @@ class Families:
                 kept = model.stage(range(len(self.problem.profile.graph.operators)), config, ranks).activation_bytes
             except PenstockError:
                 kept = 0
-            self._kept[config, family.microbatch_size] = kept if isinstance(kept, int) else min(kept)
+            self._kept[config, family.microbatch_size] = least(kept)
         return self._kept[config, family.microbatch_size]
 
     def closing_ns(self, family: Family) -> int:

@@ -236,7 +236,7 @@ def scope(setting: Setting) -> str:
         f"micro-batch size {' or '.join(map(str, sizes))}, "
         + (f"any {', '.join(free)}" if free else "no strategy within stages")
         + ("; fixed: " + ", ".join(f"{name} {value}" for name, value in fixed.items()) if fixed else "")
-        + f"; schedule {problem.schedule}"
+        + f"; schedule {' or '.join(problem.schedules) if problem.exact else problem.schedule}"
     )
     if problem.pins:
         pins = problem.pins

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.stages.costs import Amount, StageCost
+from costmodel.stages.costs import StageCost, least
 from planner.ask.problem import AUTO_LOOPED
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.price import Priced
@@ -326,8 +326,3 @@ def least_step_ns(priced: Priced, cuts: Cuts) -> int:
 def action_ns(stage: StageCost) -> int:
     """Return what one micro-batch takes at least."""
     return sum(least(a) for a in (stage.forward_ns, stage.backward_input_ns, stage.backward_weight_ns))
-
-
-def least(amount: Amount) -> int:
-    """Return the least value of an amount."""
-    return amount if isinstance(amount, int) else min(amount)

@@ -9,7 +9,7 @@ F of a stage is that of its n-th action.
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits
-from costmodel.stages.costs import Amount
+from costmodel.stages.costs import Amount, largest
 from simulator.actions import Action, Kind
 from simulator.schedules.kind import Orders, Request
 from simulator.schedules.placement import wave
@@ -87,7 +87,7 @@ def fold(name: str, request: Request, shares: float | None) -> Fold:
     stages = costs.stages
     between = {(e.source, e.target): e for e in costs.edges}
     edges = [between.get((stage, stage + 1)) for stage in range(2 * p - 1)]
-    activation = tuple(_largest(cost.activation_bytes) for cost in stages)
+    activation = tuple(largest(cost.activation_bytes) for cost in stages)
     room = []
     for r in range(p):
         pair = activation[r] + activation[2 * p - 1 - r]
@@ -115,7 +115,7 @@ def fold(name: str, request: Request, shares: float | None) -> Fold:
         },
         tuple(0 if stage == p - 1 or edge is None else edge.p2p_ns for stage, edge in enumerate(edges)),
         activation,
-        tuple(_largest(cost.weight_activation_bytes) for cost in stages),
+        tuple(largest(cost.weight_activation_bytes) for cost in stages),
         tuple(room),
     )
 
@@ -132,10 +132,6 @@ def as_orders(request: Request, rows: tuple[Row, ...]) -> Orders:
                 order.append(Action(Kind(kind), stage, place.microbatches[index]))
         orders.append(tuple(order))
     return tuple(orders)
-
-
-def _largest(amount: Amount) -> int:
-    return amount if isinstance(amount, int) else max(amount)
 
 
 def _mean(amount: Amount) -> int:

@@ -8,7 +8,7 @@ stages take equally many in one action.
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.stages.costs import Amount, Costs, StageCost, at
+from costmodel.stages.costs import Costs, StageCost, at, largest
 from simulator.schedule import StageGraph
 
 Links = tuple[tuple[int, int], ...]
@@ -119,11 +119,6 @@ def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, 
     )
 
 
-def _largest(amount: Amount) -> int:
-    """Return the largest value of any action."""
-    return amount if isinstance(amount, int) else max(amount)
-
-
 def _table(rows: list[StageCost], name: str, num_actions: int) -> tuple[tuple[int, ...], ...]:
     """Return one amount of every stage, action by action."""
     return tuple(tuple(at(getattr(cost, name), index) for index in range(num_actions)) for cost in rows)
@@ -159,7 +154,7 @@ def _buffers(costs: Costs, stages: tuple[int, ...]) -> list[int]:
 def _room(
     name: str, stages: tuple[int, ...], rows: list[StageCost], buffers: list[int], limit_bytes: int | None
 ) -> tuple[int, ...]:
-    most = [_largest(cost.activation_bytes) for cost in rows]
+    most = [largest(cost.activation_bytes) for cost in rows]
     if limit_bytes is None:
         return (2 * len(stages) * max(most),) * len(stages)
     room = []

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
-from costmodel.stages.costs import Amount
+from costmodel.stages.costs import largest
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
 from planner.graph.thinning import thin
@@ -269,11 +269,6 @@ class Ways:
     @property
     def _kept(self) -> Floats:
         return self.holdings.kept_bytes / self.config.tensor
-
-
-def largest(amount: Amount) -> int:
-    """Return what an action takes, the longest where they differ."""
-    return amount if isinstance(amount, int) else max(amount)
 
 
 def ways_of(view: View, pieces: Pieces, *free: str) -> list[Ways]:
