@@ -1,11 +1,14 @@
 """The bound by the lattice of downsets: never above a cut, close to the best, and copies that are not told apart."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.model.profile import Profile
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
-from planner.search.lattice.copies import pattern_of
+from planner.search.lattice.bound import LatticeBound
+from planner.search.lattice.copies import least_of_copies, pattern_of
 from planner.search.lattice.downsets import downsets, of_cuts
 from planner.search.planners import plan
 from planner.search.setting import Setting
@@ -41,6 +44,21 @@ def test_branches_that_differ_are_not_copies() -> None:
     forward[0] += 1
     uneven = pattern_of(CutData(**{name: getattr(data, name) for name in data.__slots__} | {"forward": tuple(forward)}))
     assert [len(copies) for copies in uneven.copies] == [2]
+
+
+def test_measured_branches_that_nearly_agree_count_as_the_least_of_them() -> None:
+    """Their bound is that of the least branch, no better than where all are told apart."""
+    data = data_of(3, 3)
+    forward = tuple(value + 7 * atom for atom, value in enumerate(data.forward))
+    noisy = replace(data, forward=forward)
+    assert [len(copies) for copies in pattern_of(noisy).copies] == []
+    pattern = pattern_of(noisy, nearly=True)
+    assert [len(copies) for copies in pattern.copies] == [3]
+    least = least_of_copies(noisy, pattern)
+    assert least.forward[:9] == forward[:3] * 3
+    step_ns = 2 * noisy.unit_ns * noisy.num_microbatches * (sum(forward) + sum(noisy.backward))
+    told_apart, merged = (max(each.bound_ns for each in LatticeBound(each).rise(step_ns)) for each in (noisy, least))
+    assert 0.9 * told_apart <= merged <= told_apart
 
 
 def test_too_many_downsets_are_not_listed() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.search.cut.data import CutData
-from planner.search.lattice.copies import pattern_of
+from planner.search.lattice.copies import least_of_copies, pattern_of
 from planner.search.lattice.downsets import Ints, of_cuts
 from planner.search.lattice.estimate import estimated
 from planner.search.lattice.flows import Form, Master, PathWeights
@@ -68,11 +68,16 @@ class LatticeBound:
     """
 
     def __init__(self, data: CutData, *, estimate: bool = False) -> None:
-        self._data, pattern, count = data, pattern_of(data), data.num_microbatches
+        pattern, count = pattern_of(data), data.num_microbatches
         self._bound = 0.0
         self._ways: dict[bytes, Ints] = {}
         self._least = float("inf")
         self._downsets = of_cuts(data, pattern)
+        if self._downsets is None:
+            pattern = pattern_of(data, nearly=True)
+            data = least_of_copies(data, pattern)
+            self._downsets = of_cuts(data, pattern)
+        self._data = data
         if self._downsets is None:
             return
         kinds = kinds_of(data, pattern)

@@ -2,12 +2,13 @@
 
 Any partition keeps its stages' work if the copies swap atoms so that, before each stage ends, the first copy has done
 all that the second has, the second all that the third has, and so on: at every point as many copies have an atom as
-before. So that much more precedence loses nothing, and far fewer downsets are left. Leaves out copies of which one
-atom stands for another of the same copy.
+before. So that much more precedence loses nothing, and far fewer downsets are left. Measured copies are never quite
+the same: those that are nearly so may count as the least of them, which loses that much of a bound. Leaves out copies
+of which one atom stands for another of the same copy.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.search.cut.data import CutData
@@ -39,10 +40,15 @@ class Pattern:
         ]
 
 
-def pattern_of(data: CutData) -> Pattern:
-    """Return which atoms of a cut problem stand for each other."""
-    edges = _edges(data)
-    colour = _refined(data, edges)
+NEAR = 1.25
+"""By how much the work of atoms may differ that nearly stand for each other."""
+
+
+def pattern_of(data: CutData, *, nearly: bool = False) -> Pattern:
+    """Return which atoms of a cut problem stand for each other, or nearly do."""
+    edges, again = _edges(data), data.again or (0,) * data.num_atoms
+    parts = list(zip(data.forward, data.backward, data.closing, again, strict=True))
+    colour = _refined(_numbered(_near(_refined([0] * len(parts), edges), parts) if nearly else parts), edges)
     counts = [colour.count(c) for c in range(max(colour) + 1)]
     alike = [counts[c] > 1 for c in colour]
     found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
@@ -66,12 +72,40 @@ def _edges(data: CutData) -> dict[Edge, tuple[int, bool]]:
     return found
 
 
-def _refined(data: CutData, edges: dict[Edge, tuple[int, bool]]) -> list[int]:
-    """Return colours that differ wherever atoms, or what is around them, do (colour refinement)."""
-    again = data.again or (0,) * data.num_atoms
-    colour = _numbered(zip(data.forward, data.backward, data.closing, again, strict=True))
+def least_of_copies(data: CutData, pattern: Pattern) -> CutData:
+    """Return the same problem with every atom no larger than any that it stands for."""
+
+    def least(values: Sequence[int]) -> tuple[int, ...]:
+        known: dict[int, int] = {}
+        for c, value in zip(pattern.class_of, values, strict=True):
+            known[c] = min(value, known.get(c, value))
+        return tuple(known[c] for c in pattern.class_of) if values else ()
+
+    return replace(
+        data,
+        forward=least(data.forward),
+        backward=least(data.backward),
+        closing=least(data.closing),
+        again=least(data.again) if data.again else (),
+    )
+
+
+def _near(colour: Sequence[int], parts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return for each atom its colour, and which of the groups of that colour with about as much work it is in."""
+    groups, least = [0] * len(parts), [0] * (max(colour) + 1)
+    number = 0
+    for atom in sorted(range(len(parts)), key=lambda atom: (colour[atom], sum(parts[atom]))):
+        work = sum(parts[atom])
+        if least[colour[atom]] == 0 or work > NEAR * least[colour[atom]]:
+            number, least[colour[atom]] = number + 1, work
+        groups[atom] = number
+    return list(zip(colour, groups, strict=True))
+
+
+def _refined(colour: list[int], edges: dict[Edge, tuple[int, bool]]) -> list[int]:
+    """Return colours that differ wherever those of atoms, or of what is around them, do (colour refinement)."""
     while True:
-        rows: list[list[object]] = [[colour[atom]] for atom in range(data.num_atoms)]
+        rows: list[list[object]] = [[each] for each in colour]
         around: list[list[tuple[int, int, bool, int]]] = [[] for _ in rows]
         for (u, v), (level, gradient) in edges.items():
             around[u].append((1, level, gradient, colour[v]))
