@@ -95,6 +95,20 @@ def test_kernels_kept_before_their_file_changed_are_compiled_anew() -> None:
 
 @given(seeds)
 @settings(max_examples=20, deadline=None)
+def test_a_line_passes_by_a_stage_without_atoms(seed: int) -> None:
+    """Its value is that of the line of the other stages; links are all alike here."""
+    cuts = random_cuts(Random(seed))
+    annealer = Annealer(cuts, line=True)
+    partition = tuple(sorted(Random(seed).choices(range(3), k=len(cuts.atoms))))
+    values = []
+    for row in (partition, tuple(stage + (stage > 0) for stage in partition)):
+        room = room_for(annealer.cut, np.array((*row, 1, 1, 1, 1)), 0)
+        values.append(kernels.value_of(annealer.cut, room.stage, room.at, True, kernels.NEVER))
+    assert values[0] == pytest.approx(values[1])
+
+
+@given(seeds)
+@settings(max_examples=20, deadline=None)
 def test_numbers_in_flight_of_their_own_are_valued_as_the_simulator_does_and_no_worse(seed: int) -> None:
     cuts = random_cuts(Random(seed))
     annealer = Annealer(cuts, line=False)

@@ -12,6 +12,7 @@ from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.lattice.estimate import estimate_of
 from planner.search.limits import Limits
+from planner.search.prospects import MOST_STAGES
 from planner.search.segments import Aim, segmentations
 
 FURTHER = 1.01
@@ -100,9 +101,10 @@ class Bounding:
     def _ask(self, limits: Limits) -> None:
         """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
         best, of = self._bounds.incumbent.best, self._bounds.of
-        if not best.fits:
+        counting = sorted(self._bounds.counting, key=of.__getitem__)
+        if not best.fits or not counting:
             return
-        family, *rest = sorted(self._bounds.counting, key=of.__getitem__)[:2]
+        family, *rest = counting[:2]
         rises = family not in self._ended and of[family] < best.step_time_ns and self._is_known(family)
         own, again = self._setting.family_of.get(best.candidate), self._work - self._all * (1 - FIRST_PART)
         first_over = again <= 0 if self._counted else self._first.over
@@ -119,7 +121,7 @@ class Bounding:
         """Return the cut of a family that has the least estimate, of those that were found or are made for it."""
         cuts, found = self._setting.cuts(family), self._bounds.incumbent.found.values()
         data = cut_data(cuts, 0, binding=False)
-        aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM)
+        aim = Aim(min(cuts.num_stages, MOST_STAGES), cuts.num_microbatches, BEAM)
         groups = segmentations(cuts.atoms, self._setting.orders[0], cuts.works_ns, aim)
         made = [partition for row in groups if (partition := numbered(cuts.atoms, row))]
         known = [each.candidate.partition for each in found if self._setting.family_of.get(each.candidate) == family]

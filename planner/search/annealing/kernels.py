@@ -63,6 +63,8 @@ def _load(cut: Cut, stage: Ints, at: Loads) -> None:
             while target != source and at.numbers[SEEN, target] != flow:
                 at.numbers[SEEN, target] = flow
                 before = target - 1 if cut.line else source
+                while at.numbers[COUNT, before] == 0:
+                    before -= 1  # a stage without atoms is none, and a line goes on behind it
                 _flow(cut, at, flow, before, target)
                 target = before
 
