@@ -52,9 +52,10 @@ def check_hosts(plan: Plan, rank: int) -> None:
     DoesNotMatch
         Names where the plan has this rank and where the launcher has put it.
     """
-    devices = [host.devices for host in plan.cluster.hosts for _ in range(host.count)]
-    seats = [(host, place) for host, count in enumerate(devices) for place in range(count)][: len(plan.orders)]
-    used = [sum(1 for host, _ in seats if host == h) for h in range(1 + seats[-1][0])]
+    on = plan.cluster.seats[: len(plan.orders)]
+    number = {host: i for i, host in enumerate(dict.fromkeys(on))}
+    seats = [(number[host], on[:rank].count(host)) for rank, host in enumerate(on)]
+    used = [on.count(host) for host in number]
     if len(used) == 1 or "GROUP_RANK" not in os.environ:
         return
     host, place = seats[rank]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
-from costmodel.machines.cluster_rules import check_cluster
+from costmodel.machines.cluster_rules import check_cluster, check_order
 from costmodel.machines.links import LINKS_KEYS, Links, read_links
 from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
@@ -28,7 +28,8 @@ class Cluster:
     """Devices in order of rank and how they are joined.
 
     `speeds` are exceptions: (rank, factor), 1 being the speed of its device type. `links` are
-    measured latencies and bandwidths that take the place of the given ones.
+    measured latencies and bandwidths that take the place of the given ones. `order` names the device of each rank,
+    counted through the hosts, where a plan leaves out devices before others that it uses; empty: all, in order.
 
     Raises
     ------
@@ -42,19 +43,38 @@ class Cluster:
     groups: tuple[LinkGroup, ...]
     speeds: tuple[tuple[int, float], ...] = ()
     links: Links | None = None
+    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_cluster(self.devices, self.hosts, self.groups, self.speeds)
+        check_order(self.order, sum(host.count * host.devices for host in self.hosts))
 
     @cached_property
     def num_devices(self) -> int:
         """How many devices (ranks) there are."""
-        return sum(host.count * host.devices for host in self.hosts)
+        return len(self._types)
+
+    def only(self, ranks: tuple[int, ...]) -> "Cluster":
+        """Return the cluster of these ranks alone, numbered anew."""
+        speeds = dict(self.speeds)
+        kept = tuple((number, speeds[rank]) for number, rank in enumerate(ranks) if rank in speeds)
+        return replace(self, order=tuple(map(self._device_at, ranks)), speeds=kept)
+
+    def _device_at(self, rank: int) -> int:
+        return self.order[rank] if self.order else rank
+
+    @cached_property
+    def seats(self) -> tuple[int, ...]:
+        """Number of the host on which each rank stands."""
+        counts = [host.devices for host in self.hosts for _ in range(host.count)]
+        hosts = [number for number, count in enumerate(counts) for _ in range(count)]
+        return tuple(hosts[device] for device in self.order) if self.order else tuple(hosts)
 
     @cached_property
     def _types(self) -> tuple[DeviceType, ...]:
         by_name = {device.name: device for device in self.devices}
-        return tuple(by_name[host.device] for host in self.hosts for _ in range(host.count * host.devices))
+        found = [by_name[host.device] for host in self.hosts for _ in range(host.count * host.devices)]
+        return tuple(found[device] for device in self.order) if self.order else tuple(found)
 
     def device_of(self, rank: int) -> DeviceType:
         """Device type of a rank."""
@@ -84,6 +104,9 @@ class Cluster:
 
     def link_between(self, first: int, second: int) -> LinkGroup:
         """Innermost link whose group holds both ranks."""
+        return self._link(self._device_at(first), self._device_at(second))
+
+    def _link(self, first: int, second: int) -> LinkGroup:
         return next(g for g in self.groups if not g.group or first // g.group == second // g.group)
 
     def p2p_ns(self, first: int, second: int, size_bytes: int) -> int:
@@ -109,7 +132,7 @@ class Cluster:
 
     @cached_property
     def _measured_link(self) -> LinkGroup:
-        return self.link_between(0, 1)
+        return self._link(0, 1)
 
     def _pair_gbs(self, rank: int) -> float:
         name = self._types[rank].catalogue
@@ -123,7 +146,13 @@ class Cluster:
         """Return the JSON that stands in a plan: the keys of the TOML file."""
         body: dict[str, object] = {
             "device": [
-                {"name": d.name, "type": d.type, "catalogue": d.catalogue, "memory_gib": d.memory_bytes / GIB}
+                {
+                    "name": d.name,
+                    "type": d.type,
+                    "catalogue": d.catalogue,
+                    "memory_gib": d.memory_bytes / GIB,
+                    **({"price_per_hour": d.price_per_hour} if d.price_per_hour else {}),
+                }
                 for d in self.devices
             ],
             "host": [
@@ -142,6 +171,8 @@ class Cluster:
             ],
             "rank": [{"index": rank, "speed": speed} for rank, speed in self.speeds],
         }
+        if self.order:
+            body["order"] = list(self.order)
         if self.links:
             body["links"] = self.links.to_json()
         return body
@@ -157,9 +188,10 @@ def read_cluster(path: str | Path) -> Cluster:
 
 def cluster_from_node(node: Node) -> Cluster:
     """Read the cluster that stands inside a plan."""
-    top = node.members(("device", "host"), ("link", "rank", "links"))
+    top = node.members(("device", "host"), ("link", "rank", "links", "order"))
     links = Links.from_node(top["links"].members(LINKS_KEYS)) if "links" in top else None
-    return node.build(lambda: _cluster(top, links))
+    order = top["order"].integers() if "order" in top else ()
+    return node.build(lambda: _cluster(top, links, order))
 
 
 def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -> Cluster:
@@ -174,7 +206,7 @@ def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -
     return Cluster((device,), (Host(device.name, num_devices),), (group,), (), links)
 
 
-def _cluster(top: Mapping[str, Node], links: Links | None) -> Cluster:
+def _cluster(top: Mapping[str, Node], links: Links | None, order: tuple[int, ...] = ()) -> Cluster:
     rows: Callable[[str], Iterable[Node]] = lambda key: top[key].items() if key in top else ()  # noqa: E731
     return Cluster(
         tuple(_device(node) for node in rows("device")),
@@ -182,12 +214,13 @@ def _cluster(top: Mapping[str, Node], links: Links | None) -> Cluster:
         tuple(_group(node) for node in rows("link")),
         tuple(_exception(node) for node in rows("rank")),
         links,
+        order,
     )
 
 
 def _device(node: Node) -> DeviceType:
     """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch."""
-    fields = node.members(("name",), ("memory_gib", "type", "catalogue"))
+    fields = node.members(("name",), ("memory_gib", "type", "catalogue", "price_per_hour"))
     name = fields["catalogue"].text() if "catalogue" in fields else ""
     if "memory_gib" in fields:
         memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
@@ -196,7 +229,8 @@ def _device(node: Node) -> DeviceType:
     else:
         node.fail("a device needs memory_gib, or a catalogue id that says it")
     kind = fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda"
-    return DeviceType(fields["name"].text(), memory_bytes, kind, name)
+    price = fields["price_per_hour"].number() if "price_per_hour" in fields else 0.0
+    return DeviceType(fields["name"].text(), memory_bytes, kind, name, price)
 
 
 def _host(node: Node) -> Host:

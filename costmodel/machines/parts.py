@@ -7,12 +7,16 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class DeviceType:
-    """A kind of device: its kind for torch (``cpu`` or ``cuda``), memory and catalogue id ("" if none)."""
+    """A kind of device: its kind for torch (``cpu`` or ``cuda``), memory and catalogue id ("" if none).
+
+    `price_per_hour` is in whatever money its user counts; 0 where it is not known.
+    """
 
     name: str
     memory_bytes: int
     type: str = "cuda"
     catalogue: str = ""
+    price_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,13 @@ class Accumulation:
         """Return the time of parameters, or shards of them, that count for so much together."""
         return round(self.whole_ns * weight / self._total)
 
+    def least_ns(self, weight: int) -> int:
+        """Return that time rounded down: no sum of these exceeds what `part_ns` of all would be unrounded."""
+        return self.whole_ns * weight // self._total
+
     def at_least(self, name: str) -> int:
-        """Return one parameter's time rounded down: no sum of these exceeds what `over` would be unrounded."""
-        return self.whole_ns * self.weight_of.get(name, 0) // self._total
+        """Return one parameter's time rounded down."""
+        return self.least_ns(self.weight_of.get(name, 0))
 
     @cached_property
     def _total(self) -> int:

@@ -12,7 +12,7 @@ from costmodel.machines.collectives.levels import levels_of
 from costmodel.machines.collectives.measured import measured
 from costmodel.machines.collectives.price import Line, Modelled, Price
 
-__all__ = ["all_gather_ns", "all_reduce_ns", "all_to_all_ns", "reduce_scatter_ns"]
+__all__ = ["all_gather_ns", "all_reduce_ns", "all_to_all_ns", "best_rate", "reduce_scatter_ns"]
 
 
 def all_reduce_ns(cluster: Cluster, ranks: tuple[int, ...], size_bytes: int) -> int:
@@ -56,13 +56,22 @@ def all_to_all_ns(cluster: Cluster, ranks: tuple[int, ...], size_bytes: int) -> 
     return _time_ns(cluster, "all_to_all", ranks, size_bytes)
 
 
+def best_rate(cluster: Cluster, name: str, ranks: tuple[int, ...]) -> float:
+    """Return the ns that a byte takes at least of a collective (``all_gather``), however a buffer is divided."""
+    return _known_price(cluster, name, ranks).best_rate if len(ranks) > 1 else 0.0
+
+
 def _time_ns(cluster: Cluster, name: str, ranks: tuple[int, ...], size_bytes: int) -> int:
     if size_bytes == 0 or len(ranks) == 1:
         return 0
+    return _known_price(cluster, name, ranks).time_ns(size_bytes)
+
+
+def _known_price(cluster: Cluster, name: str, ranks: tuple[int, ...]) -> Price:
     price = cluster.collectives.get((name, ranks))
     if price is None:
         price = cluster.collectives[name, ranks] = _price(cluster, name, ranks)
-    return price.time_ns(size_bytes)
+    return price
 
 
 def _price(cluster: Cluster, name: str, ranks: tuple[int, ...]) -> Price:

@@ -22,6 +22,11 @@ class Modelled:
 
     lines: tuple[Line, ...]
 
+    @property
+    def best_rate(self) -> float:
+        """What a byte takes at least, ns: a buffer takes no less than its bytes, nor do its parts."""
+        return min(line.ns_per_byte for line in self.lines)
+
     def time_ns(self, size_bytes: int) -> int:
         """Time for a buffer of `size_bytes`."""
         return round(min(line.latency_ns + size_bytes * line.ns_per_byte for line in self.lines))
@@ -34,6 +39,11 @@ class Measured:
     link: LinkClass
     share: float
     more_ns: int
+
+    @property
+    def best_rate(self) -> float:
+        """What a byte takes at least, ns."""
+        return self.share * min(1 / part.bandwidth_gbs for part in self.link.ranges)
 
     def time_ns(self, size_bytes: int) -> int:
         """Time for a buffer of `size_bytes`."""

@@ -15,6 +15,7 @@ from costmodel.stages.strategies.division import Degrees
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
 from costmodel.stages.strategies.kept import kept_bytes, kept_items, tensor_bytes_of, training_scale
+from costmodel.stages.strategies.likeness import Likeness
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
@@ -49,6 +50,36 @@ class Build:
     def accumulation(self) -> Accumulation:
         """What adding up gradients takes of each parameter."""
         return accumulation_of(self.model.profile, partial(parameter_bytes, training=self.training))
+
+    @cached_property
+    def likeness(self) -> Likeness:
+        """Which operators, and which tensors, are alike in all that their prices depend on."""
+        return Likeness(self.model.profile.graph, self.reads, self.sizes, self.efficiency.alike)
+
+    def traffic(self, degrees: Degrees, groups: StageGroups) -> Traffic:
+        """Return what ranks send each other under one configuration."""
+        width, size = training_scale(self.model, self.training)[0], self.model.microbatch_size
+        graph, overlap = self.model.profile.graph, self.training.overlap
+        return Traffic(graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap)
+
+    def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
+        """Return what all operators take together of F, and of I and W: one of each kind is priced."""
+        if (degrees, groups) not in self._works:
+            self._works[degrees, groups] = self._whole_work_ns(degrees, groups)
+        return self._works[degrees, groups]
+
+    @cached_property
+    def _works(self) -> dict[tuple[Degrees, StageGroups], tuple[int, int]]:
+        return {}
+
+    def _whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
+        alike, graph = self.likeness, self.model.profile.graph
+        times = {position: self.efficiency.times(position, degrees) for position in alike.looked_at}
+        there, back, _ = self.traffic(degrees, groups).items(times)
+        trained = {i: count for i, count in alike.operators.items() if graph.operators[i].trainable}
+        forward = sum(count * times[i][0] for i, count in alike.operators.items())
+        backward = sum(count * sum(times[i][1:]) for i, count in trained.items())
+        return forward + alike.sum(there), backward + alike.sum(back)
 
     def share(self, trainable_bytes: int) -> float:
         """Return a part of the model's trainable bytes."""
@@ -118,6 +149,7 @@ class VectorCache:
         self._times: dict[object, tuple[TimeVectors, list[Item]]] = {}
         self._items: dict[Degrees, list[Item]] = {}
         self._weights: dict[tuple[int, int], Weights] = {}
+        self._again: dict[tuple[Degrees, str], int] = {}
 
     def of(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
         """Return what each operator costs.
@@ -132,6 +164,44 @@ class VectorCache:
     def times(self, degrees: Degrees, groups: StageGroups) -> TimeVectors:
         """Return the times of operators alone."""
         return self._known_times(degrees, groups)[0]
+
+    def kept_bytes(self, degrees: Degrees) -> int:
+        """Return what all operators keep together of one micro-batch where nothing runs again."""
+        largest: dict[object, int] = {}
+        for _, key, size in self._kept_items(degrees):
+            largest[key] = max(size, largest.get(key, 0))
+        return sum(largest.values())
+
+    def again_ns(self, degrees: Degrees, recompute: str) -> int:
+        """Return what the forwards of all operators that run again take by themselves."""
+        if (degrees, recompute) not in self._again:
+            times, count = self._build.efficiency.times, len(self._names)
+            again = (times(i, degrees)[0] for i in range(count) if self._runs_again(recompute, i))
+            self._again[degrees, recompute] = sum(again)
+        return self._again[degrees, recompute]
+
+    def forwards_again(self, degrees: Degrees, recompute: str, *, whole: bool) -> list[int]:
+        """Return what the own forward of each operator takes that may run again, with a `whole` stage all; else 0."""
+        times, count = self._build.efficiency.times, range(len(self._names))
+        return [times(i, degrees)[0] if whole or self._runs_again(recompute, i) else 0 for i in count]
+
+    def savings(self, degrees: Degrees, recompute: str) -> list[tuple[int, int]]:
+        """Return what the own forward of each operator that may run again takes, and the bytes that it keeps.
+
+        Most bytes for their time first.
+        """
+        kept: dict[int, int] = {}
+        for position, _, size in self._kept_items(degrees):
+            if self._runs_again(recompute, position):
+                kept[position] = kept.get(position, 0) + size
+        rows = [(self._build.efficiency.times(i, degrees)[0], size) for i, size in kept.items() if size]
+        return sorted(rows, key=lambda row: row[0] / row[1])
+
+    def _kept_items(self, degrees: Degrees) -> list[Item]:
+        build = self._build
+        if degrees not in self._items:
+            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
+        return self._items[degrees]
 
     def weights(self, degrees: Degrees) -> Weights:
         """Return what operators' parameters take on one rank."""
@@ -150,14 +220,12 @@ class VectorCache:
     def _make(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
         build, graph = self._build, self._build.model.profile.graph
         times, forward = self._known_times(degrees, groups)
-        if degrees not in self._items:
-            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
         again = [item for item in forward if self._runs_again(recompute, item[0])]
         single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
-            kept_bytes(graph, self._items[degrees], recompute, build.tensor_bytes(degrees), build.block_names),
+            kept_bytes(graph, self._kept_items(degrees), recompute, build.tensor_bytes(degrees), build.block_names),
             self.weights(degrees),
             self._blocks,
             self._blocks if recompute == "full" else single,
@@ -173,13 +241,9 @@ class VectorCache:
 
 def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[TimeVectors, list[Item]]:
     """Return the times of operators, and all that their forwards are made of."""
-    graph = build.model.profile.graph
-    count = len(graph.operators)
+    count = len(build.model.profile.graph.operators)
     times = [build.efficiency.times(i, degrees) for i in range(count)]
-    width = training_scale(build.model, build.training)[0]
-    size, overlap = build.model.microbatch_size, build.training.overlap
-    traffic = Traffic(graph, build.reads, build.cluster, degrees, groups, build.sizes, width, size, overlap)
-    forward, backward, held = traffic.items(times)
+    forward, backward, held = build.traffic(degrees, groups).items(dict(enumerate(times)))
     gathered = [0] * count
     for position, _, size_bytes in held:
         gathered[position] = max(gathered[position], size_bytes)

@@ -47,7 +47,7 @@ class Efficiency:
 
     def times(self, position: int, degrees: Degrees) -> Times:
         """Return what one rank's part of an operator takes, communication left out."""
-        key = (self._alike[position], degrees)
+        key = (self.alike[position], degrees)
         if key not in self._known:
             self._known[key] = self._times(position, degrees)
         return self._known[key]
@@ -82,7 +82,7 @@ class Efficiency:
         return self._scaled(whole, operator.work, divided)
 
     @cached_property
-    def _alike(self) -> tuple[int, ...]:
+    def alike(self) -> tuple[int, ...]:
         """For each operator a number that those share which do and take the same, as a whole and in shards."""
         model, graph = self._model, self._model.profile.graph
         times = zip(model.forward_ns, model.backward_input_ns, model.backward_weight_ns, strict=True)

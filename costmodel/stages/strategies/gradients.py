@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
+from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, best_rate, reduce_scatter_ns
 from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.groups import Ranks
 
@@ -40,7 +40,20 @@ class Overlap:
         if not self.enabled:
             return communication_ns
         exposed = max(communication_ns - compute_ns, ceil(communication_ns, max(1, num_parts)))
-        return exposed + round((communication_ns - exposed) * (1 - 1 / self.slowdown))
+        return exposed + round((communication_ns - exposed) * self._slows)
+
+    @property
+    def least_exposed(self) -> float:
+        """The part of communication by which compute grows at least, whatever hides it."""
+        return self._slows if self.enabled else 1.0
+
+    @property
+    def _slows(self) -> float:
+        return 1 - 1 / self.slowdown
+
+    def least_growth_ns(self, communication_ns: float, compute_ns: int) -> float:
+        """Return by how much compute that takes so long at least grows at least, in however many stages and parts."""
+        return max(communication_ns - compute_ns, communication_ns * self.least_exposed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,11 @@ class Collectives:
     def gather_stepped_ns(self, copies: Copies) -> int:
         """Time in which the parameters that the optimizer stepped are gathered."""
         return self._ns(all_gather_ns, copies.ranks, copies.trainable)
+
+    def least_ns(self, name: str, copies: Copies, size_bytes: int, num_parts: int) -> float:
+        """Return what a collective takes at least of so many bytes in so many parts, rounded as it is."""
+        rate = best_rate(self._cluster, name, copies.ranks)
+        return max(0.0, (size_bytes - num_parts) * rate - num_parts)
 
     def _ns(self, collective: Collective, ranks: Ranks, size_bytes: int) -> int:
         if len(ranks) == 1 or not size_bytes:

@@ -82,6 +82,13 @@ class GroupFinder:
             return distinct[0]
         return max(distinct, key=lambda group: all_reduce_ns(self.cluster, group, PROBE_BYTES))
 
+    def lie_alike(self, num_ranks: int) -> bool:
+        """Whether stages of so many ranks each, on the next ranks, all lie alike on the links."""
+        cluster = self.cluster
+        sizes = [cluster.hosts[0].devices, *(group.group for group in cluster.groups if group.group)]
+        alike = not cluster.speeds and len(cluster.hosts) == 1
+        return alike and all(size % num_ranks == 0 or num_ranks % size == 0 for size in sizes)
+
     def canonical(self, ranks: Sequence[int]) -> Ranks:
         """Return the lowest ranks that lie on the links as these do."""
         start = ranks[0] // self._period * self._period

@@ -84,11 +84,16 @@ def kept_bytes(
         dropped = [item for item in everything if _is_score(graph, item, named)]
         scores = set(dropped)
         kept = [item for item in everything if item not in scores]
-    late = [item for item in kept if graph.operators[item[0]].parameters and graph.operators[item[0]].trainable]
+    late = [item for item in kept if _has_w(graph, graph.operators[item[0]])]
     storages: dict[object, int] = {}
     for _, key, size in everything:
         storages[key] = max(size, storages.get(key, 0))
     return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes, storages)
+
+
+def _has_w(graph: OperatorGraph, operator: Operator) -> bool:
+    """Whether an operator has a gradient of its own to compute: frozen parameters get none."""
+    return operator.trainable and any(graph.parameter_index[name].trainable for name in operator.parameters)
 
 
 def tensor_bytes_of(graph: OperatorGraph, degrees: Degrees, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -11,12 +11,14 @@ from functools import cached_property
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
+from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.assembly import Build, VectorCache
 from costmodel.stages.strategies.division import Degrees, why_whole
 from costmodel.stages.strategies.efficiency import Efficiency
+from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
@@ -25,6 +27,9 @@ from costmodel.stages.strategies.steps import StepTimes
 from costmodel.stages.strategies.training import TrainingJob
 from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.vectors import Vectors
+
+NEVER = 1 << 60
+"""More nanoseconds than any step takes."""
 
 
 class StrategyModel:
@@ -56,6 +61,7 @@ class StrategyModel:
         self._vectors = VectorCache(self._build)
         self._terms: dict[object, tuple[MemoryTerms, int]] = {}
         self._stages: dict[object, StageCost] = {}
+        self._savings: dict[tuple[Degrees, str], list[tuple[int, int]]] = {}
 
     def stage(
         self,
@@ -142,21 +148,129 @@ class StrategyModel:
             When an operator cannot be divided as asked.
         """
         self.check_divides(operators, config)
+        if len(operators) == len(self.profile.graph.operators):
+            return sum(self._build.whole_work_ns(self._degrees(config), self._groups.of(ranks, config)))
         forward, *backward = self._work_rows(config, ranks)
-        trained = (
-            operators if self._all_trained else [i for i in operators if self.profile.graph.operators[i].trainable]
-        )
+        all_trained = isinstance(self._trained, range)
+        trained = operators if all_trained else [i for i in operators if self.profile.graph.operators[i].trainable]
         return forward.over(operators) + sum(row.over(trained) for row in backward)
 
     @cached_property
-    def _all_trained(self) -> bool:
-        return all(operator.trainable for operator in self.profile.graph.operators)
+    def _trained(self) -> Sequence[int]:
+        """Operators that have a backward."""
+        found = [i for i, operator in enumerate(self.profile.graph.operators) if operator.trainable]
+        return range(len(found)) if len(found) == len(self.profile.graph.operators) else found
+
+    def kept_bytes(self, config: StageConfig) -> int:
+        """Return what the whole model keeps of one micro-batch where nothing runs again or is offloaded.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked.
+        """
+        self.check_divides(range(len(self.profile.graph.operators)), config)
+        return self._vectors.kept_bytes(self._degrees(config))
+
+    def stays(
+        self, config: StageConfig, ranks: Sequence[int], *, adds: bool
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """Return what each operator takes of one action, what it keeps of one micro-batch, and its forward run again.
+
+        What several gather, or add up, together counts with the first of them, what several keep with the last; 0 for
+        the backward and for what is kept of operators that have none, and for forwards that do not run again. Gradients
+        are added to others if the step `adds` any.
+        """
+        degrees, groups = self._degrees(config), self._groups.of(ranks, config)
+        forward, *backward = (row.at_first() for row in self._work_rows(config, ranks))
+        kept = self._vectors.of(degrees, "none", groups).kept.kept.at_last()
+        if adds:
+            known = self._build.accumulation
+            backward.append([known.least_ns(size) for size in self._vectors.weights(degrees).accumulated.at_first()])
+        for i, operator in enumerate(self.profile.graph.operators):
+            if operator.trainable:
+                forward[i] += sum(row[i] for row in backward)
+            else:
+                kept[i] = 0
+        whole = config.recompute == "full" and self.training.whole_stages
+        return forward, kept, self._vectors.forwards_again(degrees, config.recompute, whole=whole)
+
+    def states_of(self, config: StageConfig, ranks: Sequence[int]) -> list[int]:
+        """Return what weights that no operator before reads take on one rank, with gradients and states, unsharded."""
+        weights = self._vectors.weights(self._degrees(config))
+        pairs = (weights.dense, weights.experts), (weights.trainable, weights.trainable_experts)
+        held, trained = ([a + b for a, b in zip(*(each.at_first() for each in pair), strict=True)] for pair in pairs)
+        states = self.states_bytes(config, ranks) - sum(held)
+        if states < 0:  # parameters live on the host
+            return [0] * len(held)
+        return [size + states * mine // max(1, sum(trained)) for size, mine in zip(held, trained, strict=True)]
 
     def states_bytes(self, config: StageConfig, ranks: Sequence[int]) -> int:
         """Return what parameters, gradients and states of the whole model take on one rank."""
         weights, operators = self._vectors.weights(self._degrees(config)), range(len(self.profile.graph.operators))
         states = self._memory_model.states(config, copies_of(weights, self._groups.of(ranks, config), operators))
         return states.parameters + states.gradients + states.optimizer + states.master_weights
+
+    def least_microbatch_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int, again_ns: int) -> int:
+        """Return what one micro-batch takes of the whole model at least, what ZeRO sends with it included, ns.
+
+        So many stages share the model, those of the first on `ranks`; `again_ns` of forwards run again.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked.
+        """
+        self.check_divides(range(len(self.profile.graph.operators)), config)
+        forward, backward = self._build.whole_work_ns(self._degrees(config), self._groups.of(ranks, config))
+        work = forward, backward + again_ns
+        if config.data * config.context == 1 or not self._groups.lie_alike(len(ranks)):
+            return sum(work)
+        copies, trained = self._whole_copies(config, ranks)
+        return self._steps.least_microbatch_ns(copies, trained, config.zero, work, num_places)
+
+    def least_closing_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int) -> int:
+        """Return what copies of the whole model, one stage a place, send at least when a step ends, ns."""
+        if config.data * config.context == 1 or not self._groups.lie_alike(len(ranks)):
+            return 0
+        return self._steps.least_closing_ns(self._whole_copies(config, ranks)[1], config.zero, num_places)
+
+    def _whole_copies(
+        self, config: StageConfig, ranks: Sequence[int]
+    ) -> tuple[tuple[Copies, Copies], tuple[Copies, Copies]]:
+        """Return the copies of all weights, and of those that operators with a backward read."""
+        weights, groups = self._vectors.weights(self._degrees(config)), self._groups.of(ranks, config)
+        everything = range(len(self.profile.graph.operators))
+        return copies_of(weights, groups, everything), copies_of(weights, groups, self._trained)
+
+    def again_ns(self, config: StageConfig) -> int:
+        """Return what forwards that run again take of the whole model, where every stage gains by it."""
+        return self._vectors.again_ns(self._degrees(config), config.recompute)
+
+    def least_again_ns(self, config: StageConfig, freed_bytes: int) -> int:
+        """Return how long forwards that run again take at least so that a micro-batch keeps so many bytes less.
+
+        Operators that free most for their time come first, the last of them in part; what several keep counts for each
+        of them. `NEVER` where all together do not free so much.
+        """
+        if freed_bytes <= 0:
+            return 0
+        if config.recompute == "full" and self.training.whole_stages:
+            return NEVER  # all of a stage is made again at once, and is there then
+        key = self._degrees(config), config.recompute
+        if key not in self._savings:
+            self._savings[key] = self._vectors.savings(*key)
+        left, spent = freed_bytes, 0.0
+        for time_ns, kept_bytes in self._savings[key]:
+            if left <= kept_bytes:
+                return int(spent + time_ns * left / kept_bytes)
+            left, spent = left - kept_bytes, spent + time_ns
+        return NEVER
+
+    def least_accumulation_ns(self, config: StageConfig) -> int:
+        """Return what adding the gradients of one micro-batch of the whole model takes at least, ns; stages round."""
+        weights = self._vectors.weights(self._degrees(config))
+        return self._build.accumulation.part_ns(weights.accumulated.over(self._trained))
 
     def least_update_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int) -> int:
         """Return what the optimizer's steps on so many places, which share the model, take together at least, ns.
@@ -165,9 +279,8 @@ class StrategyModel:
         """
         if config.offload in ("optimizer", "parameters"):
             return 0
-        trained = [i for i, operator in enumerate(self.profile.graph.operators) if operator.trainable]
         weights = self._vectors.weights(self._degrees(config))
-        copies = copies_of(weights, self._groups.of(ranks, config), trained)
+        copies = copies_of(weights, self._groups.of(ranks, config), self._trained)
         return self._steps.least_update_ns(copies, config.zero, num_places)
 
     def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[UnionSums, ...]:
@@ -236,11 +349,19 @@ class StrategyModel:
         """Refuse (`UsageError`) a configuration that does not divide some of these operators."""
         degrees = self._degrees(config)
         if degrees not in self._stubborn:
-            known = enumerate(self.profile.graph.operators)
-            self._stubborn[degrees] = tuple(i for i, operator in known if why_whole(operator, degrees))
+            refused = {
+                work for work in self._works if why_whole(self.profile.graph.operators[self._works[work]], degrees)
+            }
+            known = enumerate(self.profile.graph.operators) if refused else ()
+            self._stubborn[degrees] = tuple(i for i, operator in known if operator.work in refused)
         for position in self._stubborn[degrees]:
             if position in operators:
                 raise UsageError(why_whole(self.profile.graph.operators[position], degrees))
+
+    @cached_property
+    def _works(self) -> dict[Work | None, int]:
+        """The first operator that does each kind of work."""
+        return {operator.work: i for i, operator in reversed(list(enumerate(self.profile.graph.operators)))}
 
     def _degrees(self, config: StageConfig) -> Degrees:
         return Degrees.of(config, self.training.sequence_parallel)

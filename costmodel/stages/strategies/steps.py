@@ -90,6 +90,37 @@ class StepTimes:
         copied = shard if spread.config.offload == "optimizer" else 0
         return step + host.transfer_ns(self.build.cluster, spread.rank, copied)
 
+    def least_microbatch_ns(
+        self, copies: Sequence[Copies], trained: Sequence[Copies], zero: int, work: tuple[int, int], num_places: int
+    ) -> int:
+        """Return what F and the backward of the whole model, of work so long, take at least beside what ZeRO sends.
+
+        Parameters
+        ----------
+        copies, trained : sequence of Copies
+            Weights of the whole model, and of the operators that have a backward.
+        """
+        if zero < SCATTERED:
+            return sum(work)
+        least, gathers = self._collectives.least_ns, zero > SCATTERED
+        gather = sum(least("all_gather", each, each.weights, num_places) for each in copies) * gathers
+        again = sum(least("all_gather", each, each.weights, num_places) for each in trained) * gathers
+        scatter = sum(least("reduce_scatter", each, each.trainable, num_places) for each in trained)
+        growth = self._overlap.least_growth_ns
+        grown = max(0, int(growth(gather, work[0])) + int(growth(again + scatter, work[1])) - 2 * num_places)
+        return sum(work) + grown
+
+    def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_places: int) -> int:
+        """Return what so many places, one stage each, send together at least when a step ends."""
+        least, found = self._collectives.least_ns, 0.0
+        for each in trained:
+            if zero < SCATTERED:
+                name = "reduce_scatter" if zero else "all_reduce"
+                found += least(name, each, each.trainable, num_places) * self._overlap.least_exposed
+            if zero in (1, SCATTERED) and self.build.training.optimizer != "none":
+                found += least("all_gather", each, each.trainable, num_places)
+        return max(0, int(found) - num_places)
+
     def least_update_ns(self, copies: Sequence[Copies], zero: int, num_places: int) -> int:
         """Return what steps over parts of these weights take together at least, one part on each of so many places.
 

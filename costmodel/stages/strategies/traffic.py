@@ -9,7 +9,7 @@ too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the exper
 backward. Leaves out what overlapped compute loses here, and uneven loads of experts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,8 @@ from costmodel.stages.strategies.efficiency import Times
 from costmodel.stages.strategies.groups import Ranks, StageGroups
 from costmodel.stages.strategies.unions import Item
 
+OF_TENSORS = ("entering", "dispatch")
+"""What is sent once for all operators that read a tensor."""
 LOSS_SUMS = 3
 """All-reduces of a loss over a divided vocabulary: largest logit, sum of exponentials, the target's logit."""
 
@@ -63,22 +65,25 @@ class Traffic:
     microbatch_size: int
     overlap: bool = True
 
-    def items(self, times: Sequence[Times]) -> tuple[list[Item], list[Item], list[Item]]:
+    def items(self, times: Mapping[int, Times]) -> tuple[list[Item], list[Item], list[Item]]:
         """Return exposed ns in F and in I, and bytes of gathered values; what operators share has one key.
+
+        Keys that start with one of `OF_TENSORS` name a tensor next, others an operator.
 
         Parameters
         ----------
-        times : sequence
-            What each operator's own part takes.
+        times : mapping of int
+            What each operator's own part takes; operators that it lacks are left out.
         """
         forward: list[Item] = []
         backward: list[Item] = []
         gathered: list[Item] = []
-        for position, operator in enumerate(self.graph.operators):
+        for position, own in times.items():
+            operator = self.graph.operators[position]
             work = operator.work
             if work is None:
                 continue
-            for key, there, back, held in self._of(position, work, self.reads.read[position], times[position]):
+            for key, there, back, held in self._of(position, work, self.reads.read[position], own):
                 forward.append((position, key, there))
                 gathered.append((position, key, held))
                 if operator.trainable:

@@ -82,6 +82,20 @@ class UnionSums:
         """Return what each operator needs by itself."""
         return [after - before for before, after in pairwise(self._sizes)]
 
+    def at_first(self) -> list[int]:
+        """Return what each operator needs that none before it does."""
+        return self._once(0)
+
+    def at_last(self) -> list[int]:
+        """Return what each operator needs that none after it does."""
+        return self._once(-1)
+
+    def _once(self, end: int) -> list[int]:
+        found = list(self._own or (0,) * len(self.rows))
+        for key, readers in self._readers.items():
+            found[readers[end]] += self.size_of[key]
+        return found
+
     def holds(self, operators: Sequence[int], key: object) -> bool:
         """Whether any of these operators needs `key`."""
         readers = self._readers.get(key, ())
