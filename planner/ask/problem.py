@@ -7,8 +7,8 @@ priced with: machines, profile of each device type, trainer's convention, precis
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from math import prod
+from functools import cached_property, lru_cache
+from math import isqrt, prod
 
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import check_precision
@@ -23,8 +23,9 @@ from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
+from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
-from planner.plan.parts import Assumptions
+from planner.plan import Assumptions, Plan
 from simulator.schedules import SCHEDULES
 
 AUTO = "auto"
@@ -37,6 +38,8 @@ in flight: the memory buys less waiting where stages are uneven.
 AUTO_LOOPED = ("interleaved-1f1b",)
 """What ``auto`` tries where a place of the pipeline holds several stages."""
 ANY, MEGATRON = "any", "megatron"
+STARTED = ("ours", "chain")
+"""Planners whose search may start from an old plan."""
 
 Report = Callable[[str], None]
 """Takes a line of progress: phase, best step time, lower bound, gap."""
@@ -82,13 +85,17 @@ class Problem:
         Whether the best plan is to be proved the best (`planner.search.exact`).
     other_profiles : tuple of Profile
         Of the same model on the other device types of a mixed cluster.
+    old_plan : Plan, optional
+        From which the search starts: made when profile, machines or choices were others.
 
     Raises
     ------
     UsageError
         When a value or a combination cannot be meant.
     InvalidInput
-        When nothing in the profile takes any time.
+        When nothing in the profile takes any time, or the old plan leaves out operators.
+    DoesNotMatch
+        When the old plan is of another model.
     """
 
     profile: Profile
@@ -109,6 +116,7 @@ class Problem:
     effort: Effort = field(default_factory=Effort)
     other_profiles: tuple[Profile, ...] = ()
     exact: bool = False
+    old_plan: Plan | None = None
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -143,6 +151,16 @@ class Problem:
         self.space.check(self.num_devices, self.global_batch)
         self._check_stages()
         self._check_devices()
+        if self.old_plan:
+            self._check_old_plan(self.old_plan)
+
+    def _check_old_plan(self, old: Plan) -> None:
+        if self.planner not in STARTED:
+            raise UsageError(
+                f"--from starts a search of --planner {' or '.join(STARTED)}, and {self.planner} has none that could "
+                "start so; drop one of the two"
+            )
+        check_same_model(old, self.profile.graph)
 
     def _check_stages(self) -> None:
         stages = (self.space.stages or 1) * (self.space.chunks or 1)
@@ -345,7 +363,9 @@ class Problem:
 
     def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""
-        return self.stage_model(self.machines.device_of(0), microbatch_size).measured
+        used = set(self.device_names)
+        first = next(device for device in self.machines.devices if device.name in used)
+        return self.stage_model(first, microbatch_size).measured
 
     def stage_model(self, device: DeviceType, microbatch_size: int) -> StrategyModel:
         """Return the one price of stages on a device type at one micro-batch size."""
@@ -372,6 +392,8 @@ def _profiled_width(profile: Profile) -> int:
     return max((p.size_bytes // max(1, prod(p.shape)) for p in profile.graph.parameters), default=4)
 
 
+@lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of a number, rising."""
-    return tuple(d for d in range(1, number + 1) if number % d == 0)
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(dict.fromkeys([*small, *(number // d for d in reversed(small))]))

@@ -71,10 +71,11 @@ def is_looped(places: Sequence[Place]) -> bool:
     return len({rank for place in places for rank in place.ranks}) < sum(len(place.ranks) for place in places)
 
 
-def in_loop(config: StageConfig, num_stages: int, num_places: int) -> tuple[Place, ...]:
-    """Return places alike: stage i at place i mod `num_places`, whose ranks follow each other."""
+def in_loop(config: StageConfig, num_stages: int, num_places: int, order: Sequence[int] = ()) -> tuple[Place, ...]:
+    """Return places alike: stage i at place i mod `num_places`, which take the ranks in this order (rising)."""
     size = config.data * config.tensor * config.context
-    rows = [tuple(range(i * size, (i + 1) * size)) for i in range(num_places)]
+    order = order or range(num_places * size)
+    rows = [tuple(order[i * size : (i + 1) * size]) for i in range(num_places)]
     return tuple(Place(config, rows[stage % num_places]) for stage in range(num_stages))
 
 

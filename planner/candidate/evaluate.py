@@ -14,6 +14,7 @@ from costmodel.stages.costs import PER_ACTION, Costs
 from planner.ask.problem import Problem
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike
 from planner.candidate.fit import excess_bytes, limits_of, num_mixed
+from planner.candidate.host_room import check_host_room
 from planner.candidate.order import ordered
 from planner.candidate.price import Priced, Pricer
 from planner.graph.atoms import Apart, Atoms
@@ -50,6 +51,18 @@ class Run:
     replicas: int
 
     @property
+    def num_actions(self) -> int:
+        """Actions of the simulated ranks once they are lowered: a message is sent and received."""
+        schedule = self.times.structure.schedule
+        graph, count = schedule.graph, schedule.num_microbatches
+        messages = sum(
+            (1 + edge.gradient) * (count // min(graph.multiples[edge.source], graph.multiples[edge.target]))
+            for edge in graph.edges
+            if graph.ranks[edge.source] != graph.ranks[edge.target]
+        )
+        return sum(map(len, schedule.orders)) + 2 * messages
+
+    @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that each simulated one stands for first."""
         return self.priced.blocks[:: self.replicas]
@@ -69,6 +82,10 @@ class Evaluated:
         Atoms that share a stage with some that pins keep apart from them; 0 when all pins are kept.
     is_line : bool
         Whether each stage feeds the next and no other.
+    num_actions : int
+        Of the plan, messages too; where replicas do the same, of one of them.
+    copies : int
+        How many replicas do the same.
     """
 
     candidate: Candidate
@@ -76,6 +93,8 @@ class Evaluated:
     excess_bytes: int
     num_mixed: int = 0
     is_line: bool = True
+    num_actions: int = 0
+    copies: int = 1
 
     @property
     def strategy(self) -> str:
@@ -131,11 +150,18 @@ class Evaluator:
             candidate = replace(candidate, in_flight=self._in_flight(candidate))
         if candidate not in self._known:
             run = self.simulate(candidate)
-            excess = excess_bytes(run.times.peak_memory_bytes, limits_of(self.problem, run.blocks))
+            excess = excess_bytes(run.times.peak_memory_bytes, self.limits(run))
             mixed = num_mixed(self.apart, candidate.partition)
             line = list(run.priced.flows) == list(pairwise(range(candidate.num_stages)))
-            self._known[candidate] = Evaluated(candidate, run.times.step_time_ns, excess, mixed, line)
+            self._known[candidate] = Evaluated(
+                candidate, run.times.step_time_ns, excess, mixed, line, run.num_actions, run.replicas
+            )
         return self._known[candidate]
+
+    def limits(self, run: Run) -> list[int]:
+        """Return what each simulated rank may hold: the least of the replicas for which it stands."""
+        limits, count = limits_of(self.problem, run.priced.blocks), run.replicas
+        return [min(limits[i : i + count]) for i in range(0, len(limits), count)]
 
     def _in_flight(self, candidate: Candidate) -> tuple[int, ...]:
         """Return the numbers of micro-batches in flight with which a candidate runs."""
@@ -152,6 +178,7 @@ class Evaluator:
         costs = _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, replicas)
+        check_host_room(self.pricer, candidate, priced, structure.schedule)
         whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
         return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 

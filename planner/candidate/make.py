@@ -48,15 +48,24 @@ def make(
     names = [operator.name for operator in graph.operators]
     called = stage_names([_modules(graph, row) for row in run.priced.operators])
     stages = zip(run.priced.operators, candidate.places, costs.stages, called, strict=True)
+    used = tuple(sorted(rank for block in run.priced.blocks for rank in block))
+    machines, number = problem.machines, {rank: i for i, rank in enumerate(used)}
     plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
         num_operators=len(names),
-        cluster=problem.machines,
+        cluster=machines if used == tuple(range(len(used))) else machines.only(used),
         batch=Batch(problem.global_batch, size, evaluator.num_microbatches),
         schedule=candidate.schedule,
         stages=tuple(
-            PlanStage(tuple(names[i] for i in row), place.ranks, cost, place.config, place.microbatch_multiple, called)
+            PlanStage(
+                tuple(names[i] for i in row),
+                tuple(number[rank] for rank in place.ranks),
+                cost,
+                place.config,
+                place.microbatch_multiple,
+                called,
+            )
             for row, place, cost, called in stages
         ),
         edges=tuple(
@@ -91,17 +100,27 @@ def _orders(run: Run, *, lowered: bool) -> list[tuple[str, ...]]:
 
     The k-th micro-batch of replica d is number k x replicas + d of the batch.
     """
-    schedule = run.times.structure.schedule
-    found = lower(schedule, run.times.timeline()) if lowered else schedule
-    return [_of_replica(order, run.replicas, d) for order in found.orders for d in range(run.replicas)]
+    schedule, replicas = run.times.structure.schedule, run.replicas
+    if not lowered:
+        return [order for row in schedule.orders for order in [tuple(map(str, row))] * replicas]
+    found = lower(schedule, run.times.timeline())
+    return [order for row in found.orders for order in _of_replicas(row, replicas)]
 
 
-def _of_replica(order: Sequence[Action], replicas: int, number: int) -> tuple[str, ...]:
+def _of_replicas(order: Sequence[Action], replicas: int) -> list[tuple[str, ...]]:
     if replicas == 1:
-        return tuple(map(str, order))
-    return tuple(
-        str(replace(a, microbatch=a.microbatch * replicas + number)) if a.microbatch >= 0 else str(a) for a in order
-    )
+        return [tuple(map(str, order))]
+    parts = list(map(_around_microbatch, order))
+    return [
+        tuple([f"{head}{k * replicas + number}{tail}" if k >= 0 else head for head, k, tail in parts])
+        for number in range(replicas)
+    ]
+
+
+def _around_microbatch(action: Action) -> tuple[str, int, str]:
+    """Return an action's text before its micro-batch, that, and the text after it."""
+    head = f"{action.stage}{action.kind}"
+    return head, action.microbatch, str(action).removeprefix(f"{head}{action.microbatch}")
 
 
 def _prediction(evaluator: Evaluator, candidate: Candidate, run: Run) -> Prediction:
@@ -176,6 +195,7 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
             "target": problem.target,
             "fixed": problem.space.to_json(),
             **({"pins": problem.pins.to_json()} if problem.pins else {}),
+            **({"from": plan_digest(problem.old_plan)} if problem.old_plan else {}),
         },
         **({"split_ratios": asdict(ratios)} if ratios != SplitRatios() else {}),
     }
@@ -184,6 +204,14 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
 def profile_digest(profile: Profile) -> str:
     """SHA-256 of what a plan depends on in a profile: model, sizes, times."""
     content = (profile.graph.fingerprint, profile.dtype, profile.microbatch_sizes, profile.times, profile.whole)
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256 of what a search takes from an old plan: its stages, how they run and in which order."""
+    stages = [(s.operators, s.ranks, s.config, s.microbatch_multiple) for s in plan.stages]
+    edges = [(e.source, e.target, e.tensors) for e in plan.edges]
+    content = (plan.fingerprint, plan.batch.microbatch_size, plan.schedule, plan.in_flight, stages, edges)
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 

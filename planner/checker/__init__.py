@@ -25,13 +25,12 @@ from planner.checker.orders import compute_steps, count_problems, sequence_probl
 from planner.checker.partition import configuration_problems, flow_problems, operator_problems
 from planner.checker.problem import KINDS, PlanProblem
 from planner.checker.rendezvous import deadlock_problems
-from planner.checker.steps import Layout, Step, lead_of_ranks, lockstep_problems, read_steps
+from planner.checker.replicas import FirstReplica, first_replica
+from planner.checker.steps import Layout, Orders, lead_of_ranks, lockstep_problems, read_steps
 from planner.checker.times import times_of
 from planner.plan import Plan
 
 __all__ = ["KINDS", "UNSEEN", "PlanProblem", "check_plan", "executor_problems"]
-
-Orders = tuple[tuple[Step, ...], ...]
 
 UNSEEN = (
     "that the operators are the model's",
@@ -59,20 +58,32 @@ def check_plan(
     tuple of PlanProblem
         Empty when nothing is wrong.
     """
+    if cluster and plan.cluster.order and max(plan.cluster.order) < cluster.num_devices:
+        cluster = cluster.only(plan.cluster.order)
     operators = list(operator_problems(plan, graph))
     known = None if operators else graph
     basics = [*batch_problems(plan), *configuration_problems(plan)]
-    orders, unread = read_steps(plan)
-    found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics, *unread]
+    found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics]
     found += [*claim_problems(plan), *lockstep_problems(plan)]
-    if not basics:
-        layout = Layout.of(plan)
-        found += link_problems(plan, layout)
-        found += cluster_problems(plan, layout, cluster) if cluster else ()
-        if not unread:
-            wrong = list(_order_problems(plan, layout, orders, known))
-            found += wrong or _figure_problems(plan, layout, orders, cluster)
+    if basics:
+        return (*found, *read_steps(plan)[1])
+    layout = Layout.of(plan)
+    found += link_problems(plan, layout)
+    found += cluster_problems(plan, layout, cluster) if cluster else ()
+    first = first_replica(plan, layout)
+    if first and not _run_problems(plan, first, known, cluster):
+        return tuple(found)
+    orders, unread = read_steps(plan)
+    found += unread or _run_problems(plan, FirstReplica(layout, orders, lead_of_ranks(plan)), known, cluster)
     return tuple(found)
+
+
+def _run_problems(
+    plan: Plan, replica: FirstReplica, graph: OperatorGraph | None, cluster: Cluster | None
+) -> list[PlanProblem]:
+    """Check orders, and where they are legal the figures that follow from them."""
+    wrong = list(_order_problems(plan, replica.layout, replica.orders, graph))
+    return wrong or list(_figure_problems(plan, replica, cluster))
 
 
 def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorGraph | None) -> Iterator[PlanProblem]:
@@ -89,14 +100,14 @@ def _order_problems(plan: Plan, layout: Layout, orders: Orders, graph: OperatorG
     yield from sequence
 
 
-def _figure_problems(plan: Plan, layout: Layout, orders: Orders, cluster: Cluster | None) -> Iterator[PlanProblem]:
+def _figure_problems(plan: Plan, replica: FirstReplica, cluster: Cluster | None) -> Iterator[PlanProblem]:
     """Check times and memory, which only legal orders have."""
+    layout, orders, stand_in = replica.layout, replica.orders, replica.stand_in
     costs, computed = plan.costs(), compute_steps(orders)
-    lead_of = lead_of_ranks(plan)
-    times = times_of(layout, orders, costs, _speeds(plan, lead_of))
-    yield from prediction_problems(plan, orders, times)
-    of_leads = Ledger(layout, computed, costs, times).peaks(len(orders))
-    peaks = [of_leads[lead_of[rank]] for rank in range(len(orders))]
+    times = times_of(layout, orders, costs, _speeds(plan, stand_in))
+    yield from prediction_problems(plan, orders, times, len(set(stand_in.values())))
+    known = Ledger(layout, computed, costs, times).peaks(len(orders))
+    peaks = [known[stand_in[rank]] for rank in range(len(orders))]
     yield from memory_problems(plan, peaks, plan.cluster)
     if cluster and cluster.num_devices >= len(orders):
         yield from (p for p in memory_problems(plan, peaks, cluster) if "its device" in p.message)

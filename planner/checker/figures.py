@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import PER_ACTION
 from planner.checker.problem import PlanProblem
-from planner.checker.steps import COMPUTE, Layout, Step, lead_of_ranks
+from planner.checker.steps import COMPUTE, Layout, Step
 from planner.checker.times import CheckedTimes
 from planner.plan import Plan, PlanEdge
 
@@ -45,8 +45,8 @@ def batch_problems(plan: Plan) -> Iterator[PlanProblem]:
                 )
 
 
-def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes) -> Iterator[PlanProblem]:
-    """Yield predicted times that the orders and costs do not give."""
+def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes, num_leads: int) -> Iterator[PlanProblem]:
+    """Yield predicted times that the orders and costs, of so many leads, do not give."""
     prediction = plan.prediction
     rows = [[times.of(step) for step in order if step.kind in COMPUTE] for order in orders]
     span = max((max(e for _, e in row) - min(s for s, _ in row) for row in rows if row), default=0)
@@ -58,7 +58,6 @@ def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes) -> Iter
         if found != right:
             yield PlanProblem("time", f"prediction.{name}", f"{found} ns; the orders and costs give {right} ns")
     compute = sum(end - start for row in rows for start, end in row)
-    num_leads = len(set(lead_of_ranks(plan).values()))
     bubble = 1 - compute / (num_leads * step_time) if step_time else 0.0
     if abs(prediction.bubble_ratio - bubble) > SAME_RATIO:
         yield PlanProblem("time", "prediction.bubble_ratio", f"{prediction.bubble_ratio!r}; the times give {bubble!r}")

@@ -7,7 +7,7 @@ no stage of a plan needs today: UNSHARD, RESHARD, OFFLOAD and RELOAD.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -43,6 +43,9 @@ class Step:
     def place(self) -> str:
         """Where the action stands, for people."""
         return f"rank {self.rank}, action {self.position} ({self.text})"
+
+
+Orders = tuple[tuple[Step, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -132,14 +135,19 @@ def lockstep_problems(plan: Plan) -> Iterator[PlanProblem]:
             )
 
 
-def read_steps(plan: Plan) -> tuple[tuple[tuple[Step, ...], ...], list[PlanProblem]]:
+def read_steps(plan: Plan) -> tuple[Orders, list[PlanProblem]]:
     """Return the steps of every lead (none for other ranks), and a problem for each text that is none."""
+    lead_of = lead_of_ranks(plan)
+    return read_texts(plan, [texts if lead_of[rank] == rank else () for rank, texts in enumerate(plan.orders)])
+
+
+def read_texts(plan: Plan, rows: Sequence[Sequence[str]]) -> tuple[Orders, list[PlanProblem]]:
+    """Return the steps of each rank's texts, and a problem for each text that is none."""
     problems: list[PlanProblem] = []
     orders = []
-    lead_of = lead_of_ranks(plan)
-    for rank, texts in enumerate(plan.orders):
+    for rank, texts in enumerate(rows):
         steps = []
-        for position, text in enumerate(texts if lead_of[rank] == rank else ()):
+        for position, text in enumerate(texts):
             found = _parse(text, rank, position)
             wrong = found if isinstance(found, str) else _misplaced(found, plan)
             if wrong:

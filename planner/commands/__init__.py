@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from costmodel.errors import PenstockError, UsageError
 from planner.commands.answer import print_answer, print_error
+from planner.search.interrupts import as_before
 
 COMMANDS = {
     "profile": "measure a torch model operator by operator",
@@ -48,7 +49,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        return _main(sys.argv[1:])
+    with as_before():
+        return _main(list(argv))
+
+
+def _main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         return _run(arguments)

@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
+    parser.add_argument(
+        "--from",
+        dest="old_plan",
+        metavar="PLAN",
+        help="start from this plan of the same model and say what moved (profile, cluster or flags have changed)",
+    )
     parser.add_argument("--max-stages", type=positive, metavar="K")
     parser.add_argument(
         "--time-limit", type=seconds, default=10.0, metavar="S", help="of the whole command (default 10)"
@@ -91,16 +97,21 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Plan, check, write."""
+    """Plan, check, write; Ctrl-C and SIGTERM wait from here on until there is a plan to keep."""
     start = time.perf_counter()  # before the libraries are loaded: the limit is of the whole command
-    from planner.front import make_plan
-    from planner.plan import write_plan
     from planner.search.interrupts import held_back
-    from planner.search.planners import BROKEN_BOUND
 
     with held_back():
-        answer = make_plan(_problem(args, start), progress=say)
-        write_plan(args.output, answer.plan)
+        return _run(args, start)
+
+
+def _run(args: argparse.Namespace, start: float) -> Answer:
+    from planner.front import make_plan
+    from planner.plan import write_plan
+    from planner.search.planners import BROKEN_BOUND
+
+    answer = make_plan(_problem(args, start), progress=say)
+    write_plan(args.output, answer.plan)
     answer = replace(answer, path=args.output, seconds=time.perf_counter() - start)
     codes = {"interrupted": 130, BROKEN_BOUND: 1}
     return Answer(answer.to_json(), answer.text(), codes.get(answer.plan.search.limited_by, 0))
@@ -114,6 +125,7 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
     from planner.ask.pins import read_pins
     from planner.ask.problem import Problem
     from planner.ask.space import Space
+    from planner.plan import read_plan
 
     profile, *others = map(read_profile, args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
@@ -133,6 +145,7 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
         memory_limit_bytes=args.memory_limit,
         max_stages=args.max_stages,
         pins=pins,
+        old_plan=read_plan(args.old_plan) if args.old_plan else None,
         space=Space(**{field.name: getattr(args, field.name) for field in fields(Space)}),
         target=args.target,
         effort=Effort(args.time_limit, args.deterministic_limit, args.seed, time.perf_counter() - start),

@@ -13,6 +13,7 @@ from costmodel.files import Node, document, read_json, write_json
 from costmodel.machines.cluster import Cluster, cluster_from_node
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import stage_from_node, stage_to_json
+from planner.plan.orders import orders_from_nodes, orders_to_json
 from planner.plan.parts import (
     LINKS,
     STATUSES,
@@ -46,7 +47,7 @@ def read_plan(path: str | Path) -> Plan:
             schedule=top["schedule"].text(),
             stages=tuple(_stage(node, i) for i, node in enumerate(top["stages"].items())),
             edges=tuple(map(_edge, top["edges"].items())),
-            orders=tuple(_order(node, i, cluster) for i, node in enumerate(top["ranks"].items())),
+            orders=_orders(top["ranks"], cluster),
             prediction=_prediction(top["prediction"]),
             search=_search(top["search"]),
             runs_on=top["runs_on"].texts(),
@@ -98,8 +99,8 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             for e in plan.edges
         ],
         "ranks": [
-            {"index": rank, "device": plan.cluster.device_of(rank).name, "actions": list(order)}
-            for rank, order in enumerate(plan.orders)
+            {"index": rank, "device": plan.cluster.device_of(rank).name, "actions": order}
+            for rank, order in enumerate(orders_to_json(plan.orders))
         ],
         "prediction": {
             "step_time_ns": prediction.step_time_ns,
@@ -166,13 +167,16 @@ def _edge(node: Node) -> PlanEdge:
     )
 
 
-def _order(node: Node, index: int, cluster: Cluster) -> tuple[str, ...]:
-    fields = node.members(("index", "device", "actions"))
-    _in_order(fields["index"], index)
-    if index >= cluster.num_devices:
-        node.fail(f"the cluster has {cluster.num_devices} devices")
-    fields["device"].text((cluster.device_of(index).name,))
-    return fields["actions"].texts()
+def _orders(node: Node, cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    orders = []
+    for index, each in enumerate(node.items()):
+        fields = each.members(("index", "device", "actions"))
+        _in_order(fields["index"], index)
+        if index >= cluster.num_devices:
+            each.fail(f"the cluster has {cluster.num_devices} devices")
+        fields["device"].text((cluster.device_of(index).name,))
+        orders.append(fields["actions"])
+    return orders_from_nodes(orders)
 
 
 def _in_order(node: Node, index: int) -> None:
@@ -251,8 +255,10 @@ def _assumptions(node: Node) -> Assumptions:
 
 def _rung(node: Node) -> Rung:
     fields = node.members(
-        ("strategy", "step_time_ns", "samples_per_s", "peak_memory_bytes", "runs_on", "why"), ("devices_used",)
+        ("strategy", "step_time_ns", "samples_per_s", "peak_memory_bytes", "runs_on", "why"),
+        ("devices_used", "over_memory_bytes", "cost_per_million_samples", "better_if"),
     )
+    cost = fields.get("cost_per_million_samples")
     return Rung(
         fields["strategy"].text(),
         fields["step_time_ns"].integer(),
@@ -261,4 +267,7 @@ def _rung(node: Node) -> Rung:
         fields["runs_on"].texts(),
         fields["why"].text(),
         fields["devices_used"].integer(1) if "devices_used" in fields else 1,
+        fields["over_memory_bytes"].integer() if "over_memory_bytes" in fields else 0,
+        None if cost is None or cost.value is None else cost.number(),
+        fields["better_if"].text() if "better_if" in fields else "",
     )

@@ -46,4 +46,4 @@ def blocks_of(rows: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
 def spread(blocks: Sequence[Block], values: Sequence[Value]) -> tuple[Value, ...]:
     """Return one value a rank from one value a block."""
     by_rank = {rank: value for block, value in zip(blocks, values, strict=True) for rank in block}
-    return tuple(by_rank[rank] for rank in range(len(by_rank)))
+    return tuple(by_rank[rank] for rank in sorted(by_rank))

@@ -207,6 +207,13 @@ class Rung:
     why : str
         Why it was chosen, or why it lost.
     devices_used : int
+    over_memory_bytes : int
+        By how much the rank that is over its limit by most is; 0 where the plan fits. Where it does not, no plan of the
+        strategy was found to, and this one lacks least.
+    cost_per_million_samples : float, optional
+        What the devices used cost, in the money of the cluster's prices; None where one of them has no price.
+    better_if : str
+        What would make it better than the plan that was chosen; empty where nothing that was tried does.
     """
 
     strategy: str
@@ -216,6 +223,9 @@ class Rung:
     runs_on: tuple[str, ...]
     why: str
     devices_used: int = 1
+    over_memory_bytes: int = 0
+    cost_per_million_samples: float | None = None
+    better_if: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""

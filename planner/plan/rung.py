@@ -1,4 +1,4 @@
-"""The name of a plan's strategy: the rungs of the ladder on which it stands (`docs/planning.md`).
+"""The name of a plan's strategy, the rungs of the ladder on which it stands (`docs/planning.md`), and what it costs.
 
 Leaves out recompute, schedules and the number of stages, which are no rungs of their own.
 """
@@ -12,6 +12,7 @@ SINGLE = "single"
 RUNGS = (SINGLE, "data-parallel", "zero-1", "zero-2", "zero-3", "offload", "tensor", "context", "expert", "pipeline",
          "graph-pipeline")  # fmt: skip
 """All rungs, the simplest first."""
+NS_PER_HOUR, MILLION = 3600 * 10**9, 10**6
 
 
 def strategy_of(configs: Sequence[StageConfig], is_line: bool) -> str:
@@ -25,6 +26,13 @@ def strategy_of(configs: Sequence[StageConfig], is_line: bool) -> str:
     if len(configs) > 1:
         used.add("pipeline" if is_line else "graph-pipeline")
     return "+".join(name for name in RUNGS if name in used) or SINGLE
+
+
+def cost_per_million_samples(plan: Plan) -> float | None:
+    """Return what the devices that a plan uses cost for so many samples; None where one of them has no price."""
+    prices = [plan.cluster.device_of(rank).price_per_hour for rank in range(len(plan.orders))]
+    hours = plan.prediction.step_time_ns / NS_PER_HOUR * MILLION / plan.batch.global_size
+    return sum(prices) * hours if all(prices) else None
 
 
 def rung(plan: Plan) -> str:

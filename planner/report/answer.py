@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from planner.ask.problem import Problem
 from planner.plan import Plan, plan_to_json
 from planner.plan.replay import depth, replay
-from planner.plan.rung import rung
+from planner.plan.rung import cost_per_million_samples, rung
+from planner.report.moved import Moved
 from planner.report.rates import mfu, tokens_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
@@ -61,6 +62,7 @@ class PlanAnswer:
             "samples_per_s": self.samples_per_s,
             "tokens_per_s": tokens_per_s(plan, self.problem.profile),
             "mfu": mfu(plan, self.problem.profile),
+            "cost_per_million_samples": cost_per_million_samples(plan),
             "best_step_time_ns": search.best_step_time_ns,
             "lower_bound_ns": search.lower_bound_ns,
             "gap": search.gap,
@@ -74,6 +76,7 @@ class PlanAnswer:
             "assumptions": plan.assumptions.to_json(),
             "devices_used": self.devices_used,
             "choice": plan.extra.get("choice", ""),
+            **({"from": {**self._start, "moved": self._moved.to_json()}} if self._moved else {}),
             "search_seconds": self.seconds,
             "limited_by": search.limited_by,
             "baselines": dict(search.baselines),
@@ -114,6 +117,7 @@ class PlanAnswer:
             f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} "
             f"devices, {stages}{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
             f"chosen       {plan.extra.get('choice')}",
+            *self._since(),
             f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
             f"a second     {self._rates()}",
             f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
@@ -127,6 +131,33 @@ class PlanAnswer:
             *self._ladder(),
             f"found in {self.seconds:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
         ]
+
+    @cached_property
+    def _moved(self) -> Moved | None:
+        """What moved from the old plan, where the search started from one."""
+        old = self.problem.old_plan
+        return Moved(old, self.plan, self.problem.profile.graph) if old else None
+
+    @property
+    def _start(self) -> dict[str, object]:
+        """What became of the old plan."""
+        found = self.plan.extra.get("from", {})
+        return dict(found) if isinstance(found, dict) else {}
+
+    def _since(self) -> list[str]:
+        """Say what the old plan takes here, or why it does not stand, and what moved."""
+        if not self._moved:
+            return []
+        start, new_ns = self._start, self.plan.prediction.step_time_ns
+        old_ns, why_not, parts = start.get("step_time_ns"), start.get("why_not"), ["the old plan"]
+        if isinstance(old_ns, int):
+            parts.append(f"would take {milliseconds(old_ns)} here, this one {milliseconds(new_ns)}")
+            parts.append(f"({_compared(new_ns, old_ns)})" + ("; it" if why_not else ""))
+        if why_not:
+            used = "its cut was a start" if start.get("used") == "cut" else "nothing of it was used"
+            parts.append(f"cannot be used as it stands: {why_not}; {used}")
+        told = [f"from         {' '.join(parts)}"] if start else []
+        return [*told, f"moved        {self._moved.text()}"]
 
     def _estimate(self) -> list[str]:
         """Say how far cuts are from the best by the estimate, which is another figure than the simulated step."""
@@ -143,7 +174,9 @@ class PlanAnswer:
         tokens, used = tokens_per_s(self.plan, self.problem.profile), mfu(self.plan, self.problem.profile)
         text = f"{self.samples_per_s or 0:.1f} samples"
         text += f", {tokens:.0f} tokens" if tokens else ""
-        return text + (f", {percent(used)} of the devices' peak" if used else "")
+        text += f", {percent(used)} of the devices' peak" if used else ""
+        cost = cost_per_million_samples(self.plan)
+        return text + (f"; {_money(cost)} for a million samples" if cost is not None else "")
 
     def _assumed(self) -> str:
         """Say what the prediction rests on."""
@@ -156,15 +189,32 @@ class PlanAnswer:
     def _ladder(self) -> list[str | Table]:
         if not self.plan.rungs:
             return []
+        priced = any(each.cost_per_million_samples is not None for each in self.plan.rungs)
         rows = [
             (
                 each.strategy,
                 milliseconds(each.step_time_ns),
                 f"{each.samples_per_s:.1f}",
                 mebibytes(each.peak_memory_bytes),
+                *([_money(each.cost_per_million_samples)] if priced else []),
                 ", ".join(each.runs_on) or "-",
                 each.why,
+                each.better_if or "-",
             )
             for each in self.plan.rungs
         ]
-        return [Table(("strategy", "step", "samples/s", "peak memory", "runs on", "why"), rows, "the ladder")]
+        cost = ("cost of 10^6 samples",) if priced else ()
+        columns = ("strategy", "step", "samples/s", "peak memory", *cost, "runs on", "why", "better with")
+        return [Table(columns, rows, "the ladder")]
+
+
+def _compared(new_ns: int, old_ns: int) -> str:
+    """Say how much longer or shorter the new step is."""
+    if new_ns == old_ns or not old_ns:
+        return "as long"
+    return f"{percent(abs(new_ns / old_ns - 1))} {'more' if new_ns > old_ns else 'less'}"
+
+
+def _money(cost: float | None) -> str:
+    """Write an amount of money; a dash where there is none."""
+    return "-" if cost is None else f"{cost:.4g}"

@@ -1,0 +1,57 @@
+"""Whether an old plan, from which a search is to start (``plan --from``), is one of the model that is planned.
+
+Leaves out what of it is still possible (`planner.search.old_plan`).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from costmodel.errors import DoesNotMatch, InvalidInput
+from costmodel.model.graph import OperatorGraph
+from planner.plan import Plan
+
+MOST_NAMES = 3
+"""Names that an error lists of many."""
+
+
+def check_same_model(old: Plan, graph: OperatorGraph) -> None:
+    """Refuse a plan of another model, and one that does not give each operator one stage.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the fingerprints differ; says which operators do.
+    InvalidInput
+        When operators are missing or stand twice, or a stage is empty: the file was damaged.
+    """
+    held, known = [name for stage in old.stages for name in stage.operators], list(graph.index)
+    if old.fingerprint != graph.fingerprint:
+        raise DoesNotMatch(
+            f"the old plan (--from) is of the model {old.model_name!r} (fingerprint {old.fingerprint[:12]}), and the "
+            f"profile of {graph.name!r} ({graph.fingerprint[:12]}): {_what_differs(held, known)}; give a plan of this "
+            "model, or leave --from out"
+        )
+    counts = Counter(held)
+    wrong = {
+        "has in no stage": [name for name in known if not counts[name]],
+        "has twice": [name for name, count in counts.items() if count > 1],
+        "has, and its own model does not,": [name for name in counts if name not in graph.index],
+        "leaves without operators": [f"stage {i}" for i, stage in enumerate(old.stages) if not stage.operators],
+    }
+    found = [f"{what} {_some(names)}" for what, names in wrong.items() if names]
+    if found:
+        raise InvalidInput(f"the old plan (--from) {'; it '.join(found)}: the file was changed by hand; plan anew")
+
+
+def _what_differs(held: Sequence[str], known: Sequence[str]) -> str:
+    ours, theirs = set(known), set(held)
+    gone, new = [name for name in held if name not in ours], [name for name in known if name not in theirs]
+    if not gone and not new:
+        return "operators of the same names, whose kinds, parameters, shapes or edges differ"
+    rows = {"only the plan has": gone, "only the profile has": new}
+    return ", ".join(f"{text} {len(names)} operators ({_some(names)})" for text, names in rows.items() if names)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(map(repr, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
