@@ -73,7 +73,7 @@ class Bounding:
             if family is None:
                 break
             if finding["kind"] == "bound":
-                self._bounds.of[family] = max(self._bounds.of[family], finding["ns"])
+                self._bounds.rise(family, finding["ns"])
                 self._bounds.settle(limits)
             elif finding["kind"] == "partition":
                 self._offer(family, tuple(finding["partition"]))

@@ -4,7 +4,7 @@ Places stand in a loop, or, for stages that pins fix, where these say; what no p
 order. Leaves out which cuts are worth trying.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,8 @@ from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms, Partition
-from planner.search.family import Families, Family
+from planner.search.family import Family
+from planner.search.family_work import Families
 from planner.search.in_flight import Numbers, seeks_in_flight
 from planner.search.pinned import PinnedPlaces
 
@@ -109,9 +110,9 @@ class Cuts:
         """
         found = [0] * len(self.atoms)
         if self.num_microbatches > 1:
-            known = self.families.models(self.family.microbatch_size)[0].measured.accumulation
+            known = [model.measured.accumulation for model in self.families.models(self.family.microbatch_size)]
             for name, atom in self.atoms.trained_by.items():
-                found[atom] += known.at_least(name) // self.family.config.tensor
+                found[atom] += min(each.at_least(name) for each in known) // self.family.config.tensor
         return tuple(found)
 
     @cached_property
@@ -134,6 +135,17 @@ class Cuts:
         speeds, size = self.families.speeds(self.family), self.family.devices_a_place
         return tuple(min(speeds[i * size : (i + 1) * size]) for i in range(max(1, len(speeds) // size)))
 
+    @property
+    def stage_speeds(self) -> tuple[float, ...]:
+        """Speed of the place of each stage, of the most stages."""
+        return tuple(self.speeds[stage % self.num_places] for stage in range(self.num_stages))
+
+    def at_places(self, amounts_ns: Sequence[int], num_stages: int) -> list[list[int]]:
+        """Return what items of these amounts take on the place of each stage."""
+        places = max(1, num_stages // self.family.chunks)
+        rows = {speed: [round(ns / speed) for ns in amounts_ns] for speed in set(self.speeds[:places])}
+        return [rows[self.speeds[stage % places]] for stage in range(num_stages)]
+
     @cached_property
     def memory_can_bind(self) -> bool:
         """Whether a rank could be over its limit with the whole model and all micro-batches in flight.
@@ -144,7 +156,10 @@ class Cuts:
         if not limits:
             return False
         pricer = self.evaluator.pricer
-        whole = pricer.price((0,) * len(self.atoms), self.places((0,))).costs.stages[0]
+        try:
+            whole = pricer.price((0,) * len(self.atoms), self.places((0,))).costs.stages[0]
+        except NoPlanFits:  # no host has room for all of it
+            return True
         kept = largest(whole.activation_bytes)
         flowing = 3 * pricer.message_bytes([flow.tensor for flow in self.atoms.flows], self.family.config, 1)
         return whole.static_bytes + self.num_microbatches * (kept + flowing) > min(limits)
@@ -153,7 +168,12 @@ class Cuts:
         """Return where the stages of a partition run."""
         if self.pinned.places:
             return self.pinned.around(partition, self.family.config)
-        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition))
+        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition), self.order)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Ranks in the order in which places take them."""
+        return self.families.orders[self.family.order]
 
     def places_of(self, partition: Partition) -> int:
         """Return in how many places of a loop the stages of a partition run."""
@@ -172,7 +192,7 @@ class Cuts:
             try:
                 found.append(self.evaluate(partition, name, line=line, in_flight=in_flight))
             except (UsageError, NoPlanFits) as error:
-                self.families.refused = str(error)
+                self.families.refused, self.families.no_room = str(error), isinstance(error, NoPlanFits)
         return found
 
     def evaluate(

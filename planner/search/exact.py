@@ -2,7 +2,8 @@
 
 The cut model (`planner.search.cut`) bounds a family from below: its stages as a graph, and as a line. The partition of
 least bound is simulated under every schedule of the family, and forbidden; so is the next one, until the least bound
-that is left is no better than the best plan: then nothing of the family is. The least bound comes first. Leaves out
+that is left is no better than the best plan: then nothing of the family is. The least bound comes first. Bounds hold
+in whatever order places take the devices, so that a partition is simulated in each. Leaves out
 replicas that differ by stage, and families that the cut model does not know (`Setting.is_cut_exactly`): these keep
 their bound, and where it is below the best plan nothing is proved.
 """
@@ -91,9 +92,10 @@ class Exact:
 
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
-        for family in filter(self.setting.is_cut_exactly, self.bounds.of):
+        first = (family for family in tuple(self.bounds.of) if family.order == 0)
+        for family in filter(self.setting.is_cut_exactly, first):
             cuts = self.setting.cuts(family)
-            self.bounds.of[family] = max(self.bounds.of[family], self.setting.closed_form_ns(family))
+            self.bounds.rise(family, self.setting.closed_form_ns(family))
             if not cuts.always_line:
                 yield family, False
             if cuts.always_line or self._most_stages(cuts) > 1:
@@ -120,7 +122,9 @@ class Exact:
         open_ones = [
             part
             for part, bound_ns in self._bounds.items()
-            if part not in self._closed and (best_ns is None or bound_ns < best_ns)
+            if part not in self._closed
+            and part[0] not in self.bounds.impossible
+            and (best_ns is None or bound_ns < best_ns)
         ]
         return min(open_ones, key=self._bounds.__getitem__, default=None)
 
@@ -133,7 +137,7 @@ class Exact:
     def _ask(self, part: Part, solver: Solver, limits: Limits) -> bool:
         """Simulate partitions, the least bound first; returns whether the solver answered to the end."""
         (family, line), best_ns, ended = part, self._best_ns, False
-        cuts, data, known = self.setting.cuts(family), self._cut_data(part), self._known[part]
+        data, known = self._cut_data(part), self._known[part]
         request = ProofRequest(
             family=list(self._bounds).index(part),
             data=data,
@@ -149,7 +153,8 @@ class Exact:
             if finding["kind"] == "partition":
                 partition = tuple(finding["partition"])
                 known[partition] = None
-                self.incumbent.offer(cuts.under(partition, cuts.schedules, line=line))
+                for each in map(self.setting.cuts, self._ordered(family)):
+                    self.incumbent.offer(each.under(partition, each.schedules, line=line))
             elif finding["kind"] == "bound":
                 self._raise(part, finding["units"] * data.unit_ns)
             else:
@@ -168,7 +173,7 @@ class Exact:
         own = [
             each
             for each in self.incumbent.found.values()
-            if self.setting.family_of.get(each.candidate) == family and each.candidate.line == line
+            if self.setting.family_of.get(each.candidate) in self._ordered(family) and each.candidate.line == line
         ]
         best = min(own, key=lambda each: each.rank, default=None)
         return best.candidate.partition if best else ()
@@ -188,12 +193,17 @@ class Exact:
                 self._raise(part, best_ns)
         if best_ns is None:
             open_ones = {family for family, _ in self._bounds.keys() - self._closed}
-            self.bounds.impossible.update({family for family, _ in self._closed} - open_ones)
+            closed = {family for family, _ in self._closed} - open_ones
+            self.bounds.impossible.update(each for family in closed for each in self._ordered(family))
 
     def _tell(self, family: Family) -> None:
         """Bound a family by the least of its parts."""
         bound_ns = min(bound_ns for part, bound_ns in self._bounds.items() if part[0] == family)
-        self.bounds.of[family] = max(self.bounds.of[family], bound_ns)
+        self.bounds.rise(family, bound_ns)
+
+    def _ordered(self, family: Family) -> list[Family]:
+        """Return a family in each order of its devices."""
+        return [replace(family, order=order) for order in range(len(self.setting.families.orders))]
 
     def _cut_data(self, part: Part) -> CutData:
         """Return the cut problem of a part, into as many stages as the target runs."""

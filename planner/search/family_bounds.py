@@ -3,12 +3,18 @@
 Leaves out where the bound of one family comes from (`Setting.bound_ns`, `closed_form`, the solver, `exact`).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from heapq import heapify, heappush, heapreplace
+from itertools import count
 
+from costmodel.stages.strategies.model import NEVER
 from planner.candidate.candidate import is_looped
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
+from planner.search.line_bounds import by_replicas_ns, in_line_ns
 from planner.search.setting import Setting
 from planner.search.varied import may_vary
 from simulator.bounds import bound_of
@@ -30,6 +36,9 @@ class FamilyBounds:
     def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
         self.setting, self.incumbent = setting, incumbent
         self.of: dict[Family, int] = {}
+        self._raised: dict[Family, int] = {}
+        self._by_replicas_raised: set[Family] = set()
+        self._alike: dict[Family, list[Family]] = {}
         self.impossible: set[Family] = set()
         self.seen_all = True
 
@@ -37,19 +46,64 @@ class FamilyBounds:
         """Take a family that was found before it was looked at."""
         self.of.setdefault(family, self.setting.bound_ns(family) or 0)
 
+    def rise(self, family: Family, bound_ns: int) -> None:
+        """Take what is proved of a family whatever the order of its devices."""
+        for order in range(len(self.setting.families.orders)):
+            one = replace(family, order=order)
+            if one in self.of:
+                self.of[one] = max(self.of[one], bound_ns)
+
+    def take_unseen(self, families: Iterable[Family], limits: Limits) -> None:
+        """Bound families that there was no time to look at; without time for that nothing bounds them.
+
+        The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
+        """
+        first: dict[object, Family] = {}
+        for family in families:
+            config, looped = replace(family.config, zero=0, recompute="none", offload="none"), family.chunks > 1
+            one = first.setdefault((config, family.microbatch_size, looped), family)
+            self._alike.setdefault(one, []).append(family)
+        for one in first.values():
+            if limits.over:
+                self.seen_all = False
+                return
+            bound_ns = self.setting.families.work_ns(one)
+            if bound_ns is not None:
+                self.of[one], self._raised[one] = bound_ns, 0
+
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
-        closed: set[Family] = set()
-        while counting := self.counting:
-            family = min(counting, key=self.of.__getitem__)
-            if family in closed or limits.over:
+        number = count()
+        rows = [(self.of[family], next(number), family) for family in self.counting]
+        heapify(rows)
+        while rows and not limits.over:
+            family = rows[0][2]
+            level = self._raised.get(family, 1)
+            if level == len(self._raise):
                 break
-            closed.add(family)
-            self.of[family] = max(self.of[family], self.setting.closed_form_ns(family))
+            for one in self._alike.pop(family, [family]) if level == 0 else [family]:
+                self.of[one] = max(self.of.get(one, 0), self._raise[level](one) or 0)
+                self._raised[one] = level + 1
+                if self.of[one] >= NEVER:
+                    self.impossible.add(one)
+                if one is not family:
+                    heappush(rows, (self.of[one], next(number), one))
+            heapreplace(rows, (self.of[family], next(number), family))
+        self._settle_replicas(limits)
         rises = self.least_ns > self.incumbent.lower_bound_ns
         self.incumbent.lower_bound_ns = self.least_ns
         if rises:
             self.incumbent.say("bound")
+
+    @property
+    def _raise(self) -> Sequence[Callable[[Family], int | None]]:
+        """Bounds that need no search, the dearer the later; families that were looked at have the first."""
+        return (
+            self.setting.bound_ns,
+            self.setting.held_ns,
+            partial(in_line_ns, self.setting),
+            self.setting.closed_form_ns,
+        )
 
     @property
     def counting(self) -> list[Family]:
@@ -80,13 +134,28 @@ class FamilyBounds:
         return best.fits and best.step_time_ns == self._least_ns(self.of)
 
     def _least_ns(self, of: Collection[Family]) -> int:
-        families, num = self.setting.families, self.setting.problem.num_devices
         if not self.seen_all:
             return 0
-        # replicas by stage may use all devices, however few stages are allowed
-        alone = [families.even_ns(family, num) or 0 for family in of if family.devices_a_place == 1]
-        known = [self.of[family] for family in of]
-        return min([*known, *(alone if may_vary(self.setting) else ())], default=0)
+        return min([*(self.of[family] for family in of), *self._by_replicas.values()], default=0)
+
+    @cached_property
+    def _by_replicas(self) -> dict[Family, int]:
+        """Bounds of stages with replicas of their own number, on all devices however few stages are allowed."""
+        if not may_vary(self.setting):
+            return {}
+        families, num = self.setting.families, self.setting.problem.num_devices
+        known = {each: families.even_ns(each, num // each.devices_a_place) for each in families.single_replicas}
+        return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
+
+    def _settle_replicas(self, limits: Limits) -> None:
+        """Raise the least of these until it is one that was raised."""
+        known = self._by_replicas
+        while known and not limits.over:
+            family = min(known, key=known.__getitem__)
+            if family in self._by_replicas_raised:
+                break
+            known[family] = max(known[family], by_replicas_ns(self.setting, family))
+            self._by_replicas_raised.add(family)
 
     @property
     def nothing_fits(self) -> bool:

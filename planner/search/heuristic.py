@@ -53,7 +53,8 @@ def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
     """Return partitions of one order, those with most stages first."""
     groups: dict[tuple[int, ...], None] = {}
     for bound in (False, True):
-        aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM, line or cuts.always_line, bound)
+        speeds = cuts.stage_speeds if len(set(cuts.speeds)) > 1 else ()
+        aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM, line or cuts.always_line, bound, speeds)
         groups.update(dict.fromkeys(segmentations(cuts.atoms, order, cuts.shares_ns, aim)))
     partitions = [p for row in groups if (p := row if aim.line else numbered(cuts.atoms, row))]
     allowed = [p for p in partitions if cuts.fixed_stages in (None, max(p) + 1)]
@@ -88,7 +89,9 @@ def can_anneal(cuts: Cuts) -> bool:
     return known and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
 
 
-def restart(cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, *, line: bool) -> list[Evaluated]:
+def restart(
+    cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, limits: Limits, *, line: bool
+) -> list[Evaluated]:
     """Anneal a cut, from one that is known or from scratch, and offer what comes out under every schedule."""
     from planner.search.annealing.annealer import Annealer  # numba takes a third of a second to import
 
@@ -99,8 +102,11 @@ def restart(cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int
     found: list[Evaluated] = []
     for partition, in_flight in annealer.annealed(known.candidate.partition if known else None, seed):
         if cuts.fixed_stages in (None, max(partition) + 1):
-            names = (IN_FLIGHT,) if in_flight else cuts.schedules
-            found += cuts.under(partition, names, line=line, in_flight=in_flight)
+            for name in (IN_FLIGHT,) if in_flight else cuts.schedules:
+                if not (found and limits.over):
+                    found += cuts.under(partition, (name,), line=line, in_flight=in_flight)
+        if limits.over:
+            break
     incumbent.offer(found)
     return found
 

@@ -13,6 +13,7 @@ from planner.ask.targets import config_not_run
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
+from planner.search.writing import Writing
 
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
@@ -33,6 +34,8 @@ class Incumbent:
         How a partition treats the model's layers (`Setting.tears`): the least is what people cut by hand.
     report : Report, optional
     lower_bound_ns : int
+    writing : Writing, optional
+        Refuses what could no longer be written within the time limit, unless there is nothing else.
     """
 
     problem: Problem
@@ -40,13 +43,17 @@ class Incumbent:
     tears: Callable[[Partition], int]
     report: Report | None = None
     lower_bound_ns: int = 0
+    writing: Writing | None = None
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
     _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
     _said: object = None
+    _late: bool = False
 
     def offer(self, candidates: Iterable[Evaluated]) -> None:
         """Take each candidate that is the best of its kind."""
         for each in candidates:
+            if not self._can_be_written(each):
+                continue
             known, runs = each.candidate, self.runs(each)
             recompute = {place.config.recompute for place in known.places} != {"none"}
             kind = (
@@ -59,6 +66,24 @@ class Incumbent:
                 rung = (_in_line(each.strategy), runs)
                 if each.fits:
                     self._best_ns[rung] = min(each.step_time_ns, self._best_ns.get(rung, each.step_time_ns))
+        if self.writing and self.found:
+            self.writing.reserve(self.best.num_actions, self.best.copies)
+
+    def _can_be_written(self, each: Evaluated) -> bool:
+        """Whether to take a candidate; what was taken for want of another gives way to the first that is in time."""
+        if not self.writing:
+            return True
+        if self.writing.fits(each.num_actions, each.copies):
+            if self._late and each.fits:
+                self.found.clear()
+                self._best_ns.clear()
+                self.__dict__.pop("best", None)
+                self._late = False
+            return True
+        if self.found and (self.best.fits or not each.fits):
+            return False
+        self._late = True
+        return True
 
     def runs(self, each: Evaluated) -> bool:
         """Whether the target runs stages configured so."""

@@ -18,29 +18,49 @@ _waiting: list[int] = []
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let signals wait in here, except within `raised`; those that came before a search end it as it begins."""
+    """Let signals wait in here, except within `raised`, and be ignored from then on: what is to be kept is written."""
     _waiting.clear()
-    with _handled(lambda number, _: _waiting.append(number)):
+    _handle(lambda number, _: _waiting.append(number))
+    try:
         yield
+    finally:
+        _handle(signal.SIG_IGN)
 
 
 @contextmanager
-def raised() -> Iterator[None]:
-    """Let signals raise KeyboardInterrupt in here, one that waits at once."""
-    with _handled(signal.default_int_handler):
-        if _waiting:
+def raised(ready: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Let signals raise KeyboardInterrupt in here; while there is nothing to keep only a second one does."""
+
+    def handle(number: int, _: object) -> None:
+        _waiting.append(number)
+        if ready() or len(_waiting) > 1:
             raise KeyboardInterrupt
+
+    with as_before():
+        _handle(handle)
+        heed(ready)
         yield
+
+
+def heed(ready: Callable[[], bool]) -> None:
+    """Raise KeyboardInterrupt if a signal waits and there is something to keep now."""
+    if _waiting and ready():
+        raise KeyboardInterrupt
 
 
 @contextmanager
-def _handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+def as_before() -> Iterator[None]:
+    """Leave signals handled as they were in the end."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
     finally:
         for number, usual in before.items():
-            signal.signal(number, usual)
+            _handle(usual, number)
+
+
+def _handle(handler: Any, *signals: signal.Signals) -> None:
+    """Let the main thread, where alone Python hears signals, handle them so; all by default."""
+    if threading.current_thread() is threading.main_thread():
+        for number in signals or SIGNALS:
+            signal.signal(number, handler)

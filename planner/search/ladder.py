@@ -1,14 +1,19 @@
 """The ladder: the best plan of every strategy that was searched, who runs it, and why it was chosen or lost.
 
-Leaves out how the plans were found.
+Of a strategy on one rung that nothing fits on, the plan that lacks least. Leaves out how the plans were found.
 """
+
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
-from planner.plan.rung import RUNGS
-from planner.search.incumbent import Incumbent
+from planner.plan.rung import RUNGS, cost_per_million_samples
+from planner.search.changes import Changes, gibibytes
+from planner.search.incumbent import NEAR, Incumbent
+from planner.search.misfits import misfits
 from planner.search.setting import Setting
 
 MOST_MIXTURES = 6
@@ -19,7 +24,7 @@ def ladder(setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan
     """Return the rungs, single strategies first and the simplest of them first, then mixtures by time.
 
     A strategy's own line is the plan that the target runs, where there is one; a faster one that it does not run
-    follows.
+    follows. Those that do not fit come last.
     """
     found = sorted(incumbent.rungs(), key=lambda each: not incumbent.runs(each))
     kept: dict[str, Evaluated] = {chosen.strategy: chosen}
@@ -34,21 +39,61 @@ def ladder(setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan
     if chosen not in listed:
         listed.append(chosen)
     others = [faster[each.strategy] for each in listed if each.strategy in faster]
-    return tuple(_rung(setting, incumbent, each, chosen, plan) for each in (*listed, *others))
+    rungs = _Rungs(setting, incumbent, chosen, plan, Changes(setting, incumbent, chosen))
+    return (*map(rungs.of, listed), *map(rungs.of, others), *rungs.that_do_not_fit(kept))
 
 
-def _rung(setting: Setting, incumbent: Incumbent, each: Evaluated, chosen: Evaluated, plan: Plan) -> Rung:
-    problem = setting.problem
-    made = plan if each is chosen else _made(setting, each)
-    return Rung(
-        each.strategy,
-        each.step_time_ns,
-        problem.global_batch * 1e9 / each.step_time_ns if each.step_time_ns else 0.0,
-        max(made.prediction.peak_memory_bytes),
-        made.runs_on,
-        why(problem, incumbent, each, chosen, made),
-        each.candidate.num_devices,
-    )
+@dataclass(frozen=True)
+class _Rungs:
+    """What a rung is held against: the chosen plan, and changes of the problem."""
+
+    setting: Setting
+    incumbent: Incumbent
+    chosen: Evaluated
+    plan: Plan
+    changes: Changes
+
+    def of(self, each: Evaluated) -> Rung:
+        """Return the rung of a plan that fits."""
+        made = self.plan if each is self.chosen else _made(self.setting, each)
+        return self._rung(each, made, made.runs_on, why(self.incumbent, each, self.chosen, made), self._better_if(each))
+
+    def that_do_not_fit(self, fitting: Collection[str]) -> list[Rung]:
+        """Return the rungs of strategies that nothing fits on; no trainer runs these plans here."""
+        found = misfits(self.setting, self.incumbent, fitting)
+        return [
+            self._rung(
+                row[0],
+                _made(self.setting, row[0]),
+                (),
+                f"over the memory by {gibibytes(row[0].excess_bytes)}: {_how(row[0])}",
+                self.changes.with_memory(row),
+            )
+            for row in (found[name] for name in RUNGS if name in found)
+        ]
+
+    def _rung(self, each: Evaluated, made: Plan, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
+        return Rung(
+            each.strategy,
+            each.step_time_ns,
+            self.setting.problem.global_batch * 1e9 / each.step_time_ns if each.step_time_ns else 0.0,
+            max(made.prediction.peak_memory_bytes),
+            runs_on,
+            why,
+            each.candidate.num_devices,
+            each.excess_bytes,
+            cost_per_million_samples(made),
+            better_if,
+        )
+
+    def _better_if(self, each: Evaluated) -> str:
+        if each is self.chosen:
+            return ""
+        if not self.incumbent.runs(each):
+            return "--target any" if each.step_time_ns < self.chosen.step_time_ns else ""
+        if each.step_time_ns <= self.chosen.step_time_ns:
+            return "a gain above 1 %" if self.chosen.step_time_ns <= NEAR * each.step_time_ns else ""
+        return self.changes.better_if(each)
 
 
 def _made(setting: Setting, each: Evaluated) -> Plan:
@@ -56,19 +101,26 @@ def _made(setting: Setting, each: Evaluated) -> Plan:
     return make(setting.evaluator(each.candidate.microbatch_size), each.candidate, result, "", lowered=False)
 
 
-def why(problem: Problem, incumbent: Incumbent, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
+def why(incumbent: Incumbent, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
     """Return why a rung was chosen, or why it lost."""
     how = _how(each)
     if each is chosen:
         return f"chosen: {how}"
-    slower = each.step_time_ns / chosen.step_time_ns - 1
+    against = _against(each.step_time_ns, chosen.step_time_ns)
     if not incumbent.runs(each):
         takers = ", ".join(made.runs_on) or "no trainer known here"
-        gain = f"{-slower:.1%} faster" if slower < 0 else f"{slower:.1%} slower"
-        return f"{gain}, and {incumbent.aim} does not run it ({takers}): {how}"
-    if slower <= 0:
-        return f"{-slower:.2%} faster, and less simple: {how}"
-    return f"{slower:.1%} slower: {how}"
+        return f"{against}, and {incumbent.aim} does not run it ({takers}): {how}"
+    if each.step_time_ns <= chosen.step_time_ns:
+        return f"{against}, and less simple: {how}"
+    return f"{against}: {how}"
+
+
+def _against(step_ns: int, chosen_ns: int) -> str:
+    """Say how much faster or slower than the chosen plan a step is."""
+    if step_ns == chosen_ns:
+        return "as fast"
+    part = abs(step_ns / chosen_ns - 1)
+    return f"{part:.{2 if part < 0.01 else 1}%} {'faster' if step_ns < chosen_ns else 'slower'}"
 
 
 def _how(each: Evaluated) -> str:

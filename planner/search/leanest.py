@@ -8,6 +8,8 @@ that something fits, never that nothing does. Leaves out time, several stages a 
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, takewhile
+from random import Random
 
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
@@ -17,41 +19,76 @@ from planner.graph.atoms import Partition
 from planner.search.balanced import balanced
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.improve import improve
+from planner.search.few_cuts import every_partition
+from planner.search.improve import improve, shake
 from planner.search.incumbent import Incumbent
+from planner.search.lacking import host_lacks
 from planner.search.limits import Limits
+from planner.search.screen import about_actions
 from planner.search.setting import Setting
 
-NUM_OF_DEGREES, NUM_SIMULATED, NUM_MOVES = 3, 16, 60
-"""Families that are estimated of each way to divide, and simulated of all; moves of atoms that the best gets."""
+MOST_ACTIONS = 50_000
+"""Above this a plan takes seconds to be simulated and written: it is tried when others were."""
+NUM_OF_DEGREES, NUM_SIMULATED = 3, 16
+"""Families that are estimated of each way to divide, and simulated of all."""
+NUM_SHORT = 3
+"""Those that fit, of the fewest actions, which take least time to be written."""
+NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
+"""The least that are improved, by so many moves of atoms, and by random changes, each improved by so many."""
 
 
 def leanest(problem: Problem, seconds: float) -> list[tuple[Family, Evaluated]]:
-    """Return the candidate with the lowest peak that was found, and its family; nothing where none can be placed.
+    """Return candidates that fit, those of fewest actions, with their families; the one of lowest peak where none does.
 
-    Its `excess_bytes` are over the problem's own limits.
+    Nothing where none can be placed. `excess_bytes` are over the problem's own limits.
     """
     limits = Limits(seconds)
     setting = Setting(replace(problem, memory_limit_bytes=1))  # what is over it by least holds least
-    runs = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears).runs
-    best: Evaluated | None = None
-    for family in _promising(setting):
+    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears)
+    found: dict[Family, Evaluated] = {}
+    room = min(problem.memory_limits_bytes) - 1  # over one byte
+    for family in _promising(setting, incumbent):
+        if any(each.excess_bytes <= room for each in found.values()) and _num_actions(setting, family) > MOST_ACTIONS:
+            break
         cuts = setting.cuts(family)
         for partition in _partitions(setting, cuts):
-            found = [each for each in cuts.under(partition, cuts.schedules[:1], line=cuts.always_line) if runs(each)]
-            best = min([*found, *([best] if best else [])], key=lambda each: each.rank, default=None)
+            if found and limits.over:
+                break
+            under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
+            row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
+            found |= {family: min(row, key=lambda each: each.rank)} if row else {}
         if limits.over:
             break
-    if best is None:
+    if not found:
         return []
-    family = setting.family_of[best.candidate]
-    best = improve(setting.cuts(family), best, NUM_MOVES, limits)
-    return [(family, Setting(problem).evaluator(family.microbatch_size).evaluate(best.candidate))]
+    rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
+    for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
+        found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
+    fitting = [family for family, each in found.items() if each.excess_bytes <= room and not each.num_mixed]
+    fitting.sort(key=lambda family: found[family].num_actions)
+    chosen = fitting[:NUM_SHORT] or [min(found, key=lambda family: found[family].rank)]
+    known = Setting(problem)
+    return [(family, known.evaluator(family.microbatch_size).evaluate(found[family].candidate)) for family in chosen]
 
 
-def _promising(setting: Setting) -> list[Family]:
+def _least_cut(cuts: Cuts, start: Evaluated, rng: Random, limits: Limits) -> Evaluated:
+    """Return the least of all cuts, where they are few, or what moves and random changes lead to."""
+    known, every = start.candidate, every_partition(cuts)
+    if not every:
+        return shake(cuts, improve(cuts, start, NUM_MOVES, limits), rng, SHAKES, limits)
+    tried = takewhile(lambda _: not limits.over, every)
+    under = chain.from_iterable(cuts.under(each, (known.schedule,), line=known.line) for each in tried)
+    return min([start, *under], key=lambda each: each.rank)
+
+
+def _promising(setting: Setting, incumbent: Incumbent) -> list[Family]:
     """Return the families of one stage a place that are likely to hold least, the likeliest first."""
-    return sorted(_saving(setting), key=lambda family: _estimate_bytes(setting, family))[:NUM_SIMULATED]
+    saving = sorted(_saving(setting, incumbent), key=lambda family: _estimate_bytes(setting, family))[:NUM_SIMULATED]
+    return sorted(saving, key=lambda family: max(MOST_ACTIONS, _num_actions(setting, family)))
+
+
+def _num_actions(setting: Setting, family: Family) -> int:
+    return about_actions(setting.cuts(family), _places(setting, family))
 
 
 def _estimate_bytes(setting: Setting, family: Family) -> float:
@@ -68,13 +105,19 @@ def _estimate_bytes(setting: Setting, family: Family) -> float:
     return (families.states_bytes(family) + kept) / places
 
 
-def _saving(setting: Setting) -> list[Family]:
-    """Return the families that shard, run again and offload most, a few for each way to divide operators and batch."""
+def _saving(setting: Setting, incumbent: Incumbent) -> list[Family]:
+    """Return the families that shard, run again and offload most, a few for each way to divide operators and batch.
+
+    Those alone that the target runs.
+    """
     recompute, offload = ("none", "selective", "full"), ("none", "activations", "optimizer", "parameters")
     rows: dict[tuple[int, ...], list[Family]] = {}
     for family in setting.families.all:
+        if host_lacks(setting, family):
+            continue
         config = family.config
-        if family.chunks == (setting.problem.space.chunks or 1):
+        pipelined = setting.families.most_places(family) > 1
+        if family.chunks == (setting.problem.space.chunks or 1) and incumbent.runs_config(config, pipelined=pipelined):
             degrees = config.data, config.tensor, config.sequence, config.context, config.expert
             rows.setdefault(degrees, []).append(family)
 

@@ -8,16 +8,29 @@ import time
 
 
 class Limits:
-    """A deadline; `hit` remembers that it ended something."""
+    """A deadline; `hit` remembers that it ended something.
 
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+    Parameters
+    ----------
+    seconds : float
+    whole : Limits, optional
+        A deadline of which this one is so much of the time: where that ends earlier, this one does.
+    """
+
+    def __init__(self, seconds: float, whole: "Limits | None" = None) -> None:
+        self._start, self._seconds, self._reserved, self._whole = time.monotonic(), seconds, 0.0, whole
         self.hit = False
 
     @property
     def left_s(self) -> float:
         """Seconds left."""
-        return max(0.0, self._end - time.monotonic())
+        whole = self._whole
+        late = self._seconds * whole._reserved / whole._seconds if whole and whole._seconds else self._reserved
+        return max(0.0, self._start + self._seconds - late - time.monotonic())
+
+    def reserve(self, seconds: float) -> None:
+        """End so much earlier, in place of what was reserved before."""
+        self._reserved = seconds
 
     @property
     def over(self) -> bool:

@@ -17,35 +17,47 @@ from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
+from planner.search.few_cuts import every_partition
 from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
 from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
-from planner.search.interrupts import raised
+from planner.search.interrupts import heed, raised
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
-from planner.search.outcome import Outcome, clock_s
+from planner.search.old_plan import OldPlan, start_from
+from planner.search.options import under_other_options
+from planner.search.outcome import Outcome
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.solving import Solving
 from planner.search.starts import proposed
 from planner.search.varied import may_vary, varied
+from planner.search.writing import Writing, clock_s
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
 LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
+UNSEEN_PART, SETTLE_PART = 0.85, 0.3
+"""Most of the time left then for bounds of families that were not looked at, and for those that need no search."""
 PARTS = (0.3, 0.35, 0.45, 0.6, 0.65)
 """Most of the time left after the first look that may pass before families are annealed, before their best orders are
 cut, before those near the best are improved, before the best are annealed again, and before the solver starts."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
+LOADING_S = 0.6
+"""For compiled kernels to be loaded, with which the first annealing begins."""
 NUM_ANNEALED, NUM_ANNEALED_AGAIN = 3, 6
 """Times that a promising family is annealed at first, and each of the best few before and after the solver."""
 START_PART = 0.12
 """Most of the time left after the first look that starts of another kind may take."""
-LEAN_SECONDS = 1.5
-"""For what holds least, where nothing that was looked at fits."""
+LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 1.5, 0.3, 0.5
+"""For what holds least, where nothing that was looked at fits, the most of the search's time, and the least of all."""
+OPTIONS_PART = 0.1
+"""Most of the time left that the best cuts are tried under other options."""
+FEW_PART, MOST_TRIED = 0.2, 2000
+"""Most of the time left that families of few cuts are cut in every way, and cuts after which no other family is."""
 NUM_BEST = 3
 """Families that are annealed then."""
 NUM_TUNED = 3
@@ -67,19 +79,21 @@ class Search:
         self.solver, self.kernels = Solver(), Kernels()
         self.limits = Limits(clock_s(problem))
         self.annealed = self.graphs = self.improved = self.again = self.early = self.limits
-        self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report)
+        self.writing = Writing(problem, self.limits)
+        self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report, writing=self.writing)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
         self.bounding = Bounding(self.bounds, self.bounder)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
-        self._saved = False
+        self._saved, self._restart_s = False, LOADING_S
+        self.old_plan: OldPlan | None = None
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
         """Search until the limits, or until interrupted, and choose."""
         try:
-            with raised(), self.solver, self.bounder, self.kernels:
+            with raised(self._has_plan), self.solver, self.bounder, self.kernels:
                 self._run()
             parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
             if self.incumbent.found and self.bounds.proved:
@@ -102,29 +116,41 @@ class Search:
             and not self.limits.over
         ):
             self.kernels.start()
-        looking = Limits(clock_s(self.problem) * LOOK_PART)
-        screen = Screen(self.setting, self.incumbent, looking)
+        if self.problem.old_plan:
+            self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
+            if self.incumbent.found:
+                self.incumbent.say("old plan")
+        looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
+        screen = Screen(self.setting, self.incumbent, looking, self.writing)
+        left = dict.fromkeys(self.setting.families.all)
         for family in screen.in_turn():
             if looking.over and (self.incumbent.best_fits or self._saved):
-                self.bounds.seen_all = False
+                self.bounds.take_unseen(left, Limits(self.limits.left_s * UNSEEN_PART))
                 break
-            if looking.over:
+            del left[family]
+            if looking.over and self.incumbent.found:
                 self._save_memory()
             screen.look(family)
+            heed(self._has_plan)
             bound_ns = self.setting.bound_ns(family)
             if bound_ns is not None:
                 self.bounds.of[family] = bound_ns
+        screen.look_at_long()
+        if screen.left_out:
+            self.limits.hit = True
         if not self.incumbent.found:
             return
         if not self.incumbent.best_fits:
             self._save_memory()
+        self._hear()
         self.incumbent.say("first look")
         self._under_every_schedule()
-        self.bounds.settle(self.early)
+        self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()
             return
         if self._anneals:
+            self._cut_in_every_way()
             self._cut_with_care()
         if self.problem.exact:
             self._prove()
@@ -132,12 +158,16 @@ class Search:
             self._tune()
             self.bounding.finish(self.limits)
 
+    def _has_plan(self) -> bool:
+        return self.incumbent.best_fits
+
     def _save_memory(self) -> None:
         """Take what holds least, once, where nothing that was looked at fits."""
         if self._saved:
             return
         self._saved = True
-        for family, each in leanest(self.problem, LEAN_SECONDS):
+        seconds = min(LEAN_SECONDS, max(LEAST_LEAN_S, LEAN_PART * clock_s(self.problem)))
+        for family, each in leanest(self.problem, seconds):
             found = each.candidate
             cuts = self.setting.cuts(family)
             self.bounds.know(family)
@@ -157,7 +187,7 @@ class Search:
 
     def _cut_with_care(self) -> None:
         self._hear()
-        if may_vary(self.setting):
+        if may_vary(self.setting) and not self.limits.over:
             self._start_elsewhere()
         careful = [self.setting.cuts(family) for family in self.prospects.promising()]
         self._wait_for_kernels(careful)
@@ -177,6 +207,7 @@ class Search:
         if self.problem.exact or solving.solvable(families):
             self.solver.start()  # it imports while these are cut
         self._cut_graphs(careful)
+        self._change_options()
         self._shake(NUM_SHAKES_BEFORE, seed, self.again)
         self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED, self.again)
         for cuts in careful:
@@ -186,8 +217,15 @@ class Search:
         self._vary()
         if solving.solve(families, self.limits):
             self.limited_by = "solver lost"
+        self._change_options()
         self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED + NUM_ANNEALED_AGAIN, self.limits)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
+
+    def _change_options(self) -> None:
+        """Try what the best cuts are under other options, which may have been cut worse."""
+        for each in under_other_options(self.bounds, self.prospects, Limits(self.limits.left_s * OPTIONS_PART)):
+            self.incumbent.offer(each)
+        self.incumbent.say("other options")
 
     def _prove(self) -> None:
         """Let the cut model go through all that may be better than the best."""
@@ -198,6 +236,20 @@ class Search:
         elif proof.done:
             self.limited_by = UNKNOWN
 
+    def _cut_in_every_way(self) -> None:
+        """Simulate every cut of families that have few, the most promising families first."""
+        limits, left = Limits(self.limits.left_s * FEW_PART), MOST_TRIED
+        for family in sorted(self.bounds.of, key=self.bounds.of.__getitem__):
+            cuts = self.setting.cuts(family)
+            if limits.over or left <= 0 or family.chunks > 1 or not self.prospects.is_small(family):
+                continue
+            every = every_partition(cuts) if self.prospects.is_open(family) else []
+            left -= len(every)
+            for partition in every:
+                if not limits.over:
+                    self.incumbent.offer(cuts.under(partition, cuts.schedules[:1]))
+        self.incumbent.say("every cut")
+
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""
         best = self.incumbent.best
@@ -205,7 +257,9 @@ class Search:
             family = self.prospects.family_of(each)
             if family and each.step_time_ns <= best.step_time_ns * PROMISING and each.candidate.num_stages > 1:
                 cuts = self.setting.cuts(family)
-                self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
+                for name in cuts.schedules:
+                    if not self.limits.over:
+                        self.incumbent.offer(cuts.under(each.candidate.partition, (name,)))
 
     def _cut_line(self, cuts: Cuts) -> None:
         """Cut a family into stages in one line, as the chain planner does; the best lines may be better as graphs."""
@@ -215,7 +269,7 @@ class Search:
         if can_anneal(cuts) and self.kernels.ready(0.0):
             for seed in range(self.problem.effort.seed, self.problem.effort.seed + NUM_ANNEALED):
                 if not self.early.over:
-                    found += restart(cuts, None, self.lines, seed, line=True)
+                    found += restart(cuts, None, self.lines, seed, self.early, line=True)
         if found and is_near(min(found, key=lambda each: each.rank), self.lines):
             found += cut(cuts, NUM_RANDOM_ORDERS, self.lines, self.early, line=True)
             polish(cuts, found, self.lines, self.early)
@@ -265,16 +319,19 @@ class Search:
         for number in range(num_rounds):
             for family in families:
                 cuts, known = self.setting.cuts(family), self.prospects.reached().get(family)
-                if limits.over or not can_anneal(cuts) or not self.prospects.is_open(family):
+                left_s = limits.left_s
+                limits.hit = limits.hit or left_s < self._restart_s
+                if limits.hit or not can_anneal(cuts) or not self.prospects.is_open(family):
                     continue
                 if number == 0 or (known and is_near(known, self.incumbent)):
-                    restart(cuts, known if number % 2 else None, self.incumbent, seed + number, line=False)
+                    restart(cuts, known if number % 2 else None, self.incumbent, seed + number, limits, line=False)
+                    self._restart_s = max(self._restart_s, left_s - limits.left_s)
                 self._hear()
             self.incumbent.say("annealed")
 
     def _tune(self) -> None:
         """Change the micro-batches in flight of the best plans."""
-        if self.setting.pinned.in_flight or not seeks_in_flight(self.problem):
+        if self.setting.pinned.in_flight or not seeks_in_flight(self.problem) or self.limits.over:
             return
         best = sorted(filter(self.incumbent.runs, self.incumbent.found.values()), key=lambda each: each.rank)
         for each in best[:NUM_TUNED]:
@@ -302,7 +359,8 @@ class Search:
         self.incumbent.say("replicas by stage")
 
     def _hear(self) -> None:
-        """Take what was proved meanwhile."""
+        """Take what was proved meanwhile; end if that was asked for before anything fitted."""
+        heed(self._has_plan)
         if not self.problem.exact:
             self.bounding.hear(self.limits)
 
@@ -322,4 +380,5 @@ class Search:
         estimate = self.bounding.estimates.get(own) if own else None
         impossible = self.bounds.nothing_fits
         looped_ns = self.bounds.looped_ns if bound_ns else None
-        return Outcome(self.setting, incumbent, bound_ns, rivals, self.limited_by, impossible, estimate, looped_ns)
+        limited_by, old = self.limited_by, self.old_plan
+        return Outcome(self.setting, incumbent, bound_ns, rivals, limited_by, impossible, estimate, looped_ns, old)

@@ -5,14 +5,9 @@ Leaves out how it is found, and the plan that is made of it (`planner.search.pla
 
 from dataclasses import dataclass
 
-from planner.ask.problem import Problem
 from planner.search.incumbent import Incumbent
+from planner.search.old_plan import OldPlan
 from planner.search.setting import Setting
-
-SEARCH_PART = 0.92
-"""Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
-PATIENCE = 10
-"""With a deterministic limit the clock ends a search only after this many time limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +28,8 @@ class Outcome:
         Of the best plan's family: the least m - 1 times the largest stage plus the longest path, and its bound.
     looped_bound_ns : int, optional
         The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
+    old_plan : OldPlan, optional
+        What became of the plan that the search was to start from.
     """
 
     setting: Setting
@@ -43,10 +40,4 @@ class Outcome:
     impossible: bool
     estimate: tuple[int, int] | None = None
     looped_bound_ns: int | None = None
-
-
-def clock_s(problem: Problem) -> float:
-    """Return the seconds after which a search ends, so that the plan can be made within the limit."""
-    effort = problem.effort
-    left = max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
-    return left * (PATIENCE if effort.deterministic_limit is not None else 1)
+    old_plan: OldPlan | None = None

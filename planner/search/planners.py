@@ -5,7 +5,7 @@ generated differs. Leaves out the command line.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -154,6 +154,8 @@ def _chosen(outcome: Outcome) -> Plan:
     problem = setting.problem
     if not incumbent.found and setting.families.not_run and not setting.families.all:
         raise NoPlanFits(refused(problem, setting.families.not_run))
+    if not incumbent.found and setting.families.no_room:
+        raise NoPlanFits(setting.families.refused)
     if not incumbent.found:
         raise UsageError(
             setting.families.refused
@@ -161,8 +163,9 @@ def _chosen(outcome: Outcome) -> Plan:
             f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}"
             f"{', and --pin' if problem.pins else ''}); fix less"
         )
-    not_taken = ""
-    for chosen in incumbent.choices(outcome.baselines.get("chain")):
+    not_taken, old = "", outcome.old_plan
+    most = [outcome.baselines.get("chain"), old.never_above_ns if old else None]
+    for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
         if not chosen.fits:
             break
         found = make(
@@ -173,7 +176,8 @@ def _chosen(outcome: Outcome) -> Plan:
         )
         why = refusal(problem, found)
         if not why:
-            return replace(found, rungs=ladder(setting, incumbent, chosen, found))
+            extra = {**found.extra, **({"from": asdict(old)} if old else {})}
+            return replace(found, rungs=ladder(setting, incumbent, chosen, found), extra=extra)
         not_taken = not_taken or why
     if not_taken:
         raise NoPlanFits(not_taken)
@@ -230,9 +234,11 @@ def scope(setting: Setting) -> str:
     most = max((setting.cuts(family).num_stages for family in families), default=1)
     most = min(most, problem.max_stages or most)
     replicas = "" if problem.exact else " or replicas by stage"
+    num_orders = len(setting.families.orders)
+    ordered = f" taken in {num_orders} orders" if num_orders > 1 else ""
     text = (
         f"cuts between {len(setting.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "
-        f"stages on {problem.num_devices} devices, all configured alike{replicas}, "
+        f"stages on {problem.num_devices} devices{ordered}, all configured alike{replicas}, "
         f"micro-batch size {' or '.join(map(str, sizes))}, "
         + (f"any {', '.join(free)}" if free else "no strategy within stages")
         + ("; fixed: " + ", ".join(f"{name} {value}" for name, value in fixed.items()) if fixed else "")
@@ -260,4 +266,12 @@ def _reason(outcome: Outcome, chosen: Evaluated) -> str:
             f"{chosen.candidate.schedule}"
         )
     idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)
-    return f"{text}; {idle}" if idle else text
+    return "; ".join(filter(None, (text, idle, _stands_on(chosen))))
+
+
+def _stands_on(chosen: Evaluated) -> str:
+    """Say which devices the ranks of a plan are that leaves out some before others."""
+    used = sorted({rank for place in chosen.candidate.places for rank in place.ranks})
+    if used == list(range(len(used))):
+        return ""
+    return f"its ranks are, in this order, the devices {', '.join(map(str, used))} of the cluster, counted from 0"

@@ -7,7 +7,7 @@ from costmodel.errors import NoPlanFits
 from planner.ask.targets import config_not_run, refused
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Run
-from planner.candidate.fit import limits_of
+from planner.search.lacking import lacking_bytes
 from planner.search.outcome import Outcome
 
 
@@ -23,12 +23,15 @@ def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
         hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"
     else:
         hint = ""
-    proof = f"; proved for all {searched}" if outcome.impossible else ""
+    lacking = lacking_bytes(setting)
+    proof = f"; proved for all {searched}" if outcome.impossible or lacking else ""
+    if lacking:
+        proof += f": parameters, gradients and optimizer states alone need at least {lacking} bytes a device more"
     if least.num_mixed:
         return _not_apart(found.num_stages, least.num_mixed, proof)
-    run = setting.evaluator(found.microbatch_size).simulate(found)
-    limits = limits_of(setting.problem, run.blocks)
-    return _no_room(found, run, limits, proof + hint)
+    evaluator = setting.evaluator(found.microbatch_size)
+    run = evaluator.simulate(found)
+    return _no_room(found, run, evaluator.limits(run), proof + hint)
 
 
 def _no_room(candidate: Candidate, run: Run, limits: Sequence[int], proof: str) -> NoPlanFits:

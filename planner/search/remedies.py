@@ -1,24 +1,30 @@
 """Ways out where no plan fits: the changes that help, the cheapest first, each verified by planning again.
 
 Dropping what a flag or pin fixes costs nothing, nor does memory that devices have and a limit withholds; then come
-more devices, and devices with more memory. Leaves out changes of two kinds at once.
+devices with more memory, memory of hosts to offload to, and more devices. Leaves out changes of two kinds at once.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import ceil, log2
 
 from costmodel.errors import PenstockError, UsageError
+from costmodel.stages.config import StageConfig
 from planner.ask.effort import Effort
 from planner.ask.problem import AUTO, Problem
 from planner.plan import Plan
+from planner.search.family import Family
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
+from planner.search.setting import Setting
 
-SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 7.0
+SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 9.0
 """For each question what holds least, for planning again, and after which nothing more is tried."""
 MOST_TIMES = 16
 """Times as many devices up to which more of them are tried."""
+MARGIN = 1.02
+"""Part of the memory of what holds least that is named: a short search may miss it by some bytes."""
 GIB = 2**30
 
 TryPlan = Callable[[Problem], Plan]
@@ -32,12 +38,15 @@ def ways_out(problem: Problem, try_plan: TryPlan) -> str:
         fitting = (text for text, changed in kind(problem) if not limits.over and _fits(changed, try_plan))
         return list(islice(fitting, 1))
 
-    found = first(_free) or first(_memory) + first(_devices)
+    found = first(_free) or first(_memory) + first(_hosts) + first(_devices)
     if found:
         return f"; verified by planning again, a plan fits {', or '.join(found)}"
     if limits.hit:
         return "; no change that helps was verified in the time that there was"
-    return f"; tried in vain: every choice free, and up to {MOST_TIMES} times as many devices"
+    return (
+        "; tried in vain: every choice free, memory of hosts to offload to, and up to "
+        f"{MOST_TIMES} times as many devices, where the cluster has them"
+    )
 
 
 def _fits(problem: Problem, try_plan: TryPlan) -> bool:
@@ -81,7 +90,7 @@ def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
         return
     least = found[0]
     most = min(filter(None, problem.memory_limits_bytes))
-    size = f"{-(-(most + least.excess_bytes) * 100 // GIB) / 100:.2f}"
+    size = f"{ceil(MARGIN * (most + least.excess_bytes) * 100 / GIB) / 100:.2f}"
     needed = round(float(size) * GIB)
     devices = [device.memory_bytes for device in problem.machines.devices if device.name in problem.device_names]
     larger = tuple(replace(each, memory_bytes=max(each.memory_bytes, needed)) for each in problem.machines.devices)
@@ -90,6 +99,18 @@ def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
         yield f"with --memory-limit {size}", changed
     else:
         yield f"on devices with {size} GiB", changed
+
+
+def _hosts(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield the problem with hosts whose memory holds all states, and with twice as much: powers of two of GiB."""
+    machines, alone = problem.machines, Family(StageConfig(), min(problem.microbatch_sizes))
+    share = Setting(problem).families.states_bytes(alone) / problem.num_devices
+    least = ceil(log2(max(share * host.devices for host in machines.hosts) / GIB))
+    for size in (2**least, 2 ** (least + 1)):
+        hosts = tuple(replace(host, memory_bytes=max(host.memory_bytes, round(size * GIB))) for host in machines.hosts)
+        if hosts != machines.hosts:
+            changed = replace(problem, cluster=replace(machines, hosts=hosts))
+            yield f"with memory_gib = {size} in each [[host]], to offload to", changed
 
 
 def _devices(problem: Problem) -> Iterator[tuple[str, Problem]]:

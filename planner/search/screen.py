@@ -7,6 +7,7 @@ fit. Leaves out any local change.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -22,10 +23,16 @@ from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import FUSED, Setting
+from planner.search.writing import Writing
 
 NUM_ORDERS = 2
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
+INPUTS = 1 / 16
+"""About the part of what a layer keeps that its inputs are, which stay where its forward runs again."""
+CAUTIOUS, BOLD = 0.8, 1.1
+"""Part of the memory that even stages may fill and be likely to fit, before anything does and then: real stages are not
+even, and what holds less takes longer."""
 LOOPED = 0.97
 """Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
@@ -33,8 +40,14 @@ LOOPED = 0.97
 class Screen:
     """Looks at families one by one and tells the incumbent."""
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, limits: Limits) -> None:
-        self.setting, self.incumbent, self.limits = setting, incumbent, limits
+    def __init__(self, setting: Setting, incumbent: Incumbent, limits: Limits, writing: Writing) -> None:
+        self.setting, self.incumbent, self.limits, self.writing = setting, incumbent, limits, writing
+        self.left_out: dict[tuple[Family, int], int] = {}
+        """Families, into how many places, whose plans would take too long to be written, and about how many actions."""
+        self._fit: list[bool] = []
+        """Whether each that was simulated here fits: an old plan that the search starts from says nothing of others."""
+        self._branched = 1.0
+        """How many actions plans have at most for one that stages in a line would."""
         self._settled: set[tuple[Family, int] | None] = set()
         self._too_slow: list[Partition] = []
         self._most_bytes = max(setting.problem.memory_limits_bytes)
@@ -52,7 +65,7 @@ class Screen:
                 return
             if 1 < places < least:
                 continue
-            least_ns = self.setting.families.even_ns(family, places) or 0
+            least_ns = self._even_ns(family, places)
             if not self._could_matter(family, least_ns, places) or not self._could_fit(family, places):
                 least = places  # fewer places take longer still, and hold more; one alone is another rung
                 continue
@@ -61,11 +74,26 @@ class Screen:
             if not self._could_matter(family, self._expected_ns(family, places), places):
                 self._settled.add((family, places))
                 continue
-            open_before = len(self._too_slow)
-            partitions = list(dict.fromkeys(self._partitions(cuts, places)))
-            found = [each for partition in partitions for each in self._offered(cuts, partition)]
-            if any(each.fits for each in found) or len(self._too_slow) - open_before == len(partitions):
-                self._settled.add((family, places))
+            num_actions = round(about_actions(cuts, places) * self._branched)
+            if self.writing.fits(num_actions, family.config.data):
+                self._look(cuts, places)
+            else:
+                self.left_out[family, places] = num_actions
+
+    def look_at_long(self) -> None:
+        """Where nothing else was found, or fits, offer what takes long to be written, the shortest first."""
+        for family, places in sorted(self.left_out, key=self.left_out.__getitem__):
+            if self.incumbent.best_fits:
+                return
+            self._look(self.setting.cuts(family), places)
+
+    def _look(self, cuts: Cuts, places: int) -> None:
+        open_before = len(self._too_slow)
+        partitions = list(dict.fromkeys(self._partitions(cuts, places)))
+        found = [each for partition in partitions for each in self._offered(cuts, partition)]
+        self._branched = max([self._branched, *(each.num_actions / about_actions(cuts, places) for each in found)])
+        if any(each.fits for each in found) or len(self._too_slow) - open_before == len(partitions):
+            self._settled.add((cuts.family, places))
 
     @staticmethod
     def _without_savings(family: Family, places: int) -> tuple[Family, int] | None:
@@ -78,12 +106,16 @@ class Screen:
 
     def _expected_ns(self, family: Family, places: int) -> int:
         """Return a bound on all cuts into so many places; a guess, nearly always below, for stages that share one."""
+        even_ns = self._even_ns(family, places)
         if family.chunks == 1:
-            return self.setting.bound_ns(family, places) or 0
-        families = self.setting.families
-        filling_ns = (families.least_work_ns(family) or 0) * (places - 1) / (family.chunks * places)
-        even_ns = families.even_ns(family, places) or 0
+            return max(even_ns, self.setting.bound_ns(family, places) or 0)
+        filling_ns = (self.setting.families.least_work_ns(family) or 0) * (places - 1) / (family.chunks * places)
         return round(LOOPED * (even_ns + filling_ns / max(self.setting.problem.speeds)))
+
+    def _even_ns(self, family: Family, places: int) -> int:
+        """Return what all work takes divided evenly, with all forwards that may run again."""
+        families = self.setting.families
+        return families.even_ns(family, places, families.again_ns(family)) or 0
 
     def _places(self, cuts: Cuts) -> Sequence[int]:
         fixed = self.setting.problem.space.stages
@@ -117,33 +149,74 @@ class Screen:
 
         One misfit is looked at, so that it can be told.
         """
-        if not self._most_bytes or not self.incumbent.found:
+        if not self._most_bytes or not self._fit:
             return True
-        return self._held_bytes(family, 1) <= self._most_bytes * places
+        return self._held_bytes(family) <= self._most_bytes * places
 
-    def _held_bytes(self, family: Family, in_flight: int) -> int:
-        """Return what all places of a family hold together at least."""
+    def _held_bytes(self, family: Family) -> int:
+        """Return what all places of a family hold together at least, one micro-batch in flight."""
         config, families = family.config, self.setting.families
         kept = families.kept_bytes(family) if config.recompute == config.offload == "none" else 0
-        return families.states_bytes(family) + in_flight * kept
+        return families.states_bytes(family) + kept
 
     def in_turn(self) -> Iterator[Family]:
-        """Yield all families; where the first does not fit, those likely to before the others of their kind."""
+        """Yield all families; where the first does not fit, those that are likely to, the quickest of them first."""
         families = self.setting.families
-        first, rest = families.all[:1], list(families.all[1:])
+        first, rest = families.all[:1], families.all[1:]
         yield from first
-        if self.incumbent.found and not self.incumbent.best_fits:
-            rest.sort(key=lambda family: (*families.kind(family), not self._is_likely_to_fit(family)))
-        yield from rest
+        if any(self._fit) or not self._fit:
+            yield from rest
+            return
+        left = set(rest)
+        for cautious in (True, False):
+            for family in self._quickest_first([family for family in rest if family in left], cautious=cautious):
+                if cautious and any(self._fit):
+                    break
+                left.remove(family)
+                yield family
 
-    def _is_likely_to_fit(self, family: Family) -> bool:
-        """Whether as many micro-batches fit as 1F1B keeps of the first stage, or one stage runs again, all even."""
+    def _quickest_first(self, rest: Sequence[Family], *, cautious: bool) -> Iterator[Family]:
+        """Yield families by their turns, which are dear: only those whose turn may be next are asked for theirs."""
+        turns = [(self._earliest_turn(family), number, False) for number, family in enumerate(rest)]
+        heapify(turns)
+        while turns:
+            _, number, known = turns[0]
+            if known or self.limits.over:
+                heappop(turns)
+                yield rest[number]
+            else:
+                heapreplace(turns, (self._turn(rest[number], CAUTIOUS if cautious else BOLD), number, True))
+
+    def _earliest_turn(self, family: Family) -> tuple[float, ...]:
+        offloads, talks, _ = self.setting.families.kind(family)
+        work_ns = 0 if offloads or talks else self.setting.families.work_ns(family)
+        return offloads, 0, talks, self._filled_ns(family, work_ns or 0)
+
+    def _turn(self, family: Family, part: float) -> tuple[float, ...]:
+        """Return when a family is looked at: of those that are likely to fit and talk little the quickest first."""
+        offloads, talks, _ = self.setting.families.kind(family)
+        likely, most = self._is_likely_to_fit(family, part), self.setting.families.most_places(family)
+        return offloads, not likely, talks, self._filled_ns(family, self._even_ns(family, most) if likely else 0)
+
+    def _filled_ns(self, family: Family, even_ns: int) -> float:
+        """Return about what even stages in a line take, filling and draining them too."""
+        rounds = self.setting.families.rounds(family) * family.chunks
+        return even_ns * (rounds + self.setting.families.most_places(family) - 1) / rounds
+
+    def _is_likely_to_fit(self, family: Family, part: float) -> bool:
+        """Whether that part of the memory holds what first stages keep of 1F1B or interleaved stages, all even."""
         families, places = self.setting.families, self.setting.families.most_places(family)
         if not self._most_bytes:
             return True
-        in_flight = min(families.rounds(family), places)
-        again = families.kept_bytes(family) // family.chunks if family.config.recompute != "none" else 0
-        return self._held_bytes(family, in_flight) + again <= self._most_bytes * places
+        config = family.config
+        in_flight: float = min(families.rounds(family), places)
+        if family.chunks > 1:
+            in_flight += (places - 1) / family.chunks
+        if config.recompute == "full":
+            in_flight = in_flight * INPUTS + 1 / family.chunks
+        in_flight *= config.offload != "activations"
+        kept = in_flight * families.kept_estimate(family)
+        return families.states_bytes(family) + kept <= part * self._most_bytes * places
 
     def _could_hold(self, priced: Priced, cuts: Cuts) -> bool:
         """Whether every stage has room for the micro-batches that 1F1B or interleaved stages keep; else for one each.
@@ -185,11 +258,9 @@ class Screen:
 
         Stages that drain early have time for it.
         """
-        speeds, num_stages = sorted(set(cuts.speeds)), places * cuts.family.chunks
         for amounts in dict.fromkeys((cuts.shares_ns, cuts.works_ns)) if pieces else ():
             works = [sum(amounts[atom] for atom in piece) for piece in pieces]
-            rows = {speed: [round(work / speed) for work in works] for speed in speeds}
-            stages = balanced([rows[cuts.speeds[stage % places]] for stage in range(num_stages)])
+            stages = balanced(cuts.at_places(works, places * cuts.family.chunks))
             if stages:
                 found = {atom: stage for piece, stage in zip(pieces, stages, strict=True) for atom in piece}
                 yield tuple(found[atom] for atom in range(len(cuts.atoms)))
@@ -221,6 +292,7 @@ class Screen:
             return []
         found = list(self._simulated(cuts, partition))
         self.incumbent.offer(found)
+        self._fit += [each.fits and self.incumbent.runs(each) for each in found]
         return found
 
     def _is_too_large(self, cuts: Cuts, partition: Partition) -> bool:
@@ -257,8 +329,19 @@ class Screen:
             if not self._could_matter(cuts.family, least_ns, len(set(candidate.places))):
                 self._too_slow.append(partition)
                 return
-            if not self.incumbent.found or self._could_hold(priced, cuts):
+            if not self._fit or self._could_hold(priced, cuts):
                 yield from cuts.under(partition, (name,))
+
+
+def about_actions(cuts: Cuts, places: int) -> int:
+    """Return about how many actions a plan of stages in a line has: F and B, and messages to and from two neighbours.
+
+    Where replicas do the same, of one of them.
+    """
+    num_stages = places * cuts.family.chunks
+    again = cuts.family.config.recompute == "full"
+    closing = 2 * num_stages
+    return cuts.num_microbatches * (num_stages * (2 + again) + 4 * (num_stages - 1)) + closing
 
 
 def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:

@@ -54,6 +54,8 @@ class Aim:
         Whether each stage feeds the next, tensors or not.
     bound : bool
         Whether to rank by the bound instead of the estimate.
+    speeds : tuple of float
+        Speed of the place of each stage; 1 by default.
     """
 
     num_stages: int
@@ -61,6 +63,12 @@ class Aim:
     beam: int = 8
     line: bool = False
     bound: bool = False
+    speeds: tuple[float, ...] = ()
+
+    def on_place(self, work_ns: Ints, stage: int) -> Ints:
+        """Return what work takes on the place of a stage."""
+        slower: Any = work_ns if not self.speeds else np.rint(work_ns / self.speeds[stage]).astype(np.int64)
+        return slower  # type: ignore[no-any-return]
 
 
 NEVER = np.int64(1) << 55
@@ -106,7 +114,7 @@ class _Table:
         """Return each prefix as one stage."""
         size = len(self.work_ns)
         cuts = np.stack([np.zeros(size, np.int64), np.arange(size)], axis=1)[:, None, :]
-        work = self.work_ns[:, None].copy()
+        work = self.aim.on_place(self.work_ns[:, None].copy(), 0)
         work[0] = NEVER
         longest = work * self.aim.num_microbatches if self.aim.bound else work.copy()
         longest[0] = NEVER
@@ -129,7 +137,7 @@ class _Table:
     def _extend_to(self, stop: int, before: Labels, after: Labels) -> None:
         """Fill the labels of one prefix from all shorter ones."""
         num = self.aim.num_microbatches
-        work = self.work_ns[stop] - self.work_ns[:stop, None]
+        work = self.aim.on_place(self.work_ns[stop] - self.work_ns[:stop, None], before.path_ns.shape[2])
         reach = self._reach(before.cuts[:stop], before.path_ns[:stop], stop)
         path = reach + work
         largest = np.maximum(before.largest_ns[:stop], work)

@@ -3,17 +3,19 @@
 Leaves out how plans are found.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
+from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator
-from planner.graph.atoms import Atoms, Partition, numbered, prepare
+from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, layer_pairs, layer_starts
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
@@ -21,7 +23,8 @@ from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
 from planner.search.cuts import Cuts
-from planner.search.family import Families, Family
+from planner.search.family import Family
+from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
 
 
@@ -61,8 +64,14 @@ class Setting:
         atoms = prepare(graph, pairs)
         works = self._works_ns
         sizes = [self._measured.tensor_bytes(tensor) for tensor in graph.tensors]
-        apart = problem.pins.kept_apart(graph, atoms.atom_of) if problem.pins else ()
-        return thin(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes, apart=apart)
+        return thin(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes, apart=self._apart(atoms))
+
+    def _apart(self, atoms: Atoms) -> Apart:
+        """Return pieces that are not joined: those that pins keep apart, and those of an old plan's stages."""
+        graph, pins, old = self.problem.profile.graph, self.problem.pins, self.problem.old_plan
+        rows = [{atoms.atom_of[graph.index[name]] for name in stage.operators} for stage in old.stages] if old else []
+        kept = pins.kept_apart(graph, atoms.atom_of) if pins else ()
+        return (*kept, tuple(tuple(sorted(row)) for row in rows))
 
     @cached_property
     def _measured(self) -> MeasuredOperators:
@@ -165,12 +174,22 @@ class Setting:
         if even_ns is None:
             return None
         even_ns = max(even_ns, self._indivisible_ns(family))
-        if not self._fills(family):
+        if not self.fills(family):
             return even_ns
         places, count = num_places or self.families.most_places(family), self.families.rounds(family)
         work = self.families.least_work_ns(family, self._line) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
+
+    def held_ns(self, family: Family) -> int:
+        """Return a bound that counts what has to run again so that a place holds one micro-batch; `NEVER` if none can.
+
+        The last bytes that are over the room of all places together are freed by the operators that do it soonest.
+        """
+        again_ns = self.families.least_again_ns(family)
+        if again_ns >= NEVER:
+            return NEVER
+        return self.families.even_ns(family, None, again_ns) or 0
 
     def _indivisible_ns(self, family: Family) -> int:
         """Return what the largest atom takes of the whole step, where operators stay whole."""
@@ -194,7 +213,43 @@ class Setting:
         """Operators of the atoms that stand in one line, along which gradients go back all the way."""
         return tuple(sorted(i for atom in self.atoms.gradient_waists for i in self.atoms.members[atom]))
 
-    def _fills(self, family: Family) -> bool:
+    @cached_property
+    def on_line(self) -> frozenset[int]:
+        """Those operators, to look one up."""
+        return frozenset(self._line)
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[int, ...], ...]:
+        """Operators of each atom of that line with all that lies between it and the next; in one stage if both are."""
+        waists = self.atoms.gradient_waists
+        found = []
+        for waist, after in zip(waists, (*waists[1:], None), strict=True):
+            between = self.atoms.descendants[waist] & (self.atoms.ancestors[after] if after is not None else 0)
+            atoms = [waist, *(atom for atom in range(len(self.atoms)) if between >> atom & 1)]
+            found.append(tuple(sorted(i for atom in atoms for i in self.atoms.members[atom])))
+        return tuple(found)
+
+    def way(self, piece: Sequence[int], times: Sequence[int]) -> int:
+        """Return the longest way from the waist of a piece along which gradients go back."""
+        atoms = sorted({self.atoms.atom_of[i] for i in piece})
+        found = dict.fromkeys(atoms[:1], 0)
+        for atom in atoms:
+            before = [found[source] for source in self._sources[atom] if source in found]
+            if before or atom in found:
+                found[atom] = max(before, default=0) + sum(times[i] for i in self.atoms.members[atom])
+        return max(found.values())
+
+    @cached_property
+    def _sources(self) -> tuple[tuple[int, ...], ...]:
+        """Atoms from which each atom reads a tensor that carries a gradient."""
+        found: list[set[int]] = [set() for _ in self.atoms.members]
+        for flow in self.atoms.flows:
+            if self.problem.profile.graph.tensors[flow.tensor].gradient:
+                for consumer in flow.consumers:
+                    found[consumer].add(flow.producer)
+        return tuple(tuple(sorted(row)) for row in found)
+
+    def fills(self, family: Family) -> bool:
         """Whether a line has to be filled: one stage a place, F and whole B."""
         return family.chunks == 1 and all(name in FUSED for name in self.cuts(family).schedules) and bool(self._line)
 

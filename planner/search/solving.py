@@ -83,7 +83,7 @@ class Solving:
         for finding in self.solver.findings(request, limits):
             if finding["kind"] == "bound":
                 bound_ns = finding["units"] * request.data.unit_ns
-                self.bounds.of[family] = max(self.bounds.of[family], bound_ns)
+                self.bounds.rise(family, bound_ns)
                 self.bounds.settle(self.settling)
             elif finding["kind"] == "partition":
                 tried += self._simulated(cuts, tuple(finding["partition"]))

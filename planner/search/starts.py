@@ -16,10 +16,14 @@ from planner.search.rivals.prices import View
 from planner.search.rivals.proposals import not_taken, proposals
 from planner.search.setting import Setting
 
+MOST_DEVICES = 128
+"""Devices up to which that is worth its time: the program tries every number of replicas."""
+
 
 def proposed(setting: Setting, limits: Limits) -> Iterator[Evaluated]:
     """Yield proposals at each micro-batch size, each with an equal part of the time."""
-    sizes = () if not_taken(setting.problem) else setting.problem.microbatch_sizes
+    problem = setting.problem
+    sizes = () if not_taken(problem) or problem.num_devices > MOST_DEVICES else problem.microbatch_sizes
     for number, size in enumerate(sizes):
         mine = Limits(limits.left_s / (len(sizes) - number))
         for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):

@@ -5,15 +5,17 @@ micro-batches, until no device is left. Stages stay otherwise configured as they
 degrees, and every other way to divide devices.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, product
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
-from planner.candidate.candidate import IN_FLIGHT, Place
+from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated
 from planner.search.cuts import by_stage
 from planner.search.family import Family
+from planner.search.few_cuts import every_partition
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
@@ -42,36 +44,47 @@ def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[E
     problem = setting.problem
     if not may_vary(setting):
         return
-    for each in _starts(incumbent):
-        count = problem.global_batch // each.candidate.microbatch_size
-        if limits.over or 4 * count * each.candidate.num_stages > MOST_ACTIONS:
+    for found in _starts(setting, incumbent):
+        count = problem.global_batch // found.microbatch_size
+        if limits.over or 4 * count * found.num_stages > MOST_ACTIONS:
             continue
-        places = _places(setting, each)
-        if places is None:
+        replicas = _replicas(setting, found)
+        if replicas is None:
             continue
-        for schedule in SCHEDULES if problem.schedule == "auto" else (problem.schedule,):
+        names = SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
+        for order, schedule in product(setting.families.orders, names):
+            places = _places(found.places, replicas, order)
             try:
-                yield setting.evaluator(each.candidate.microbatch_size).evaluate(
-                    replace(each.candidate, places=places, schedule=schedule, line=False)
+                yield setting.evaluator(found.microbatch_size).evaluate(
+                    replace(found, places=places, schedule=schedule, line=False)
                 )
             except (UsageError, NoPlanFits):
                 continue
 
 
-def _starts(incumbent: Incumbent) -> list[Evaluated]:
-    """Return the best cuts whose stages stand on single devices, one for each number of stages and size."""
-    best: dict[tuple[int, int], Evaluated] = {}
+def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
+    """Return the best cuts whose stages stand on single devices, one for each number of stages and size.
+
+    Where there are few cuts, all of those as such a best one is configured.
+    """
+    best: dict[tuple[int, int], Candidate] = {}
     for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
         found = each.candidate
         alone = all(len(place.ranks) == 1 for place in found.places) and found.num_devices == found.num_stages
         if alone and found.num_stages > 1:
-            best.setdefault((found.num_stages, found.microbatch_size), each)
-    return list(best.values())[:NUM_CUTS]
+            best.setdefault((found.num_stages, found.microbatch_size), found)
+    chosen = list(best.values())[:NUM_CUTS]
+    if not chosen:
+        return []
+    one, config = chosen[0], chosen[0].places[0].config
+    one = replace(one, in_flight=())
+    few = filter(any, every_partition(setting.cuts(Family(config, one.microbatch_size))))
+    return chosen + [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
 
 
-def _places(setting: Setting, each: Evaluated) -> tuple[Place, ...] | None:
-    """Return the stages with the devices that are left; None where none are, or the batch does not divide."""
-    found, num_devices = each.candidate, setting.problem.num_devices
+def _replicas(setting: Setting, found: Candidate) -> list[int] | None:
+    """Return how many devices each stage gets with those left over; None if none are, or micro-batches are too few."""
+    num_devices = setting.problem.num_devices
     cuts = setting.cuts(Family(StageConfig(), found.microbatch_size))
     works, closing = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
     count = setting.problem.global_batch // found.microbatch_size
@@ -83,10 +96,13 @@ def _places(setting: Setting, each: Evaluated) -> tuple[Place, ...] | None:
     for _ in range(num_devices - found.num_stages):
         slowest = max(range(found.num_stages), key=load_ns)
         replicas[slowest] += 1
-    if max(replicas) == 1 or max(replicas) > count:
-        return None
-    start, places = 0, []
-    for place, number in zip(found.places, replicas, strict=True):
-        places.append(Place(replace(place.config, data=number), tuple(range(start, start + number))))
-        start += number
-    return tuple(places)
+    return None if max(replicas) == 1 or max(replicas) > count else replicas
+
+
+def _places(places: Sequence[Place], replicas: Sequence[int], order: Sequence[int]) -> tuple[Place, ...]:
+    """Return the places of stages with so many replicas, which take the ranks in this order."""
+    ends = accumulate(replicas)
+    return tuple(
+        Place(replace(place.config, data=number), tuple(order[end - number : end]))
+        for place, number, end in zip(places, replicas, ends, strict=True)
+    )

@@ -109,7 +109,7 @@ class Annealer:
 
     def _even(self) -> Partition:
         """Return equal shares of the atoms in a topological order, as these are listed."""
-        found = balanced([self._cuts.shares_ns] * self._cuts.num_stages)
+        found = balanced(self._cuts.at_places(self._cuts.shares_ns, self._cuts.num_stages))
         return tuple(found) if found else (0,) * len(self._cuts.atoms)
 
 
@@ -128,7 +128,8 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
     rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
     size, most = cuts.family.devices_a_place, problem.memory_limits_bytes
     places = cuts.num_places
-    limits = [min(most[s % places * size : (s % places + 1) * size]) or np.inf for s in range(stages)]
+    stands = [cuts.order[place * size : (place + 1) * size] for place in range(places)]
+    limits = [min(most[rank] for rank in stands[s % places]) or np.inf for s in range(stages)]
     return Cut(
         np.array([forward, backward, cuts.closing_ns, static, kept], float).T.copy(),
         np.array([*rows, (0, len(readers), 0)], np.int64),
@@ -171,7 +172,7 @@ def _links(cuts: Cuts, size_bytes: int) -> Floats:
     machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_a_place, cuts.num_stages
     found = np.zeros((2, stages, stages))
     for p, q in combinations(range(stages), 2):
-        a, b = (place % cuts.num_places * apart for place in (p, q))
+        a, b = (cuts.order[place % cuts.num_places * apart] for place in (p, q))
         delay = machines.p2p_ns(a, b, 1) if a != b else 0
         found[:, p, q] = delay, max(0.0, machines.p2p_ns(a, b, size_bytes) - delay) / size_bytes if a != b else 0.0
     return found
@@ -181,7 +182,7 @@ def _orders(cuts: Cuts) -> Ints:
     """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing."""
     if cuts.family.chunks == 1:
         return np.zeros((0, 0, 3), np.int64)
-    partition = balanced([cuts.shares_ns] * cuts.num_stages)
+    partition = balanced(cuts.at_places(cuts.shares_ns, cuts.num_stages))
     run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), cuts.schedules[0], line=False))
     ways = {Kind.F: 0, Kind.B: 1}
     orders = run.times.structure.schedule.orders

@@ -15,8 +15,9 @@ from planner.ask.targets import default_target
 from planner.graph.atoms import Partition
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
-from planner.search.outcome import Outcome, clock_s
+from planner.search.outcome import Outcome
 from planner.search.setting import Setting
+from planner.search.writing import clock_s
 
 COUNTED = ((0, 0), (1, 1), (1, 0), (0, 1))
 """Whether the embedding counts as a layer, and the loss."""

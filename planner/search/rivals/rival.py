@@ -10,10 +10,11 @@ from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
-from planner.search.outcome import Outcome, clock_s
+from planner.search.outcome import Outcome
 from planner.search.rivals.prices import View
 from planner.search.rivals.proposals import Propose, not_taken, proposals
 from planner.search.setting import Setting
+from planner.search.writing import clock_s
 
 
 @dataclass(frozen=True, slots=True)

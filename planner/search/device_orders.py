@@ -1,0 +1,55 @@
+"""Orders in which the places of a pipeline take the ranks, where these differ: placement on mixed clusters.
+
+Ranks are alike when device type and speed are. Those alike keep their own order, so that neighbours stay on their
+links. Few arrangements of unlike ranks are all tried; else each kind stays together, and the kinds are arranged. A
+pipeline that has fewer places than there are ranks leaves out the last of an order. Leaves out orders that tell apart
+ranks alike, and those of many ranks that go back and forth between kinds.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, permutations
+from math import factorial, prod
+
+Order = tuple[int, ...]
+Kind = tuple[int, float]
+"""Position of the type of device in the cluster's list of types, and speed."""
+
+MOST_ARRANGED = 12
+"""Arrangements of unlike ranks up to which each is an order of its own."""
+MOST_KINDS = 3
+"""Kinds up to which all orders of them are tried; of more, those in order of rank, forwards and backwards."""
+
+
+def device_orders(kinds: Sequence[Kind]) -> tuple[Order, ...]:
+    """Return orders of ranks of these kinds: the same first whichever ranks come first, their own order last."""
+    rows: dict[Kind, list[int]] = {kind: [] for kind in sorted(set(kinds))}
+    for rank, kind in enumerate(kinds):
+        rows[kind].append(rank)
+    if len(rows) == 1:
+        return (tuple(range(len(kinds))),)
+    found: list[Order] = []
+    if _num_arranged(kinds) <= MOST_ARRANGED:
+        found += [_filled(row, rows) for row in _arranged(Counter(sorted(kinds)), len(kinds))]
+    else:
+        arranged = permutations(rows) if len(rows) <= MOST_KINDS else (tuple(rows), tuple(reversed(rows)))
+        found += [tuple(chain.from_iterable(rows[kind] for kind in row)) for row in arranged]
+    return tuple(dict.fromkeys([*found, tuple(range(len(kinds)))]))
+
+
+def _num_arranged(kinds: Sequence[Kind]) -> int:
+    return factorial(len(kinds)) // prod(map(factorial, Counter(kinds).values()))
+
+
+def _arranged(left: Counter[Kind], size: int) -> Iterator[tuple[Kind, ...]]:
+    """Yield every sequence of the kinds that are left."""
+    if not size:
+        yield ()
+    for kind in [kind for kind, number in left.items() if number]:
+        yield from ((kind, *row) for row in _arranged(left - Counter([kind]), size - 1))
+
+
+def _filled(arranged: Sequence[Kind], rows: dict[Kind, list[int]]) -> Order:
+    """Return the ranks of an arrangement, those of a kind rising."""
+    left = {kind: iter(row) for kind, row in rows.items()}
+    return tuple(next(left[kind]) for kind in arranged)

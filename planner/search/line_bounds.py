@@ -1,0 +1,156 @@
+"""Bounds of pipelines whose stages stand on a line of waists: how it fills, and how long activations are held.
+
+Pieces are a waist with all up to the next one. Where both waists are in one stage, so is all between them, or stages
+would wait on each other. `docs/planning.md` derives the bounds. Leaves out split backward, several types of devices,
+and what messages hold.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from costmodel.stages.strategies.model import NEVER
+from planner.search.family import Family
+from planner.search.setting import Setting
+
+NUM_WEIGHTS = 33
+"""Ways to weigh work against memory of which the best bound is taken."""
+
+
+def in_line_ns(setting: Setting, family: Family) -> int:
+    """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says."""
+    models, limits = setting.families.models(family.microbatch_size), setting.problem.memory_limits_bytes
+    if len(models) > 1 or not setting.fills(family) or setting.families.even_ns(family) is None:
+        return 0
+    ranks, adds = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
+    times, kept, again = models[0].stays(family.config, ranks, adds=adds)
+    line = InLine(
+        setting,
+        family,
+        tuple(sum(times[i] for i in piece) for piece in setting.pieces),
+        tuple(setting.way(piece, times) for piece in setting.pieces),
+        tuple(sum(kept[i] for i in piece) for piece in setting.pieces),
+        tuple(sum(kept[i] for i in piece if again[i]) for piece in setting.pieces),
+        tuple(sum(again[i] for i in piece) for piece in setting.pieces),
+    )
+    held = all(limits) and family.config.offload != "activations"
+    return max(line.filled_ns(), line.pressed_ns() if held else 0)
+
+
+def by_replicas_ns(setting: Setting, family: Family) -> int:
+    """Return a bound for a family of one replica where each stage has a number of its own; 0 where it says nothing.
+
+    A stage that holds an operator holds all pieces between its first waist and that one, as far back as one device has
+    room for their states. What comes before makes its replicas start late and end early by a way through it, h: with
+    room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N.
+    """
+    problem, families = setting.problem, setting.families
+    models, limits = families.models(family.microbatch_size), problem.memory_limits_bytes
+    fitted = all(limits) and family.config.zero == 0 and setting.fills(family)
+    if len(models) > 1 or not fitted or families.even_ns(family) is None:
+        return 0
+    ranks, replicas = tuple(range(family.devices_a_place)), problem.num_devices // family.devices_a_place
+    times = models[0].stays(family.config, ranks, adds=families.rounds(family) > 1)[0]
+    states, pieces = models[0].states_of(family.config, ranks), setting.pieces
+    waists = [sum(times[i] for i in piece if i in setting.on_line) for piece in pieces]
+    ways, room = [setting.way(piece, times) for piece in pieces], max(limits)
+    heads, first, held, before = [], 0, 0, 0
+    for piece in pieces:
+        while held > room:
+            held -= sum(states[i] for i in pieces[first])
+            before += ways[first - 1] if first else 0
+            first += 1
+        heads.append(before + (waists[first - 1] if first else 0))
+        held += sum(states[i] for i in piece)
+    rows = [(sum(times[i] for i in piece), head) for piece, head in zip(pieces, heads, strict=True)]
+    rows.append((sum(times) - sum(work for work, _ in rows), 0))
+    count, low = families.rounds(family), float(heads[-1])
+    high = low + count * sum(times)
+    while high - low > 1:
+        middle = (low + high) / 2
+        over = count * sum(work / (middle - head) for work, head in rows) > replicas
+        low, high = (middle, high) if over else (low, middle)
+    return int(low)
+
+
+@dataclass(frozen=True)
+class InLine:
+    """One family's line.
+
+    Attributes
+    ----------
+    works, ways : tuple of int
+        What each piece takes of one micro-batch, and its longest way from waist to waist alone.
+    kept, spared, again : tuple of int
+        Bytes that it keeps of one, those of operators that may run again, and what these forwards take.
+    """
+
+    setting: Setting
+    family: Family
+    works: tuple[int, ...]
+    ways: tuple[int, ...]
+    kept: tuple[int, ...]
+    spared: tuple[int, ...]
+    again: tuple[int, ...]
+
+    def filled_ns(self) -> int:
+        """Return a bound by the filling of the line.
+
+        What is ahead of a stage takes at least the ways through whole pieces: a part q of their work, but for one
+        piece. So q (b(1) + .. + b(i - 1)) + m b(i) <= T, and p stages hold at most T / q (1 - (1 - q / m)^p).
+        """
+        families = self.setting.families
+        places, count = families.most_places(self.family), families.rounds(self.family)
+        part = min(way / max(1, work) for way, work in zip(accumulate(self.ways), accumulate(self.works), strict=True))
+        if not part:
+            return 0
+        filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
+        torn = (work for piece, work in zip(self.setting.pieces, self.works, strict=True) if self._may_tear(piece))
+        return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
+
+    def _may_tear(self, piece: Sequence[int]) -> bool:
+        return not self.setting.on_line.issuperset(piece)
+
+    def pressed_ns(self) -> int:
+        """Return a bound by what the places can hold.
+
+        With m micro-batches, kept bytes a, stays w and room M over p places, T M >= m sum(a w); what runs again lowers
+        the sum and lengthens the work: any weighted mean of the two is below T for the choice that makes it least.
+        """
+        families, problem = self.setting.families, self.setting.problem
+        places, count = families.most_places(self.family), families.rounds(self.family)
+        speed, even_ns = max(problem.speeds), families.even_ns(self.family) or 0
+        room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
+        if room <= 0:
+            return NEVER
+        left = [*accumulate(reversed(self.works))][::-1]
+        torn = [
+            size * behind + before * work
+            for size, behind, before, work in zip(self.kept, left, accumulate(self.kept), self.works, strict=True)
+        ]
+        held = sum(size * behind for size, behind in zip(self.kept, left, strict=True))
+        held -= sum(sorted(torn, reverse=True)[: places - 1])
+        rate = count / (room * speed)
+        gain = np.array([size * behind for size, behind in zip(self.spared, left, strict=True)]) * rate
+        price = np.array(self.again) * (count / (places * speed))
+        if not price.any():
+            return int(max(even_ns, held * rate))
+        weights = np.linspace(0.0, 1.0, NUM_WEIGHTS)[:, None]
+        run_again = most_of_stretches((1 - weights) * gain - weights * price, places)
+        bounds = (1 - weights[:, 0]) * held * rate + weights[:, 0] * even_ns - run_again
+        return int(bounds.max())
+
+
+def most_of_stretches(rows: np.ndarray, number: int) -> np.ndarray:
+    """Return for each row the most that at most so many stretches of it add up to; 0 for none."""
+    if number >= rows.shape[1]:
+        found: np.ndarray = rows.clip(min=0.0).sum(axis=1)
+        return found
+    outside, inside = np.zeros((len(rows), number + 1)), np.full((len(rows), number + 1), -np.inf)
+    for column in rows.T:
+        inside[:, 1:] = np.maximum(inside[:, 1:], outside[:, :-1]) + column[:, None]
+        np.maximum(outside, inside, out=outside)
+    most: np.ndarray = outside.max(axis=1)
+    return most

@@ -1,0 +1,64 @@
+"""What a plan still takes when it is found: to be lowered, checked and written, action by action.
+
+A plan of hundreds of thousands of actions takes longer than its search. One that could no longer be written within the
+time limit is not taken, and the search ends early enough for its best. Leaves out how long that takes elsewhere:
+the rates are those of one machine.
+"""
+
+from dataclasses import dataclass
+
+from planner.ask.problem import Problem
+from planner.search.limits import Limits
+
+SEARCH_PART = 0.92
+"""Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
+PATIENCE = 10
+"""With a deterministic limit the clock ends a search only after this many time limits."""
+ACTION_S, COPY_S = 45e-6, 3e-6
+"""Of an action that is made and checked, and of its copy on each replica that does the same; measured on two cores."""
+SPARE_S = 0.4
+"""By how much a plan may be late."""
+WRITING_PART = 0.25
+"""Most of the time limit that writing may take from the search."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What of the time limit is left for writing.
+
+    Attributes
+    ----------
+    problem : Problem
+    limits : Limits
+        Of the search, which ends `SEARCH_PART` through the time limit.
+    """
+
+    problem: Problem
+    limits: Limits
+
+    def fits(self, num_actions: int, copies: int) -> bool:
+        """Whether a plan could be written if it were taken now; any may where work is counted, not time."""
+        counted = self.problem.effort.deterministic_limit is not None
+        most = WRITING_PART * self.problem.effort.time_limit_s
+        return counted or writing_s(num_actions, copies) <= self._spare_s + min(most, self.limits.left_s)
+
+    def reserve(self, num_actions: int, copies: int) -> None:
+        """End the search early enough for a plan."""
+        if self.problem.effort.deterministic_limit is None:
+            self.limits.reserve(max(0.0, writing_s(num_actions, copies) - self._spare_s))
+
+    @property
+    def _spare_s(self) -> float:
+        return self.problem.effort.time_limit_s * (1 - SEARCH_PART) + SPARE_S
+
+
+def writing_s(num_actions: int, copies: int) -> float:
+    """Return about how long a plan takes to be made, checked and written, s."""
+    return num_actions * (ACTION_S + (copies - 1) * COPY_S)
+
+
+def clock_s(problem: Problem) -> float:
+    """Return the seconds after which a search ends, so that the plan can be made within the limit."""
+    effort = problem.effort
+    left = max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
+    return left * (PATIENCE if effort.deterministic_limit is not None else 1)
