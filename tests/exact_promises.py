@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import StringIO
+from itertools import product
 from json import loads
 from random import Random
 from typing import Any, Self
@@ -31,6 +32,7 @@ from planner.search import ours
 from planner.search.cut.child import Request
 from planner.search.cut.model import Findings
 from planner.search.cut.solver import Server
+from planner.search.family_work import Families
 from planner.search.limits import Limits
 from planner.search.planners import plan
 from tests.random_profiles import profile_of, with_shared_storages
@@ -139,6 +141,13 @@ class _Here:
 
 def random_case(seed: int) -> Case:
     """Return a random problem, its memory limit drawn from what its plans hold."""
+    problem, _, plans, limit = random_plans(seed)
+    fitting = [each.step_time_ns for each in plans if limit is None or each.excess_bytes + 1 <= limit]
+    return Case(replace(problem, memory_limit_bytes=limit), min(fitting, default=None))
+
+
+def random_plans(seed: int) -> tuple[Problem, list[tuple[int, ...]], list[Evaluated], int | None]:
+    """Return a random problem, its numbered partitions, every plan of them, and a memory limit."""
     rng, size = Random(f"exact {seed}"), 2 + seed % 8
     plans: list[Evaluated] = []
     while not plans:
@@ -148,8 +157,7 @@ def random_case(seed: int) -> Case:
         size = max(2, size - rng.choice((0, 0, 1)))
     peaks = sorted({each.excess_bytes + 1 for each in plans})
     limit = rng.choice((None, None, peaks[0], peaks[len(peaks) // 3], peaks[len(peaks) // 2], peaks[0] - 1))
-    fitting = [each.step_time_ns for each in plans if limit is None or each.excess_bytes + 1 <= limit]
-    return Case(replace(problem, memory_limit_bytes=limit), min(fitting, default=None))
+    return problem, cuts, plans, limit
 
 
 def random_problem(rng: Random, size: int) -> tuple[Problem, list[tuple[int, ...]]]:
@@ -298,15 +306,16 @@ def _ways(problem: Problem, num_stages: int) -> Iterator[tuple[StageConfig, int]
 def every_plan(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[Evaluated]:
     """Simulate numbered partitions in every way that the problem leaves open, as graphs and as lines."""
     pieces = Atoms(problem.profile.graph, tuple((i,) for i in range(len(problem.profile.graph.operators))))
-    free = replace(problem, pins=None)
+    free, orders = replace(problem, pins=None), Families(problem).orders
     evaluators = {size: Evaluator(free, pieces, size) for size in range(1, 5)}
     for cut in cuts:
         num_stages = max(cut) + 1
         for config, size in _ways(problem, num_stages):
-            rows = (tuple(range(stage * config.data, (stage + 1) * config.data)) for stage in range(num_stages))
-            places = tuple(Place(config, row) for row in rows)
-            for schedule in AUTO if problem.schedule == "auto" else (problem.schedule,):
-                for line in (False, True):
+            ends = range(config.data, (num_stages + 1) * config.data, config.data)
+            names = AUTO if problem.schedule == "auto" else (problem.schedule,)
+            for order in orders:
+                places = tuple(Place(config, order[end - config.data : end]) for end in ends)
+                for schedule, line in product(names, (False, True)):
                     try:
                         yield evaluators[size].evaluate(Candidate(cut, places, size, schedule, line))
                     except (UsageError, NoPlanFits):

@@ -18,7 +18,10 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.cut.build import cut_data
 from planner.search.cuts import Cuts
+from planner.search.family import Family
+from planner.search.line_bounds import by_replicas_ns, in_line_ns
 from planner.search.ours import Search
+from planner.search.outcome import Outcome
 from planner.search.setting import Setting
 from planner.search.varied import may_vary
 from tests.random_profiles import profile_of, random_profile, with_shared_storages
@@ -30,6 +33,7 @@ SPACES = (
     Space(data=2, zero=1, chunks=1),
     Space(data=1, recompute="full", chunks=1),
     Space(data=1, chunks=2),
+    Space(zero=1, chunks=1),
     Space(),
 )
 BY_STAGE = ("graph-1f1b", "graph-eager-1f1b")
@@ -68,8 +72,12 @@ def every_plan(setting: Setting) -> Iterator[Evaluated]:
             if not left and places > (family.chunks > 1):  # a loop of one place serves nothing
                 for line in (False, True):
                     yield from cuts.under(partition, cuts.schedules, line=line)
-            if may_vary(setting) and family.devices_a_place == 1 and family.chunks == 1:
-                yield from by_stage(cuts, partition)
+    singles = (
+        setting.families.single_replicas if may_vary(setting) and setting.problem.space.chunks in (None, 1) else ()
+    )
+    for family in singles:
+        for partition in partitions(setting.cuts(family)):
+            yield from by_stage(setting.cuts(family), partition)
 
 
 def by_stage(cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
@@ -124,6 +132,8 @@ def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> 
             steps = [e.step_time_ns for e in own if e.candidate.num_stages == places * family.chunks]
             if steps and setting.closed_form_ns(family, places) > min(steps):
                 yield f"{family} on {places} places: {setting.closed_form_ns(family, places)} above {min(steps)}"
+        if own and in_line_ns(setting, family) > min(each.step_time_ns for each in own):
+            yield f"{family}: in a line {in_line_ns(setting, family)}"
         if setting.is_cut_exactly(family):
             cuts = setting.cuts(family)
             found = solve(cut_data(cuts, 0, cuts.memory_can_bind))
@@ -133,6 +143,16 @@ def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> 
             best = min((each.step_time_ns for each in own), default=None)
             if best is not None and units and max(units) * cut_data(cuts, 0, binding=False).unit_ns > best:
                 yield f"{family}: proved {max(units)} above {best}"
+    for family in setting.families.single_replicas:
+        varied = [each for each in fitting if known.family_of.get(each.candidate) is None and _varies(each, family)]
+        if varied and by_replicas_ns(setting, family) > min(each.step_time_ns for each in varied):
+            yield f"{family}: by replicas {by_replicas_ns(setting, family)}"
+
+
+def _varies(each: Evaluated, family: Family) -> bool:
+    """Whether stages are those of a family but for the number of their replicas."""
+    configs = {replace(place.config, data=1) for place in each.candidate.places}
+    return configs == {family.config} and each.candidate.microbatch_size == family.microbatch_size
 
 
 def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
@@ -156,11 +176,18 @@ def test_a_search_with_its_solver_proves_nothing_false_where_storages_are_shared
     assert bound_failures(seed, Effort(30.0, 0.05)) == []
 
 
-def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_allowed() -> None:
-    """Two stages, the first twice as long, on three devices: 8 / 2 x 600 us is less than 8 x 900 us / 2."""
+def of_two_stages_on_three_devices(space: Space) -> Outcome:
+    """The first stage takes twice as long: 8 / 2 x 600 us is less than 8 x 900 us / 2."""
     profile = profile_of([200_000, 100_000], [(0, 1)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
-    problem = Problem(profile, None, 3, 8, 1, max_stages=2, space=Space(chunks=1), effort=QUICK)
-    outcome = Search(problem, None).run()
+    return Search(Problem(profile, None, 3, 8, 1, max_stages=2, space=space, effort=QUICK), None).run()
+
+
+def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_allowed() -> None:
+    outcome = of_two_stages_on_three_devices(Space(chunks=1))
     best = outcome.incumbent.best
     assert [place.config.data for place in best.candidate.places] == [2, 1]
     assert outcome.lower_bound_ns == 8 * 900_000 // 3 <= best.step_time_ns < 8 * 900_000 // 2
+
+
+def test_replicas_by_stage_are_bounded_where_no_family_of_single_devices_is_allowed() -> None:
+    assert of_two_stages_on_three_devices(Space(chunks=1, zero=1)).lower_bound_ns == 8 * 900_000 // 3

@@ -12,6 +12,7 @@ import pytest
 
 from costmodel.model.profile import write_profile
 from costmodel.zoo.generated import generate
+from tests.interrupted_runs import interrupt_failures
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 60
@@ -73,3 +74,7 @@ def test_a_search_that_is_killed_leaves_no_solver(folder: Path) -> None:
         process.kill()
     assert ends(solver)
     assert not (folder / "never.json").exists()
+
+
+def test_a_search_interrupted_at_any_moment_leaves_a_plan_that_validates() -> None:
+    assert interrupt_failures(6) == []

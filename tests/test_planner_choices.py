@@ -9,7 +9,7 @@ from planner.ask.space import Space
 from planner.candidate.candidate import in_loop
 from planner.plan.lockstep import blocks_of, in_blocks, spread
 from planner.search.balanced import balanced
-from planner.search.family import Families
+from planner.search.family_work import Families
 from tests.described_models import described
 
 

@@ -201,13 +201,15 @@ def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes_and_the_fas
     fast, slow = (make("llama3-8b", kind.name, (1,))[0] for kind in kinds)
     plan = job(fast, 16, 8, stages=2, tensor=8, cluster=cluster, other_profiles=(slow,), planner="chain")
     assert check_plan(plan, fast.graph) == ()
-    layers = [{name.split(".")[2] for name in stage.operators if ".layers." in name} for stage in plan.stages]
+    on = {cluster.device_of(stage.ranks[0]).name: stage for stage in plan.stages}
+    first, second = (on[kind.name] for kind in kinds)
+    layers = [{name.split(".")[2] for name in each.operators if ".layers." in name} for each in (first, second)]
     assert len(layers[0]) > len(layers[1])
     model = StrategyModel(slow, cluster, 1, TrainingJob("bf16"))
-    size = len(plan.stages[1].operators)
-    operators = range(len(slow.graph.operators) - size, len(slow.graph.operators))
-    received = [i for i, tensor in enumerate(slow.graph.tensors) if tensor.name in plan.edges[0].tensors]
-    assert plan.stages[1].cost == model.stage(operators, StageConfig(tensor=8), range(8, 16), received, 8)
+    operators = [slow.graph.index[name] for name in second.operators]
+    names = plan.edges[0].tensors if second is plan.stages[1] else ()
+    received = [i for i, tensor in enumerate(slow.graph.tensors) if tensor.name in names]
+    assert second.cost == model.stage(operators, StageConfig(tensor=8), second.ranks, received, 8)
 
 
 def test_tokens_a_second_and_mfu_follow_from_the_step_time() -> None:
@@ -249,7 +251,7 @@ def test_the_slowest_rank_of_a_block_sets_its_pace(plan: Plan) -> None:
     profile = described("llama")
     slow = replace(plan.cluster, speeds=((1, 0.5),))
     found = job("llama", 8, 8, tensor=2, stages=2, data=2, microbatch_size=1, cluster=slow)
-    assert found.speeds == (0.5, 1.0, 1.0, 1.0)
+    assert sorted(found.speeds) == [0.5, 1.0, 1.0, 1.0]  # of four blocks; any of them may be first
     assert check_plan(found, profile.graph) == ()
     assert replay(found).step_time_ns == found.prediction.step_time_ns
 

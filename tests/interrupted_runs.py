@@ -1,0 +1,92 @@
+"""``penstock plan`` as a whole command, ended from outside at random moments, or by its time limit.
+
+Leaves out what the plans are like: each is checked by ``penstock validate``.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from costmodel.model.profile import write_profile
+from costmodel.zoo.generated import generate
+
+ROOT = Path(__file__).resolve().parents[1]
+SPECS = ("random:12:3", "random:60:5", "nasnet", "random:400:7", "random:2000:9")
+DEVICES, BATCHES = (4, 8, 16, 32, 64), (32, 128, 1024)
+STARTED_S = 0.3
+"""Python hears signals from here on: before, nothing of ours runs."""
+PATIENCE_S, LATE_S = 60.0, 1.0
+
+
+def interrupt_failures(num_cases: int) -> list[str]:
+    """Return a line for each run that ends otherwise than with 130, or 0 when done, and a plan that validates."""
+    found = []
+    for seed in range(num_cases):
+        rng = Random(f"interrupt {seed}")
+        command, plan = _command(rng, rng.choice((2.0, 5.0, 10.0)))
+        after_s, how = STARTED_S + rng.random() ** 2 * 9, rng.choice((signal.SIGINT, signal.SIGTERM))
+        with _started(command) as process:
+            time.sleep(after_s)
+            process.send_signal(how)
+            code = process.wait(PATIENCE_S)
+        if code not in (0, 130) or not _validates(plan):
+            found.append(f"seed {seed}: {how.name} after {after_s:.2f} s: exit {code}: {' '.join(command[2:])}")
+        plan.unlink(missing_ok=True)
+    return found
+
+
+def limit_failures(num_cases: int) -> list[str]:
+    """Return a line for each run without a plan that validates, or later than its time limit by more than a second."""
+    found = []
+    for seed in range(num_cases):
+        rng = Random(f"limit {seed}")
+        limit_s = rng.choice((0.5, 1.0, 2.0, 3.0, 5.0))
+        command, plan = _command(rng, limit_s)
+        start = time.perf_counter()
+        with _started(command) as process:
+            code = process.wait(PATIENCE_S)
+        late_s = time.perf_counter() - start - limit_s
+        if code != 0 or not _validates(plan) or late_s > LATE_S:
+            found.append(f"seed {seed}: exit {code}, {late_s:.2f} s late: {' '.join(command[2:])}")
+        plan.unlink(missing_ok=True)
+    return found
+
+
+def _command(rng: Random, limit_s: float) -> tuple[Sequence[str], Path]:
+    profile, devices = _profile(rng.choice(SPECS)), rng.choice(DEVICES)
+    plan = profile.with_name("plan.json")
+    command = [sys.executable, "-m", "planner", "plan", str(profile), "--devices", str(devices),
+               "--batch", str(rng.choice(BATCHES)), "--time-limit", str(limit_s), "-o", str(plan)]  # fmt: skip
+    return command, plan
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+
+
+def _validates(plan: Path) -> bool:
+    command = [sys.executable, "-m", "planner", "validate", str(plan), "--json"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return plan.exists() and bool(json.loads(told.stdout).get("ok"))
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory()
+
+
+@cache
+def _profile(spec: str) -> Path:
+    path = Path(_folder().name) / f"{spec.replace(':', '-')}" / "profile.json"
+    path.parent.mkdir()
+    write_profile(path, generate(spec))
+    return path
