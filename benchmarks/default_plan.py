@@ -136,9 +136,12 @@ def chosen(plan: Plan) -> Iterator[Fixed]:
 
 
 @lru_cache(maxsize=2)
-def profile_of(model: str) -> Profile:
-    """Return the profile of a model."""
-    return make(model, DEFAULT_DEVICE, SIZES)[0]
+def profile_of(model: str, device: str = DEFAULT_DEVICE) -> Profile:
+    """Return the profile of a model, in bf16, or fp16 where the device has none."""
+    try:
+        return make(model, device, SIZES)[0]
+    except UsageError:
+        return make(model, device, SIZES, precision="fp16")[0]
 
 
 def search(case: Case, fixed: Fixed, effort: Effort) -> tuple[Found, PlanAnswer | None]:

@@ -1,25 +1,31 @@
 """Every planner on the same models with the same time: simulated step, search, memory, depth.
 
     python -m benchmarks.rivals [--models M,...] [--devices 4,8,16,32] [--planners P,...] [--seconds 5] [-o FILE.jsonl]
+    python -m benchmarks.rivals --cluster benchmarks/graphpipe_cluster.toml --devices 32 --microbatch-size 8 --seconds 2
 
 Each row is one planner's answer, checked by the independent checker: its best step by the simulator that judges all,
 its ratio to ours, the seconds that its search took, the peak of any rank, the stages on its longest path, or in its own
-words why it has none. Models that no machine here ran are priced for H100; a sample's batch is 8 a device. Exit 1 where
-a rival's best step is below ours with the same seconds. Leaves out what a rival's own code would choose.
+words why it has none. Models are priced for H100, or for the first device of the cluster that is given; the batch is 8
+micro-batches of the size that is fixed, or 8 samples, a device. Exit 1 where a rival's best step is below ours with the
+same seconds. Leaves out what a rival's own code would choose.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
 from benchmarks.default_plan import profile_of
+from costmodel.architectures.command import DEFAULT_DEVICE
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.machines.cluster import Cluster, read_cluster
 from planner import Effort, Plan, Problem, make_plan
 from planner.search.planners import PLANNERS
 
@@ -27,13 +33,27 @@ MODELS = ("zoo:mmt", "zoo:uno", "zoo:dlrm", "zoo:unet3d", "zoo:gpt", "llama3-8b"
 SAMPLES_A_DEVICE = 8
 
 
-def rows(models: list[str], devices: list[int], planners: list[str], seconds: float) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Asked:
+    """What all planners are asked alike: `seconds` of each, a cluster and a micro-batch size where they are given."""
+
+    seconds: float
+    cluster: Cluster | None = None
+    microbatch_size: int | None = None
+
+    @property
+    def device(self) -> str:
+        """The catalogue's name of the device that models are priced for."""
+        return (self.cluster.devices[0].catalogue if self.cluster else "") or DEFAULT_DEVICE
+
+
+def rows(models: list[str], devices: list[int], planners: list[str], asked: Asked) -> Iterator[dict[str, Any]]:
     """Yield one row a planner, ours first."""
     for model in models:
         for count in devices:
             ours_ns = 0
             for planner in planners:
-                row = {"model": model, "devices": count, "planner": planner, **answer(model, count, planner, seconds)}
+                row = {"model": model, "devices": count, "planner": planner, **answer(model, count, planner, asked)}
                 best_ns = row.get("best_step_time_ns", 0)
                 ours_ns = best_ns if planner == "ours" else ours_ns
                 if ours_ns and best_ns:
@@ -41,12 +61,13 @@ def rows(models: list[str], devices: list[int], planners: list[str], seconds: fl
                 yield row
 
 
-def answer(model: str, devices: int, planner: str, seconds: float) -> dict[str, Any]:
+def answer(model: str, devices: int, planner: str, asked: Asked) -> dict[str, Any]:
     """Return what one planner comes to."""
-    profile = profile_of(model)
+    size = asked.microbatch_size
     problem = Problem(
-        profile, None, devices, SAMPLES_A_DEVICE * devices, planner=planner, target="any", effort=Effort(seconds)
-    )
+        profile_of(model, asked.device), asked.cluster, devices, SAMPLES_A_DEVICE * devices * (size or 1),
+        microbatch_size=size, planner=planner, target="any", effort=Effort(asked.seconds),
+    )  # fmt: skip
     start = time.perf_counter()
     try:
         made = make_plan(problem)
@@ -60,6 +81,7 @@ def answer(model: str, devices: int, planner: str, seconds: float) -> dict[str, 
         "depth": depth(plan),
         "stages": len(plan.stages),
         "strategy": made.to_json()["strategy"],
+        "gap": plan.search.gap,
     }
 
 
@@ -76,11 +98,15 @@ def main() -> int:
     parser.add_argument("--devices", default="4,8,16,32")
     parser.add_argument("--planners", default=",".join(PLANNERS))
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each planner (5)")
+    parser.add_argument("--cluster", metavar="FILE", help="cluster file (default: a typical host of the device)")
+    parser.add_argument("--microbatch-size", type=int, metavar="b", help="fix it (default: search)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep the rows there, at once")
     args = parser.parse_args()
     beaten = 0
     devices = [int(text) for text in args.devices.split(",")]
-    for row in rows(args.models.split(","), devices, args.planners.split(","), args.seconds):
+    asked = Asked(args.seconds, read_cluster(args.cluster) if args.cluster else None, args.microbatch_size)
+    print(f"load {os.getloadavg()[0]:.1f}, {asked.device}, {args.seconds:g} s each")
+    for row in rows(args.models.split(","), devices, args.planners.split(","), asked):
         beaten += row.get("over_ours", 1.0) < 1
         text = row.get("refused") or (
             f"{row['best_step_time_ns'] / 1e6:10.3f} ms  {row.get('over_ours', 0):6.3f}  {row['seconds']:5.1f} s  "
