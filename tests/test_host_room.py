@@ -51,7 +51,7 @@ def test_what_is_proved_to_be_lacking_no_plan_has() -> None:
         profile = chain(3 + number % 4, saved_bytes=1000 * number, parameter_bytes=1 << 20)
         problem = Problem(profile, None, 1 + number % 3, 12, 1, target="any", memory_limit_bytes=(1 + number % 5) << 20)
         lacking = lacking_bytes(Setting(problem))
-        (_, least), *_ = leanest(problem, 1.0)
+        (_, least), *_ = leanest(Setting(problem), 1.0)
         assert least.excess_bytes >= lacking
         proved += lacking > 0
     assert 0 < proved < 12

@@ -9,6 +9,7 @@ from costmodel.errors import NoPlanFits
 from planner import Effort, Problem, Space
 from planner.search.leanest import leanest
 from planner.search.planners import plan
+from planner.search.setting import Setting
 from tests.described_models import described
 from tests.pipelines import pipelines
 from tests.random_profiles import chain
@@ -47,7 +48,7 @@ def test_the_memory_named_is_enough_and_a_tenth_less_is_not() -> None:
 
 def test_devices_named_are_enough() -> None:
     problem = heavy(space=Space(), memory_limit_bytes=1)
-    (_, least), *_ = leanest(replace(problem, num_devices=4), 5.0)
+    (_, least), *_ = leanest(Setting(replace(problem, num_devices=4)), 5.0)
     problem = replace(problem, memory_limit_bytes=least.excess_bytes + least.excess_bytes // 50)
     (number,) = re.findall(r"with --devices (\d+)", refusal(problem))
     assert plan(replace(problem, num_devices=int(number)))
@@ -62,7 +63,7 @@ def test_more_memory_than_devices_have_is_said_to_be_another_device() -> None:
 
 
 def test_a_search_that_finds_nothing_says_what_holds_least() -> None:
-    problem = Problem(described("llama"), None, 4, 16, target="any", effort=Effort(2.0))
-    (_, least), *_ = leanest(replace(problem, memory_limit_bytes=1), 5.0)
+    problem = Problem(described("llama"), None, 4, 16, target="any", effort=Effort(2.0, 0.0))
+    (_, least), *_ = leanest(Setting(replace(problem, memory_limit_bytes=1)), 5.0)
     peak = int(re.findall(r"peaks at (\d+) bytes", refusal(replace(problem, memory_limit_bytes=1 << 10)))[0])
     assert peak <= 1.01 * (least.excess_bytes + 1)

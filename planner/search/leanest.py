@@ -7,12 +7,10 @@ that something fits, never that nothing does. Leaves out time, several stages a 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, takewhile
 from random import Random
 
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
@@ -37,18 +35,16 @@ NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
 """The least that are improved, by so many moves of atoms, and by random changes, each improved by so many."""
 
 
-def leanest(problem: Problem, seconds: float) -> list[tuple[Family, Evaluated]]:
+def leanest(setting: Setting, seconds: float) -> list[tuple[Family, Evaluated]]:
     """Return candidates that fit, those of fewest actions, with their families; the one of lowest peak where none does.
 
-    Nothing where none can be placed. `excess_bytes` are over the problem's own limits.
+    Nothing where none can be placed.
     """
-    limits = Limits(seconds)
-    setting = Setting(replace(problem, memory_limit_bytes=1))  # what is over it by least holds least
+    problem, limits = setting.problem, Limits(seconds)
     incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears)
     found: dict[Family, Evaluated] = {}
-    room = min(problem.memory_limits_bytes) - 1  # over one byte
     for family in _promising(setting, incumbent):
-        if any(each.excess_bytes <= room for each in found.values()) and _num_actions(setting, family) > MOST_ACTIONS:
+        if any(each.fits for each in found.values()) and _num_actions(setting, family) > MOST_ACTIONS:
             break
         cuts = setting.cuts(family)
         for partition in _partitions(setting, cuts):
@@ -59,16 +55,12 @@ def leanest(problem: Problem, seconds: float) -> list[tuple[Family, Evaluated]]:
             found |= {family: min(row, key=lambda each: each.rank)} if row else {}
         if limits.over:
             break
-    if not found:
-        return []
-    rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
-    for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
-        found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
-    fitting = [family for family, each in found.items() if each.excess_bytes <= room and not each.num_mixed]
-    fitting.sort(key=lambda family: found[family].num_actions)
-    chosen = fitting[:NUM_SHORT] or [min(found, key=lambda family: found[family].rank)]
-    known = Setting(problem)
-    return [(family, known.evaluator(family.microbatch_size).evaluate(found[family].candidate)) for family in chosen]
+    if found and not any(each.fits for each in found.values()):
+        rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
+        for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
+            found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
+    fitting = sorted((row for row in found.items() if row[1].fits), key=lambda row: row[1].num_actions)
+    return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].rank)[:1]
 
 
 def _least_cut(cuts: Cuts, start: Evaluated, rng: Random, limits: Limits) -> Evaluated:

@@ -33,7 +33,7 @@ from planner.search.setting import Setting
 from planner.search.solving import Solving
 from planner.search.starts import proposed
 from planner.search.varied import may_vary, varied
-from planner.search.writing import Writing, clock_s
+from planner.search.writing import Writing, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
@@ -166,12 +166,10 @@ class Search:
         if self._saved:
             return
         self._saved = True
-        seconds = min(LEAN_SECONDS, max(LEAST_LEAN_S, LEAN_PART * clock_s(self.problem)))
-        for family, each in leanest(self.problem, seconds):
-            found = each.candidate
-            cuts = self.setting.cuts(family)
+        seconds = patience(self.problem) * min(LEAN_SECONDS, max(LEAST_LEAN_S, LEAN_PART * clock_s(self.problem)))
+        for family, each in leanest(self.setting, seconds):
             self.bounds.know(family)
-            self.incumbent.offer(cuts.under(found.partition, (found.schedule,), line=found.line))
+            self.incumbent.offer([each])
 
     @property
     def _anneals(self) -> bool:

@@ -52,7 +52,7 @@ def ways_out(problem: Problem, try_plan: TryPlan) -> str:
 def _fits(problem: Problem, try_plan: TryPlan) -> bool:
     """Whether a plan of a changed problem is found in a short time."""
     try:
-        if not any(each.fits for _, each in leanest(problem, SECONDS)):
+        if not any(each.fits for _, each in leanest(Setting(problem), SECONDS)):
             return False
         try_plan(replace(problem, effort=Effort(PLAN_SECONDS, seed=problem.effort.seed)))
     except PenstockError:
@@ -85,7 +85,7 @@ def _flag(name: str) -> str:
 
 def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem with as much memory as the leanest candidate needs."""
-    found = [each for _, each in leanest(problem, SECONDS) if each.excess_bytes and not each.num_mixed]
+    found = [each for _, each in leanest(Setting(problem), SECONDS) if each.excess_bytes and not each.num_mixed]
     if not found:
         return
     least = found[0]

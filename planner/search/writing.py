@@ -60,5 +60,9 @@ def writing_s(num_actions: int, copies: int) -> float:
 def clock_s(problem: Problem) -> float:
     """Return the seconds after which a search ends, so that the plan can be made within the limit."""
     effort = problem.effort
-    left = max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
-    return left * (PATIENCE if effort.deterministic_limit is not None else 1)
+    return patience(problem) * max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
+
+
+def patience(problem: Problem) -> int:
+    """Return how many times as long as else the clock lets what it may end: 1, but where work is counted."""
+    return 1 if problem.effort.deterministic_limit is None else PATIENCE
