@@ -226,6 +226,10 @@ class Families(FamilySpace):
         places = num_places or self.most_places(family)
         return max(self._even_ns(family, places, again_ns, weights) for weights in self._weights(family))
 
+    def fullest_ns(self, family: Family, num_places: int) -> int:
+        """Return what all work takes divided evenly over so many places, with all forwards that may run again."""
+        return self.even_ns(family, num_places, self.again_ns(family)) or 0
+
     def _weights(self, family: Family) -> list[tuple[float, ...]]:
         """Return how times on each type of device may count in a sum over places: all the same, or with their speed.
 

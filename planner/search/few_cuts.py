@@ -1,16 +1,39 @@
 """Graphs of so few atoms that every cut of a family can be simulated.
 
-Leaves out what cuts are under other options and schedules, and places other than those of the family.
+Leaves out what cuts are under other options, and under other schedules than the family's first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
+from planner.search.family import Family
+from planner.search.limits import Limits
+from planner.search.prospects import Prospects
+from planner.search.setting import Setting
 
 MOST_NUMBERINGS, MOST_CUTS = 100_000, 1000
 """Ways to number the stages of atoms, and those of them that are cuts, up to which a family has few."""
+MOST_TRIED = 2000
+"""Cuts after which no other family is cut in every way."""
+
+
+def of_few_cuts(
+    setting: Setting, bounds_ns: Mapping[Family, int], prospects: Prospects, limits: Limits
+) -> Iterator[list[Evaluated]]:
+    """Yield every cut of families that have few and may hold a better plan, those of the least bound first."""
+    left = MOST_TRIED
+    for family in sorted(bounds_ns, key=bounds_ns.__getitem__):
+        cuts = setting.cuts(family)
+        if limits.over or left <= 0 or family.chunks > 1 or not prospects.is_small(family):
+            continue
+        every = every_partition(cuts) if prospects.is_open(family) else []
+        left -= len(every)
+        for partition in every:
+            if not limits.over:
+                yield cuts.under(partition, cuts.schedules[:1])
 
 
 def every_partition(cuts: Cuts) -> list[Partition]:

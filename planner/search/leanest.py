@@ -22,8 +22,8 @@ from planner.search.improve import improve, shake
 from planner.search.incumbent import Incumbent
 from planner.search.lacking import host_lacks
 from planner.search.limits import Limits
-from planner.search.screen import about_actions
 from planner.search.setting import Setting
+from planner.search.writing import about_actions
 
 MOST_ACTIONS = 50_000
 """Above this a plan takes seconds to be simulated and written: it is tried when others were."""

@@ -17,7 +17,7 @@ from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
-from planner.search.few_cuts import every_partition
+from planner.search.few_cuts import of_few_cuts
 from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
 from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
@@ -56,8 +56,8 @@ LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 1.5, 0.3, 0.5
 """For what holds least, where nothing that was looked at fits, the most of the search's time, and the least of all."""
 OPTIONS_PART = 0.1
 """Most of the time left that the best cuts are tried under other options."""
-FEW_PART, MOST_TRIED = 0.2, 2000
-"""Most of the time left that families of few cuts are cut in every way, and cuts after which no other family is."""
+FEW_PART = 0.2
+"""Most of the time left that families of few cuts are cut in every way."""
 NUM_BEST = 3
 """Families that are annealed then."""
 NUM_TUNED = 3
@@ -123,7 +123,7 @@ class Search:
         looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
         left = dict.fromkeys(self.setting.families.all)
-        for family in screen.in_turn():
+        for family in screen.turns.in_turn():
             if looking.over and (self.incumbent.best_fits or self._saved):
                 self.bounds.take_unseen(left, Limits(self.limits.left_s * UNSEEN_PART))
                 break
@@ -235,17 +235,10 @@ class Search:
             self.limited_by = UNKNOWN
 
     def _cut_in_every_way(self) -> None:
-        """Simulate every cut of families that have few, the most promising families first."""
-        limits, left = Limits(self.limits.left_s * FEW_PART), MOST_TRIED
-        for family in sorted(self.bounds.of, key=self.bounds.of.__getitem__):
-            cuts = self.setting.cuts(family)
-            if limits.over or left <= 0 or family.chunks > 1 or not self.prospects.is_small(family):
-                continue
-            every = every_partition(cuts) if self.prospects.is_open(family) else []
-            left -= len(every)
-            for partition in every:
-                if not limits.over:
-                    self.incumbent.offer(cuts.under(partition, cuts.schedules[:1]))
+        """Simulate every cut of families that have few."""
+        limits = Limits(self.limits.left_s * FEW_PART)
+        for each in of_few_cuts(self.setting, self.bounds.of, self.prospects, limits):
+            self.incumbent.offer(each)
         self.incumbent.say("every cut")
 
     def _under_every_schedule(self) -> None:

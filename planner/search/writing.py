@@ -8,6 +8,7 @@ the rates are those of one machine.
 from dataclasses import dataclass
 
 from planner.ask.problem import Problem
+from planner.search.cuts import Cuts
 from planner.search.limits import Limits
 
 SEARCH_PART = 0.92
@@ -66,3 +67,14 @@ def clock_s(problem: Problem) -> float:
 def patience(problem: Problem) -> int:
     """Return how many times as long as else the clock lets what it may end: 1, but where work is counted."""
     return 1 if problem.effort.deterministic_limit is None else PATIENCE
+
+
+def about_actions(cuts: Cuts, places: int) -> int:
+    """Return about how many actions a plan of stages in a line has: F and B, and messages to and from two neighbours.
+
+    Where replicas do the same, of one of them.
+    """
+    num_stages = places * cuts.family.chunks
+    again = cuts.family.config.recompute == "full"
+    closing = 2 * num_stages
+    return cuts.num_microbatches * (num_stages * (2 + again) + 4 * (num_stages - 1)) + closing

@@ -1,0 +1,72 @@
+"""The cuts of a family that are looked at first: equally many layers a stage, and balanced segments of two orders.
+
+Leaves out what they are worth (`screen.py`), and cuts that look at more than work.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from planner.graph.atoms import Partition, numbered
+from planner.search.balanced import balanced
+from planner.search.cuts import Cuts
+from planner.search.setting import Setting
+
+NUM_ORDERS = 2
+
+
+def first_cuts(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]:
+    """Yield balanced cuts of a family into so many places; around pinned stages where there are any."""
+    if cuts.pinned.places:
+        yield from _around_pins(setting, cuts, places)
+        return
+    num_stages = places * cuts.family.chunks
+    if num_stages == 1:
+        yield (0,) * len(cuts.atoms)
+        return
+    layers = setting.equal_layers(num_stages)
+    if layers:
+        yield layers
+    for order in setting.orders[:NUM_ORDERS]:
+        yield from _balanced(cuts, places, [(atom,) for atom in order])
+    yield from _balanced(cuts, places, _in_layers(setting, setting.orders[0]))
+
+
+def _in_layers(setting: Setting, order: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return an order in pieces that are whole layers; nothing where a layer does not follow itself."""
+    layer_of = {atom: number for number, row in enumerate(setting.layers) for atom in row}
+    pieces = [tuple(row) for _, row in groupby(order, key=lambda atom: layer_of.get(atom, -1 - atom))]
+    return pieces if len(pieces) == len({layer_of.get(row[0], -1 - row[0]) for row in pieces}) else []
+
+
+def _balanced(cuts: Cuts, places: int, pieces: Sequence[tuple[int, ...]]) -> Iterator[Partition]:
+    """Yield the cuts of an order of pieces whose largest stage takes least, with what closes the step and without.
+
+    Stages that drain early have time for it.
+    """
+    for amounts in dict.fromkeys((cuts.shares_ns, cuts.works_ns)) if pieces else ():
+        works = [sum(amounts[atom] for atom in piece) for piece in pieces]
+        stages = balanced(cuts.at_places(works, places * cuts.family.chunks))
+        if stages:
+            found = {atom: stage for piece, stage in zip(pieces, stages, strict=True) for atom in piece}
+            yield tuple(found[atom] for atom in range(len(cuts.atoms)))
+
+
+def _around_pins(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]:
+    """Cut what pins leave free: pieces of one order, which end where a pinned stage stands between."""
+    if setting.pinned_partition:
+        yield setting.pinned_partition
+        return
+    order, pinned = setting.orders[0], cuts.pinned.places
+    free = [atom for atom in order if atom not in pinned]
+    num_pieces = places - len(pinned)
+    stages = balanced([[cuts.shares_ns[atom] for atom in free]] * num_pieces) if num_pieces > 0 else None
+    if stages is None:
+        return
+    piece, groups, latest = dict(zip(free, stages, strict=True)), [0] * len(order), -1
+    for place, atom in enumerate(order):
+        follows = place and order[place - 1] not in pinned and piece.get(order[place - 1]) == piece.get(atom)
+        latest += not follows
+        groups[atom] = latest
+    found = numbered(cuts.atoms, groups)
+    if found and max(found) < cuts.num_places:
+        yield found
