@@ -5,7 +5,6 @@ would wait on each other. `docs/planning.md` derives the bounds. Leaves out spli
 and what messages hold.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -26,14 +25,15 @@ def in_line_ns(setting: Setting, family: Family) -> int:
         return 0
     ranks, adds = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds)
+    pieces = setting.waists.pieces
     line = InLine(
         setting,
         family,
-        tuple(sum(times[i] for i in piece) for piece in setting.pieces),
-        tuple(setting.way(piece, times) for piece in setting.pieces),
-        tuple(sum(kept[i] for i in piece) for piece in setting.pieces),
-        tuple(sum(kept[i] for i in piece if again[i]) for piece in setting.pieces),
-        tuple(sum(again[i] for i in piece) for piece in setting.pieces),
+        tuple(sum(times[i] for i in piece) for piece in pieces),
+        tuple(setting.waists.way(piece, times) for piece in pieces),
+        tuple(sum(kept[i] for i in piece) for piece in pieces),
+        tuple(sum(kept[i] for i in piece if again[i]) for piece in pieces),
+        tuple(sum(again[i] for i in piece) for piece in pieces),
     )
     held = all(limits) and family.config.offload != "activations"
     return max(line.filled_ns(), line.pressed_ns() if held else 0)
@@ -53,9 +53,9 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
         return 0
     ranks, replicas = tuple(range(family.devices_a_place)), problem.num_devices // family.devices_a_place
     times = models[0].stays(family.config, ranks, adds=families.rounds(family) > 1)[0]
-    states, pieces = models[0].states_of(family.config, ranks), setting.pieces
-    waists = [sum(times[i] for i in piece if i in setting.on_line) for piece in pieces]
-    ways, room = [setting.way(piece, times) for piece in pieces], max(limits)
+    states, pieces = models[0].states_of(family.config, ranks), setting.waists.pieces
+    waists = [sum(times[i] for i in first) for first in setting.waists.first]
+    ways, room = [setting.waists.way(piece, times) for piece in pieces], max(limits)
     heads, first, held, before = [], 0, 0, 0
     for piece in pieces:
         while held > room:
@@ -107,11 +107,9 @@ class InLine:
         if not part:
             return 0
         filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
-        torn = (work for piece, work in zip(self.setting.pieces, self.works, strict=True) if self._may_tear(piece))
+        waists = self.setting.waists
+        torn = (work for piece, work in zip(waists.pieces, self.works, strict=True) if not waists.has(piece))
         return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
-
-    def _may_tear(self, piece: Sequence[int]) -> bool:
-        return not self.setting.on_line.issuperset(piece)
 
     def pressed_ns(self) -> int:
         """Return a bound by what the places can hold.

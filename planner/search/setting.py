@@ -3,7 +3,6 @@
 Leaves out how plans are found.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -19,6 +18,7 @@ from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, layer_pairs, layer_starts
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
+from planner.graph.waists import Waists
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
@@ -177,7 +177,7 @@ class Setting:
         if not self.fills(family):
             return even_ns
         places, count = num_places or self.families.most_places(family), self.families.rounds(family)
-        work = self.families.least_work_ns(family, self._line) or 0
+        work = self.families.least_work_ns(family, self.waists.operators) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
 
@@ -209,49 +209,17 @@ class Setting:
         return self.problem.training.precision in ("", self.problem.profiled_precision)
 
     @cached_property
-    def _line(self) -> tuple[int, ...]:
-        """Operators of the atoms that stand in one line, along which gradients go back all the way."""
-        return tuple(sorted(i for atom in self.atoms.gradient_waists for i in self.atoms.members[atom]))
-
-    @cached_property
-    def on_line(self) -> frozenset[int]:
-        """Those operators, to look one up."""
-        return frozenset(self._line)
-
-    @cached_property
-    def pieces(self) -> tuple[tuple[int, ...], ...]:
-        """Operators of each atom of that line with all that lies between it and the next; in one stage if both are."""
-        waists = self.atoms.gradient_waists
-        found = []
-        for waist, after in zip(waists, (*waists[1:], None), strict=True):
-            between = self.atoms.descendants[waist] & (self.atoms.ancestors[after] if after is not None else 0)
-            atoms = [waist, *(atom for atom in range(len(self.atoms)) if between >> atom & 1)]
-            found.append(tuple(sorted(i for atom in atoms for i in self.atoms.members[atom])))
-        return tuple(found)
-
-    def way(self, piece: Sequence[int], times: Sequence[int]) -> int:
-        """Return the longest way from the waist of a piece along which gradients go back."""
-        atoms = sorted({self.atoms.atom_of[i] for i in piece})
-        found = dict.fromkeys(atoms[:1], 0)
-        for atom in atoms:
-            before = [found[source] for source in self._sources[atom] if source in found]
-            if before or atom in found:
-                found[atom] = max(before, default=0) + sum(times[i] for i in self.atoms.members[atom])
-        return max(found.values())
-
-    @cached_property
-    def _sources(self) -> tuple[tuple[int, ...], ...]:
-        """Atoms from which each atom reads a tensor that carries a gradient."""
-        found: list[set[int]] = [set() for _ in self.atoms.members]
-        for flow in self.atoms.flows:
-            if self.problem.profile.graph.tensors[flow.tensor].gradient:
-                for consumer in flow.consumers:
-                    found[consumer].add(flow.producer)
-        return tuple(tuple(sorted(row)) for row in found)
+    def waists(self) -> Waists:
+        """The line that waists make, along which a pipeline has to be filled."""
+        return Waists(self.atoms)
 
     def fills(self, family: Family) -> bool:
         """Whether a line has to be filled: one stage a place, F and whole B."""
-        return family.chunks == 1 and all(name in FUSED for name in self.cuts(family).schedules) and bool(self._line)
+        return (
+            family.chunks == 1
+            and all(name in FUSED for name in self.cuts(family).schedules)
+            and bool(self.waists.operators)
+        )
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound where the cut model knows the family (`planner.search.closed_form`)."""
