@@ -10,16 +10,15 @@ missed. Leaves out data parallelism, which most of these models would rather use
 """
 
 import argparse
-import json
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from benchmarks.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
@@ -109,13 +108,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="REGEX", help="models whose name matches")
     parser.add_argument("--devices", default="8,32")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep the rows there, at once")
+    add_output(parser)
     args = parser.parse_args()
     missed = 0
     print(
         "model          devices   best ms  bound ms     gap   aimed   line/best  line/bound  by estimate  seconds  load"
     )
-    for each in rows(args.only, [int(text) for text in args.devices.split(",")]):
+    for each in kept(rows(args.only, [int(text) for text in args.devices.split(",")]), args.output):
         gap, bound_ns, best_ns = each["gap"], each["lower_bound_ns"], each["best_step_time_ns"]
         missed += gap is None or gap > each["aimed"]
         estimate = "       none" if each["model_gap"] is None else f"{100 * each['model_gap']:9.2f} %"
@@ -125,9 +124,6 @@ def main() -> int:
             f"{each['line_ns'] / max(1, bound_ns):11.3f}  {estimate} {each['seconds']:8.1f} {each['load']:5.1f}",
             flush=True,
         )
-        if args.output:
-            with args.output.open("a") as file:
-                print(json.dumps(each), file=file, flush=True)
     print(f"{missed} gaps wider than aimed at")
     return 1 if missed else 0
 

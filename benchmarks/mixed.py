@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines import catalogue
@@ -122,11 +123,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="REGEX", help="models whose name matches")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of each search")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep the rows there, at once")
+    add_output(parser)
     args = parser.parse_args()
     lost = 0
     print("model                A100 first  V100 first    ignoring  one type   bound ms   ratio  load")
-    for each in (row(model, args.seconds) for model in MODELS if re.search(args.only, model)):
+    for each in kept((row(model, args.seconds) for model in MODELS if re.search(args.only, model)), args.output):
         lost += each["ratio"] < 1 or not each["bounded"]
         first, second = (step / 1e6 for step in each["mixed_ns"])
         print(
@@ -135,9 +136,6 @@ def main() -> int:
             f"{each['load']:5.1f}",
             flush=True,
         )
-        if args.output:
-            with args.output.open("a") as file:
-                print(json.dumps(each), file=file, flush=True)
     print(f"{lost} models whose mixed plan is slower than another, or has no bound")
     return 1 if lost else 0
 

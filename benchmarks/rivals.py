@@ -11,18 +11,17 @@ same seconds. Leaves out what a rival's own code would choose.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
 from benchmarks.default_plan import profile_of
+from benchmarks.kept_rows import add_output, kept
 from costmodel.architectures.command import DEFAULT_DEVICE
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster, read_cluster
@@ -100,22 +99,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each planner (5)")
     parser.add_argument("--cluster", metavar="FILE", help="cluster file (default: a typical host of the device)")
     parser.add_argument("--microbatch-size", type=int, metavar="b", help="fix it (default: search)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep the rows there, at once")
+    add_output(parser)
     args = parser.parse_args()
     beaten = 0
     devices = [int(text) for text in args.devices.split(",")]
     asked = Asked(args.seconds, read_cluster(args.cluster) if args.cluster else None, args.microbatch_size)
     print(f"load {os.getloadavg()[0]:.1f}, {asked.device}, {args.seconds:g} s each")
-    for row in rows(args.models.split(","), devices, args.planners.split(","), asked):
+    for row in kept(rows(args.models.split(","), devices, args.planners.split(","), asked), args.output):
         beaten += row.get("over_ours", 1.0) < 1
         text = row.get("refused") or (
             f"{row['best_step_time_ns'] / 1e6:10.3f} ms  {row.get('over_ours', 0):6.3f}  {row['seconds']:5.1f} s  "
             f"{row['peak_memory_gib']:6.2f} GiB  depth {row['depth']:2} of {row['stages']:2}  {row['strategy']}"
         )
         print(f"{row['model']:12} {row['devices']:3}  {row['planner']:17} {text}", flush=True)
-        if args.output:
-            with args.output.open("a") as file:
-                print(json.dumps(row), file=file, flush=True)
     print(f"ours beaten in {beaten} rows")
     return 1 if beaten else 0
 

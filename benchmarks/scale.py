@@ -15,9 +15,12 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from benchmarks.kept_rows import add_output, kept
 
 MODELS = (
     *("zoo:mmt", "zoo:uno", "zoo:uno21", "zoo:dlrm", "zoo:dlrm26", "zoo:unet3d", "zoo:yolo", "zoo:inception", "nasnet"),
@@ -83,33 +86,38 @@ def text_of(row: dict[str, Any]) -> str:
     )
 
 
+def rows(models: Sequence[str], devices: Sequence[int], time_limit_s: float) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model on each number of devices, with what is wrong with it."""
+    with TemporaryDirectory() as folder:
+        for model in models:
+            profile, fastest = Path(folder) / "profile.json", 0.0
+            command("model", model, "--microbatch-sizes", "1,2,4,8", "-o", str(profile))
+            for number in devices:
+                row = row_of(profile, model, number, time_limit_s)
+                row["marks"], row["load"] = marks(row, fastest), round(os.getloadavg()[0], 1)
+                if "error" not in row:
+                    fastest = max(fastest, SAMPLES_A_DEVICE * number / row["best_step_time_ns"])
+                yield row
+
+
 def main() -> int:
     """Print a table; exit 1 where a row takes too long, holds too much, or falls behind fewer devices."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--devices", default=",".join(map(str, DEVICES)))
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="S")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep the rows there, at once")
+    add_output(parser)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measured(Path(args.one[0]), int(args.one[1]), float(args.one[2]))))
         return 0
     missed = 0
-    with TemporaryDirectory() as folder:
-        for model in args.models.split(","):
-            profile, fastest = Path(folder) / "profile.json", 0.0
-            command("model", model, "--microbatch-sizes", "1,2,4,8", "-o", str(profile))
-            for devices in map(int, args.devices.split(",")):
-                row = row_of(profile, model, devices, args.time_limit)
-                row["marks"], row["load"] = marks(row, fastest), round(os.getloadavg()[0], 1)
-                missed += bool({"slow", "large", "falls"}.intersection(row["marks"]))
-                if "error" not in row:
-                    fastest = max(fastest, SAMPLES_A_DEVICE * devices / row["best_step_time_ns"])
-                print(text_of(row), flush=True)
-                if args.output:
-                    with args.output.open("a") as file:
-                        print(json.dumps(row), file=file, flush=True)
+    for row in kept(
+        rows(args.models.split(","), list(map(int, args.devices.split(","))), args.time_limit), args.output
+    ):
+        missed += bool({"slow", "large", "falls"}.intersection(row["marks"]))
+        print(text_of(row), flush=True)
     print(f"{missed} rows too slow, too large or behind fewer devices")
     return 1 if missed else 0
 
