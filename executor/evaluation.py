@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from costmodel.capture.draws import arguments, draws_numbers
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch
-from executor.randomness import draws_numbers
-from executor.rewriting import arguments, rewritten
+from executor.rewriting import rewritten
 
 _EVALUATED = {"train": False, "training": False, "use_input_stats": False, "dropout_p": 0.0}
 """Arguments of torch's calls, and what they are in eval mode."""

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from costmodel.capture.draws import draws_numbers
 from costmodel.capture.parts import Part
-from executor.rewriting import arguments, rewritten
+from executor.rewriting import rewritten
 
 
 @dataclass(slots=True)
@@ -66,17 +67,6 @@ class _Drawing(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._draws.seed_for(self._operator)
         return self._target(*args, **kwargs)
-
-
-def draws_numbers(node: fx.Node) -> bool:
-    """Whether a call draws random numbers, or may; dropout in eval mode or with probability 0 does not."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return target.namespace not in ("aten", "prims", "prim")
-    given = arguments(node)
-    return not any(given.get(name, 1) in (0, False) for name in ("p", "dropout_p", "dropout", "train", "training"))
 
 
 def seeded_part(part: Part, draws: Draws) -> tuple[Part, bool]:

@@ -5,7 +5,6 @@ Goes into regions too (autocast's, say), which are programs within the program. 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import fx
 
@@ -33,11 +32,3 @@ def _rewritten(module: fx.GraphModule, change: Change, path: str) -> fx.GraphMod
             change(copy, node, path)
     copy.recompile()
     return copy
-
-
-def arguments(node: fx.Node) -> dict[str, Any]:
-    """Return the arguments of a call of torch's library by name, defaults included."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = dict(zip((argument.name for argument in schema), node.args, strict=False))
-    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
-    return {**defaults, **given, **node.kwargs}

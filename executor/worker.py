@@ -273,7 +273,7 @@ class Worker:
         planned = self.plan.stages[index]
         kinds = {action.kind for action in self.order if action.stage == index}
         queue = Queue() if Kind.I in kinds else None
-        part, draws = seeded_part(self._part(index), self.draws)
+        part, draws = seeded_part(self._part(index, with_modules=queue is None), self.draws)
         if draws and planned.microbatch_multiple > 1:
             raise DoesNotMatch(
                 f"stage {index} draws random numbers and takes {planned.microbatch_multiple} micro-batches in one "
@@ -301,14 +301,16 @@ class Worker:
         """Return the model's buffers that a part reads."""
         known = {id(buffer) for buffer in self.capture.model.module.buffers()}
         read = [fetch(part.module, node.target) for node in part.module.graph.nodes if node.op == "get_attr"]
-        return tuple(tensor for tensor in read if id(tensor) in known)
+        found = {id(tensor): tensor for tensor in (*read, *part.module.buffers()) if id(tensor) in known}
+        return tuple(found.values())
 
-    def _part(self, index: int) -> Part:
+    def _part(self, index: int, *, with_modules: bool = False) -> Part:
         """Cut a stage out of the model; what it passes on without computing it is no output of the part."""
         operators = self.plan.stages[index].operators
         named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
         relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
-        return extract(self.capture, operators, [name for name in named if name not in relayed])
+        sends = [name for name in named if name not in relayed]
+        return extract(self.capture, operators, sends, with_modules=with_modules)
 
     def _trainable(self, stage: int) -> tuple[str, ...]:
         """Return the trainable parameters that a stage reads, by name."""

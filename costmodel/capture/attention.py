@@ -6,11 +6,12 @@ no padding, no positions of the user's own, no window shorter than the sequence.
 result with the model itself. transformers is imported only when the model's class comes from it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import TrainingModel
@@ -21,7 +22,7 @@ NAME = "penstock_mask_free"
 @contextmanager
 def mask_free_attention(model: TrainingModel) -> Iterator[bool]:
     """Within the block a Hugging Face model makes no causal masks; yields whether that changes anything."""
-    configs = [c for c in _configs(model) if getattr(c, "_attn_implementation", None) == "sdpa"]
+    configs = [c for c in _configs(model.module) if getattr(c, "_attn_implementation", None) == "sdpa"]
     changes = bool(configs) and _masks_can_go(model, configs) and _register()
     if changes:
         for config in configs:
@@ -33,10 +34,14 @@ def mask_free_attention(model: TrainingModel) -> Iterator[bool]:
             config._attn_implementation = "sdpa"
 
 
+def configs_with_cache(module: nn.Module) -> list[Any]:
+    """Return the configs of Hugging Face modules that would keep keys and values, which training never reads."""
+    return [config for config in _configs(module) if getattr(config, "use_cache", False)]
+
+
 @contextmanager
-def without_cache(model: TrainingModel) -> Iterator[None]:
-    """Within the block a Hugging Face model keeps no keys and values: training never reads them."""
-    configs = [config for config in _configs(model) if getattr(config, "use_cache", False)]
+def no_cache(configs: Sequence[Any]) -> Iterator[None]:
+    """Within the block modules of these configs keep no keys and values."""
     for config in configs:
         config.use_cache = False
     try:
@@ -70,10 +75,10 @@ def agrees(model: TrainingModel, program: Any) -> bool:
     )
 
 
-def _configs(model: TrainingModel) -> list[Any]:
+def _configs(model: nn.Module) -> list[Any]:
     """Return the configs, each once, of the modules that come from transformers."""
     found: dict[int, Any] = {}
-    for module in model.module.modules():
+    for module in model.modules():
         if any(kind.__module__.partition(".")[0] == "transformers" for kind in type(module).__mro__):
             config = getattr(module, "config", None)
             if config is not None:

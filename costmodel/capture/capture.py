@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import TrainingModel, take
+from costmodel.capture.calls import ModuleCall
 from costmodel.capture.export import FlatProgram, export_program
 from costmodel.capture.models import explain
 from costmodel.capture.passes import (
@@ -68,6 +69,8 @@ class Capture:
         Names of the raw inputs, one a leaf of (args, kwargs).
     outputs : tuple
         Leaves of the model's output: nodes, or constants.
+    calls : tuple of ModuleCall
+        Calls of the model's modules that a part could make, outer ones first.
     """
 
     model: TrainingModel
@@ -77,6 +80,7 @@ class Capture:
     replicated: frozenset[fx.Node]
     inputs: tuple[str, ...]
     outputs: tuple[Any, ...]
+    calls: tuple[ModuleCall, ...] = ()
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -176,6 +180,8 @@ def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only:
     graph = module.graph
     drop_checks(graph)
     read_sizes_from_inputs(graph)
+    calls = program.notes.take(graph) if program.notes else ()
+    drop_checks(graph)  # what marks alone have read
     for node in graph.nodes:
         if node.name == LOSS:
             node._rename("loss_value")
@@ -192,7 +198,7 @@ def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only:
     outputs = graph.output_node().args[0]
     assert isinstance(outputs, tuple)  # noqa: S101 - made flat by export_program
     inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
-    return Capture(model, program, groups, _flows(groups, outputs), replicated, inputs, outputs)
+    return Capture(model, program, groups, _flows(groups, outputs), replicated, inputs, outputs, calls)
 
 
 def operator_graph(

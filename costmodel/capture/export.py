@@ -11,7 +11,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,9 @@ from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from costmodel.capture.attention import agrees, mask_free_attention, without_cache
+from costmodel.capture.attention import agrees, configs_with_cache, mask_free_attention, no_cache
 from costmodel.capture.batches import TrainingModel, batched_dimensions, take
+from costmodel.capture.calls import Notes, noting_calls
 from costmodel.capture.checkpoints import noting_checkpoints
 from costmodel.capture.custom_functions import opaque_custom_functions
 from costmodel.capture.device_free import captured_alike
@@ -35,6 +36,9 @@ from costmodel.errors import InvalidInput
 CAPTURE_SAMPLES = 2
 """Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
 
+
+_Marked = tuple[fx.GraphModule, Notes]
+"""An exported program with marks, and the notes that they belong to."""
 
 _HINTS = (
     ("(data-dependent)", "masks and torch.where keep shapes and numbers free of tensor values"),
@@ -53,7 +57,7 @@ class FlatProgram:
     `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
     `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
     the program is a trace of one eager run, that cannot be trained with; "" for an exported one. `remark` says
-    what of the model the program leaves out.
+    what of the model the program leaves out. An exported one has the marks of `notes` between its nodes.
     """
 
     module: fx.GraphModule
@@ -61,6 +65,7 @@ class FlatProgram:
     static_batch: int | None
     plan_only: str = ""
     remark: str = ""
+    notes: Notes | None = None
 
 
 def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> FlatProgram:
@@ -74,25 +79,27 @@ def export_program(model: TrainingModel, microbatch_size: int | None = None, pla
         When torch.export refuses the model; says why.
     """
     with noting_checkpoints() as seen:
-        program = _exported(model, microbatch_size, plan_only)
+        program = _exported(model, microbatch_size, plan_only, seen)
     return dataclasses.replace(program, remark=seen[0] if seen else "")
 
 
-def _exported(model: TrainingModel, microbatch_size: int | None, plan_only: bool) -> FlatProgram:
+def _exported(
+    model: TrainingModel, microbatch_size: int | None, plan_only: bool, left_out: Sequence[str]
+) -> FlatProgram:
     try:
         sample = take(model, CAPTURE_SAMPLES)
-        return _flat(*_export(sample, dynamic=True), model, None)
+        return _flat(*_export(sample, left_out, dynamic=True), model, None)
     except Exception:  # whatever export or the user's code raises here, it raises again below if it matters
         fixed = model if microbatch_size is None else take(model, microbatch_size)
     try:
-        return _flat(*_export(fixed, dynamic=False), model, fixed.batch)
+        return _flat(*_export(fixed, left_out, dynamic=False), model, fixed.batch)
     except Exception as error:
         hint = next(hint for words, hint in _HINTS if words in str(error))
         reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
     if not plan_only:
         raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
-    with running(model.name), without_cache(model):
-        return _flat(*trace_eagerly(fixed), model, fixed.batch, reason)
+    with running(model.name), no_cache(configs_with_cache(model.module)):
+        return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
 
 
 def _what_is_left(model: TrainingModel) -> str:
@@ -120,31 +127,35 @@ class _ByLeaves(nn.Module):
         return output
 
 
-def _export(model: TrainingModel, dynamic: bool) -> tuple[fx.GraphModule, pytree.TreeSpec]:
+def _export(
+    model: TrainingModel, left_out: Sequence[str], *, dynamic: bool
+) -> tuple[fx.GraphModule, pytree.TreeSpec, Notes]:
     leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
     dimensions = batched_dimensions(model)
     shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
     wrapped = _ByLeaves(model.module, spec)
 
-    def export() -> fx.GraphModule:
-        program = captured_alike(
-            lambda: torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
-        )
+    def export() -> _Marked:
+        with noting_calls(model.module, left_out) as notes:
+            program = captured_alike(
+                lambda: torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
+            )
         module = program.module(check_guards=False)
         assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
-        return module
+        return module, notes
 
-    with _quiet(), without_cache(model), opaque_custom_functions():
+    with _quiet(), no_cache(configs_with_cache(model.module)), opaque_custom_functions():
         with mask_free_attention(model) as changes:
-            module = _unless_refused(export) if changes else export()
-        if module is None or (changes and not agrees(model, module)):
-            module = export()
+            found = _unless_refused(export) if changes else export()
+        if found is None or (changes and not agrees(model, found[0])):
+            found = export()
+    module, notes = found
     _check_numbers(module)
     assert module._out_spec is not None  # noqa: S101 - what export makes
-    return module, module._out_spec
+    return module, module._out_spec, notes
 
 
-def _unless_refused(export: Callable[[], fx.GraphModule]) -> fx.GraphModule | None:
+def _unless_refused(export: Callable[[], _Marked]) -> _Marked | None:
     """Return what export makes, None where it refuses: some models cannot do without the masks that they make."""
     try:
         return export()
@@ -173,6 +184,7 @@ def _check_numbers(module: fx.GraphModule) -> None:
 def _flat(
     module: fx.GraphModule,
     out_spec: pytree.TreeSpec,
+    notes: Notes | None,
     model: TrainingModel,
     static_batch: int | None,
     plan_only: str = "",
@@ -186,7 +198,7 @@ def _flat(
         node._rename(name)
         node.target = node.name
     module.recompile()
-    return FlatProgram(module, out_spec, static_batch, plan_only)
+    return FlatProgram(module, out_spec, static_batch, plan_only, notes=notes)
 
 
 def _input_names(model: TrainingModel) -> list[str]:

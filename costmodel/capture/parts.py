@@ -1,19 +1,23 @@
 """A runnable piece of a captured model: some of its operators, with the loss or without.
 
 Values computed elsewhere and raw inputs come in by name, what leaves goes out by name; parameters stay
-the model's own objects, so that gradients arrive where the user's optimizer looks. Leaves out who sends
-what to whom.
+the model's own objects, so that gradients arrive where the user's optimizer looks. A part may call the user's own
+modules (`module_calls`) where they lie in it whole; the rest of it, glue and modules that a cut goes through, are the
+program's nodes. Leaves out who sends what to whom.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from costmodel.capture.calls import ModuleCall
 from costmodel.capture.capture import Capture
+from costmodel.capture.module_calls import MadeCall, whole_calls
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
@@ -39,6 +43,8 @@ class Part:
     has_loss : bool
     module : torch.fx.GraphModule
         Takes receives, then raw inputs, in order; returns the sends, then the loss's tensors.
+    calls : tuple of ModuleCall
+        Those of the user's modules that it makes.
     """
 
     capture: Capture
@@ -48,6 +54,7 @@ class Part:
     parameters: tuple[str, ...]
     has_loss: bool
     module: fx.GraphModule
+    calls: tuple[ModuleCall, ...] = ()
 
     def __call__(self, values: Mapping[str, Any], targets: Any = None) -> dict[str, torch.Tensor]:
         """Compute the part for one micro-batch.
@@ -76,7 +83,9 @@ class Part:
         return result
 
 
-def extract(capture: Capture, operators: Iterable[str], sends: Iterable[str] = ()) -> Part:
+def extract(
+    capture: Capture, operators: Iterable[str], sends: Iterable[str] = (), *, with_modules: bool = False
+) -> Part:
     """Cut a part out of a captured model.
 
     Parameters
@@ -85,6 +94,8 @@ def extract(capture: Capture, operators: Iterable[str], sends: Iterable[str] = (
         Names of operators; ``loss`` among them adds the loss.
     sends : iterable of str
         Names of tensors that the part hands on.
+    with_modules : bool
+        Whether modules that lie in the part whole are called as themselves.
 
     Raises
     ------
@@ -97,19 +108,23 @@ def extract(capture: Capture, operators: Iterable[str], sends: Iterable[str] = (
     for name in sends:
         if name not in capture.flows or capture.flows[name].producer not in chosen:
             raise DoesNotMatch(f"the tensor {name!r} is not computed by these operators; the plan was made otherwise")
-    cutter = _Cutter(capture, {node for name in chosen - {LOSS} for node in capture.groups[name].nodes})
+    inside = {node for name in chosen - {LOSS} for node in capture.groups[name].nodes}
+    calls = whole_calls(capture, inside, sends) if with_modules else ()
+    cutter = _Cutter(capture, inside, calls)
     leaves = capture.outputs if LOSS in chosen else ()
     module = cutter.cut(sends, leaves)
     parameters = {p: None for name in capture.groups if name in chosen for p in capture.groups[name].parameters}
-    return Part(capture, tuple(cutter.receives), tuple(cutter.raw), sends, tuple(parameters), LOSS in chosen, module)
+    names = tuple(cutter.receives), tuple(cutter.raw), sends, tuple(parameters)
+    return Part(capture, *names, LOSS in chosen, module, calls)
 
 
 class _Cutter:
     """Copies nodes of a program into a new graph; placeholders stand for all that lies outside."""
 
-    def __init__(self, capture: Capture, inside: set[fx.Node]) -> None:
+    def __init__(self, capture: Capture, inside: set[fx.Node], calls: Iterable[ModuleCall]) -> None:
         self.capture = capture
         self.inside = inside
+        self.call_of = {node: call for call in calls for node in call.nodes if node in inside}
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
         self.receives: dict[str, fx.Node] = {}
@@ -121,7 +136,7 @@ class _Cutter:
         program = self.capture.program.module
         by_name = {node.name: node for node in program.graph.nodes}
         for node in program.graph.nodes:
-            if node in self.inside:
+            if node in self.inside and node not in self.copies:
                 self._copy(node)
         values = [self._value(by_name[name]) for name in sends]
         values += [self._value(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
@@ -141,6 +156,9 @@ class _Cutter:
         return self._placeholder(node, self.receives)
 
     def _copy(self, node: fx.Node) -> fx.Node:
+        if node in self.call_of:
+            self._call(self.call_of[node])
+            return self.copies[node]
         for source in node.all_input_nodes:
             self._value(source)
         self.copies[node] = copy = self.graph.node_copy(node, self._value)
@@ -149,6 +167,16 @@ class _Cutter:
             self.attributes[node.name] = fetch(self.capture.program.module, node.target)
             copy.target = node.name
         return copy
+
+    def _call(self, call: ModuleCall) -> None:
+        """Call a module in place of what it computes, of which only its outputs are there then."""
+        name = f"call_{len(self.attributes)}"
+        self.attributes[name] = MadeCall(self.capture.model.module.get_submodule(call.path), call)
+        made = self.graph.call_module(name, tuple(self._value(node) for node in call.inputs.nodes))
+        for number, node in enumerate(call.outputs.nodes):
+            if node not in self.copies:  # a module may return what it was given
+                self.copies[node] = self.graph.call_function(getitem, (made, number))
+        self.copies |= {node: made for node in call.nodes if node in self.call_of and node not in self.copies}
 
     def _placeholder(self, node: fx.Node, kept: dict[str, fx.Node]) -> fx.Node:
         self.copies[node] = kept[node.name] = self.graph.placeholder(node.name)

@@ -1,0 +1,186 @@
+"""Which nodes of a program each call of a module made, and what went in and came out: so that a part may call it.
+
+While a model is exported, hooks leave a mark in the program before and after every call. Leaves out calls inside
+regions (autocast's, say), which stay parts of the region's node, and whether a part holds a call whole (`parts`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+
+@torch.library.custom_op("penstock::call", mutates_args=())
+def _mark(tensors: list[torch.Tensor], sizes: list[int], number: int) -> None:
+    """Stand in a program where a module's call begins or ends, with the tensors and sizes that pass there."""
+
+
+@_mark.register_fake
+def _(tensors: list[torch.Tensor], sizes: list[int], number: int) -> None:
+    """Compute nothing."""
+
+
+MARK = torch.ops.penstock.call.default
+fx.node.has_side_effect(MARK)  # else export drops it
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Leaves that go into a call or come out of it, and the structure that they make.
+
+    A leaf is a node, or a constant.
+    """
+
+    leaves: tuple[Any, ...]
+    spec: pytree.TreeSpec
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """The leaves that are nodes."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, fx.Node)]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module of the model.
+
+    Attributes
+    ----------
+    path : str
+        Of the module in the user's model; "" for the model itself.
+    nodes : tuple of torch.fx.Node
+        What it computes, in program order, calls inside it too.
+    inputs, outputs : Passing
+        Leaves of (args, kwargs), and of what it returns.
+    """
+
+    path: str
+    nodes: tuple[fx.Node, ...]
+    inputs: Passing
+    outputs: Passing
+
+
+@dataclass(slots=True)
+class _Noted:
+    """A call while it is traced: what had been left out before, and its leaves, tensors and sizes not among them.
+
+    None stands for leaves of which a part could not make others.
+    """
+
+    path: str
+    num_left_out: int
+    passing: list[tuple[list[Any], pytree.TreeSpec] | None] = field(default_factory=list)
+
+
+class Notes:
+    """What hooks have noted of a model's calls.
+
+    Parameters
+    ----------
+    left_out : sequence
+        Grows whenever the model does something that the program leaves out: no part makes calls that are open then.
+    """
+
+    def __init__(self, left_out: Sequence[object]) -> None:
+        self._left_out = left_out
+        self._calls: list[_Noted] = []
+        self._open: list[int] = []
+
+    def enter(self, path: str, args: Any) -> None:
+        """Note that a call begins, with these (args, kwargs)."""
+        self._open.append(len(self._calls))
+        self._calls.append(_Noted(path, len(self._left_out)))
+        self._mark(args)
+
+    def leave(self, result: Any) -> None:
+        """Note that the latest open call ends."""
+        self._mark(result)
+        self._open.pop()
+
+    def _mark(self, value: Any) -> None:
+        leaves, spec = pytree.tree_flatten(value)
+        number = self._open[-1]
+        call = self._calls[number]
+        told = len(self._left_out) == call.num_left_out
+        told = told and all(isinstance(leaf, _PASSING) or leaf is None for leaf in leaves)
+        call.passing.append(([_leaf(leaf) for leaf in leaves], spec) if told else None)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
+        MARK(tensors, sizes, number)
+
+    def take(self, graph: fx.Graph) -> tuple[ModuleCall, ...]:
+        """Return the calls that a part could make, outer ones first, and erase all marks of a program."""
+        nodes: list[fx.Node] = []
+        begun: dict[int, tuple[int, fx.Node]] = {}
+        found: list[tuple[int, ModuleCall]] = []
+        for node in list(graph.nodes):
+            if node.op != "call_function":
+                continue
+            if node.target is not MARK:
+                nodes.append(node)
+                continue
+            number = node.args[2]
+            if number not in begun:
+                begun[number] = len(nodes), node
+                continue
+            start, mark = begun[number]
+            before, after = self._calls[number].passing
+            if before and after:
+                ends = _passing(before, mark), _passing(after, node)
+                found.append((number, ModuleCall(self._calls[number].path, tuple(nodes[start:]), *ends)))
+        _erase_marks(graph)
+        return tuple(call for _, call in sorted(found, key=lambda row: row[0]))
+
+
+_TENSOR, _SIZE = object(), object()
+_PASSING = (torch.Tensor, torch.SymInt, bool, int, float, str, torch.dtype, torch.device)
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _TENSOR
+    return _SIZE if isinstance(value, torch.SymInt) else value
+
+
+def _passing(told: tuple[list[Any], pytree.TreeSpec], mark: fx.Node) -> Passing:
+    leaves, spec = told
+    marked: Any = mark.args
+    tensors, sizes = iter(marked[0]), iter(marked[1])
+    whole = (next(tensors) if leaf is _TENSOR else next(sizes) if leaf is _SIZE else leaf for leaf in leaves)
+    return Passing(tuple(whole), spec)
+
+
+def _erase_marks(graph: fx.Graph) -> None:
+    modules = graph.owning_module.modules() if graph.owning_module is not None else ()
+    for module in [each for each in modules if isinstance(each, fx.GraphModule)]:
+        for node in module.graph.find_nodes(op="call_function", target=MARK):
+            module.graph.erase_node(node)
+        module.recompile()
+
+
+@contextmanager
+def noting_calls(model: nn.Module, left_out: Sequence[object]) -> Iterator[Notes]:
+    """Within the block every call of a model and of its modules is noted, and leaves marks in what is traced."""
+    notes = Notes(left_out)
+    handles = []
+    for path, module in model.named_modules():
+
+        def enter(_: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
+            if not torch.compiler.is_dynamo_compiling():  # the body of a loop, which stays one node
+                notes.enter(path, (args, kwargs))
+
+        def leave(_: nn.Module, _args: Any, result: Any) -> None:
+            if not torch.compiler.is_dynamo_compiling():
+                notes.leave(result)
+
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(module.register_forward_hook(leave))
+    try:
+        yield notes
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,36 @@
+"""Which calls of a program draw random numbers, and the arguments of a call by name. Leaves out how they are seeded."""
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from costmodel.capture.shapes import fetch
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a call of torch's library by name, defaults included."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given = dict(zip((argument.name for argument in schema), node.args, strict=False))
+    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
+    return {**defaults, **given, **node.kwargs}
+
+
+def draws_numbers(node: fx.Node) -> bool:
+    """Whether a call draws random numbers, or may; dropout in eval mode or with probability 0 does not."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return target.namespace not in ("aten", "prims", "prim")
+    given = arguments(node)
+    return not any(given.get(name, 1) in (0, False) for name in ("p", "dropout_p", "dropout", "train", "training"))
+
+
+def draws_anywhere(node: fx.Node) -> bool:
+    """Whether a call, or one in a region that it runs (autocast's, say), draws random numbers."""
+    owner = node.graph.owning_module
+    assert owner is not None  # noqa: S101 - a program's
+    regions = [fetch(owner, source.target) for source in node.all_input_nodes if source.op == "get_attr"]
+    inner = (each for region in regions if isinstance(region, fx.GraphModule) for each in region.graph.nodes)
+    return draws_numbers(node) or any(map(draws_anywhere, inner))
