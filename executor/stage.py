@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.capture.parts import LOSS_WEIGHT, Part
-from costmodel.capture.split import Queue, WeightHalf
+from costmodel.capture.split_calls import Queue, WeightHalf
 from costmodel.model.graph import LOSS
 from executor.randomness import Draws
 from executor.wiring import Wire

@@ -15,7 +15,8 @@ from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
-from costmodel.capture.split import Queue, split_part
+from costmodel.capture.split import split_part
+from costmodel.capture.split_calls import Queue
 from costmodel.errors import DoesNotMatch
 from executor.averages import Averages
 from executor.clipping import clip
@@ -273,7 +274,7 @@ class Worker:
         planned = self.plan.stages[index]
         kinds = {action.kind for action in self.order if action.stage == index}
         queue = Queue() if Kind.I in kinds else None
-        part, draws = seeded_part(self._part(index, with_modules=queue is None), self.draws)
+        part, draws = seeded_part(self._part(index, with_modules=True), self.draws)
         if draws and planned.microbatch_multiple > 1:
             raise DoesNotMatch(
                 f"stage {index} draws random numbers and takes {planned.microbatch_multiple} micro-batches in one "

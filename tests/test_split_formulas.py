@@ -14,7 +14,8 @@ from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.capture.parts import Part, extract
-from costmodel.capture.split import Deferred, Queue, split_part
+from costmodel.capture.split import split_part
+from costmodel.capture.split_calls import Deferred, Queue
 from costmodel.capture.split_formulas import ConvolutionHalf, Geometry, LinearHalf
 from costmodel.model.graph import LOSS
 

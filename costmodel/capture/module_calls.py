@@ -5,8 +5,9 @@ read of it is among its outputs. Outer calls come before those inside them. Modu
 called: what they draw would depend on the cut. Leaves out how calls are found (`calls`), and what a part does else.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from costmodel.capture.calls import ModuleCall
 from costmodel.capture.capture import Capture
 from costmodel.capture.draws import draws_anywhere
 from costmodel.errors import DoesNotMatch
+
+_NOTHING = nullcontext()
 
 
 def whole_calls(capture: Capture, inside: Collection[fx.Node], sends: Iterable[str]) -> tuple[ModuleCall, ...]:
@@ -66,6 +69,7 @@ class MadeCall(nn.Module):
         self._spec, self._out_spec = call.inputs.spec, call.outputs.spec
         self._returned = [i for i, leaf in enumerate(call.outputs.leaves) if isinstance(leaf, fx.Node)]
         self._cached = configs_with_cache(module)
+        self._around: Callable[[], AbstractContextManager[Any]] | None = None
         # The usual call, of tensors that stand alone and give one, is spared what takes microseconds each time.
         positions = range(len(self._given))
         args, kwargs = pytree.tree_unflatten(positions, self._spec)
@@ -73,7 +77,7 @@ class MadeCall(nn.Module):
 
     def forward(self, *values: Any) -> list[Any]:
         """Return the tensors and sizes among what the module returns."""
-        with no_cache(self._cached) if self._cached else nullcontext():
+        with no_cache(self._cached) if self._cached else _NOTHING, self._around() if self._around else _NOTHING:
             result = self.module(*values) if self._plain else self._made(values)
         if isinstance(result, torch.Tensor) and self._out_spec.is_leaf():
             return [result]
@@ -86,6 +90,12 @@ class MadeCall(nn.Module):
         return [found[i] for i in self._returned]
 
     __call__ = forward  # nothing hooks into these calls, and nn.Module's look for hooks takes microseconds in each
+
+    def within(self, around: Callable[[], AbstractContextManager[Any]]) -> "MadeCall":
+        """Return the same call, made within a block each time."""
+        other = copy(self)
+        other._around = around
+        return other
 
     def _made(self, values: Sequence[Any]) -> Any:
         nodes, constants = iter(values), iter(self._constants)

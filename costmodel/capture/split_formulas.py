@@ -5,7 +5,7 @@ of `split`: weights that are views of a parameter, padding given as a word, an i
 complex numbers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -142,29 +142,48 @@ def formula_of(node: fx.Node, weights: Mapping[fx.Node, nn.Parameter]) -> Formul
     """
     if node.target is not _aten.linear.default and node.target not in _CONVOLUTIONS:
         return None
-    arguments = _arguments(node)
+    arguments = _arguments(node.target, node.args, node.kwargs)
     tensors = [arguments[name] for name in ("input", "weight", "bias") if arguments[name] is not None]
     own = [weights[source] for source in tensors[1:] if source.op == "get_attr" and source in weights]
     if node.all_input_nodes != tensors or len(own) < len(tensors) - 1 or tensors[0] in weights:
         return None
+    return _formula(node.target, arguments, own)
+
+
+def formula_for(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Formula, list[torch.Tensor]] | None:
+    """Return the formula of a call that is made now, and its tensors; None as for `formula_of`."""
+    arguments = _arguments(target, args, kwargs)
+    if isinstance(arguments.get("padding"), str):
+        return None
+    tensors = [arguments[name] for name in ("input", "weight", "bias") if arguments[name] is not None]
+    own = [value for value in tensors[1:] if isinstance(value, nn.Parameter) and value.requires_grad]
+    if len(own) < len(tensors) - 1 or isinstance(tensors[0], nn.Parameter):
+        return None
+    formula = _formula(target, arguments, own)
+    return (formula, tensors) if formula is not None and formula.takes(tensors[0]) else None
+
+
+def _formula(target: Any, arguments: Mapping[str, Any], own: Sequence[nn.Parameter]) -> Formula | None:
     weight, bias = own[0], own[1] if len(own) > 1 else None
-    geometry = None if node.target is _aten.linear.default else _geometry(node.target, arguments)
+    geometry = None if target is _aten.linear.default else _geometry(target, arguments)
     return Formula(weight, bias, geometry, weight.dim()) if weight.is_floating_point() else None
 
 
-def _arguments(node: fx.Node) -> dict[str, Any]:
+def _arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by name, defaults filled in."""
-    target: Any = node.target
     schema = target._schema.arguments
     values = {argument.name: argument.default_value for argument in schema}
-    return {**values, **dict(zip(values, node.args, strict=False)), **node.kwargs}
+    return {**values, **dict(zip(values, args, strict=False)), **kwargs}
 
 
 def _geometry(target: Any, arguments: Mapping[str, Any]) -> Geometry:
     num_dimensions = _CONVOLUTIONS[target] or len(arguments["stride"])
 
     def each(name: str) -> tuple[int, ...]:
-        values = tuple(arguments.get(name, (0,)))
+        given = arguments.get(name, (0,))
+        values = (given,) if isinstance(given, int) else tuple(given)
         return values * num_dimensions if len(values) == 1 else values
 
     transposed = arguments.get("transposed", target in _TRANSPOSED)

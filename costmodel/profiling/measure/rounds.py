@@ -13,7 +13,8 @@ from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture
 from costmodel.capture.clock import Clock
 from costmodel.capture.parts import Part, extract
-from costmodel.capture.split import Queue, split_part
+from costmodel.capture.split import split_part
+from costmodel.capture.split_calls import Queue
 from costmodel.model.graph import LOSS
 from costmodel.profiling.measure.timing import MarkCost, in_order, time_in_context, time_whole
 from costmodel.profiling.measure.walk import Walk
