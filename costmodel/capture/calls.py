@@ -11,20 +11,19 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import HigherOrderOperator
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 
 
-@torch.library.custom_op("penstock::call", mutates_args=())
-def _mark(tensors: list[torch.Tensor], sizes: list[int], number: int) -> None:
-    """Stand in a program where a module's call begins or ends, with the tensors and sizes that pass there."""
+class _Mark(HigherOrderOperator):
+    """Stands in a program where a module's call begins or ends, with the tensors and sizes that pass there."""
+
+    def __call__(self, nodes: Sequence[Any], number: int) -> None:
+        """Compute nothing."""
 
 
-@_mark.register_fake
-def _(tensors: list[torch.Tensor], sizes: list[int], number: int) -> None:
-    """Compute nothing."""
-
-
-MARK = torch.ops.penstock.call.default
+MARK = _Mark("penstock_call")  # type: ignore[no-untyped-call]
 fx.node.has_side_effect(MARK)  # else export drops it
 
 
@@ -104,13 +103,21 @@ class Notes:
     def _mark(self, value: Any) -> None:
         leaves, spec = pytree.tree_flatten(value)
         number = self._open[-1]
-        call = self._calls[number]
-        told = len(self._left_out) == call.num_left_out
-        told = told and all(isinstance(leaf, _PASSING) or leaf is None for leaf in leaves)
-        call.passing.append(([_leaf(leaf) for leaf in leaves], spec) if told else None)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        sizes = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
-        MARK(tensors, sizes, number)
+        call, tracer = self._calls[number], self._tracer()
+        traced = [tracer.unwrap_proxy(leaf) if isinstance(leaf, _TRACED) else leaf for leaf in leaves]
+        told = len(self._left_out) == call.num_left_out and all(isinstance(leaf, _PASSING) for leaf in traced)
+        call.passing.append(
+            ([_NODE if isinstance(leaf, fx.Proxy) else leaf for leaf in traced], spec) if told else None
+        )
+        tracer.create_proxy(
+            "call_function", MARK, ([leaf for leaf in traced if isinstance(leaf, fx.Proxy)], number), {}
+        )
+
+    @staticmethod
+    def _tracer() -> Any:
+        mode = get_proxy_mode()
+        assert mode is not None  # noqa: S101 - hooks are there while export traces
+        return mode.tracer
 
     def take(self, graph: fx.Graph) -> tuple[ModuleCall, ...]:
         """Return the calls that a part could make, outer ones first, and erase all marks of a program."""
@@ -123,7 +130,7 @@ class Notes:
             if node.target is not MARK:
                 nodes.append(node)
                 continue
-            number = node.args[2]
+            number = node.args[1]
             if number not in begun:
                 begun[number] = len(nodes), node
                 continue
@@ -136,21 +143,15 @@ class Notes:
         return tuple(call for _, call in sorted(found, key=lambda row: row[0]))
 
 
-_TENSOR, _SIZE = object(), object()
-_PASSING = (torch.Tensor, torch.SymInt, bool, int, float, str, torch.dtype, torch.device)
-
-
-def _leaf(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _TENSOR
-    return _SIZE if isinstance(value, torch.SymInt) else value
+_NODE = object()
+_TRACED = (torch.Tensor, torch.SymInt)
+_PASSING = (fx.Proxy, bool, int, float, str, torch.dtype, torch.device, type(None))
 
 
 def _passing(told: tuple[list[Any], pytree.TreeSpec], mark: fx.Node) -> Passing:
     leaves, spec = told
-    marked: Any = mark.args
-    tensors, sizes = iter(marked[0]), iter(marked[1])
-    whole = (next(tensors) if leaf is _TENSOR else next(sizes) if leaf is _SIZE else leaf for leaf in leaves)
+    nodes = iter(mark.args[0])  # type: ignore[arg-type]
+    whole = (next(nodes) if leaf is _NODE else leaf for leaf in leaves)
     return Passing(tuple(whole), spec)
 
 

@@ -16,7 +16,6 @@ from torch import fx
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from costmodel.capture.calls import MARK
 from costmodel.capture.custom_functions import OpaqueFunction
 from costmodel.capture.shapes import TensorInfo
 
@@ -39,7 +38,7 @@ def drop_checks(graph: fx.Graph) -> None:
         if node.op != "call_function" or node.users:
             continue
         target = node.target
-        if isinstance(target, torch._ops.HigherOrderOperator) or target is MARK or mutated_arguments(node):
+        if isinstance(target, torch._ops.HigherOrderOperator) or mutated_arguments(node):
             continue
         graph.erase_node(node)
     for node in reversed(list(graph.nodes)):
