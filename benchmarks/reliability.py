@@ -134,6 +134,12 @@ def _plans_run(num_cases: int) -> list[str]:
     return random_plan_failures(num_cases)
 
 
+def _module_stages(num_cases: int) -> list[str]:
+    from tests.module_promises import failures
+
+    return failures(num_cases)
+
+
 def _no_rank_is_left(num_cases: int) -> list[str]:
     from tests.executor_promises import lost_rank_failures
 
@@ -296,6 +302,13 @@ PROMISES = [
         30,
         200,
         _plans_run,
+    ),
+    Promise(
+        "module-stages",
+        "Stages that call the user's modules give the flat program's loss and gradients to the bit, whatever the cuts",
+        12,
+        480,
+        _module_stages,
     ),
     Promise(
         "no-rank-is-left",

@@ -16,13 +16,17 @@ def arguments(node: fx.Node) -> dict[str, Any]:
     return {**defaults, **given, **node.kwargs}
 
 
+_DRAW_NONE = ("aten", "prims", "prim", "transformers")
+"""Libraries of operators that draw nothing without saying so; transformers' are products of experts."""
+
+
 def draws_numbers(node: fx.Node) -> bool:
     """Whether a call draws random numbers, or may; dropout in eval mode or with probability 0 does not."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in target.tags:
-        return target.namespace not in ("aten", "prims", "prim")
+        return target.namespace not in _DRAW_NONE
     given = arguments(node)
     return not any(given.get(name, 1) in (0, False) for name in ("p", "dropout_p", "dropout", "train", "training"))
 

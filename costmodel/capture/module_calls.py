@@ -21,35 +21,94 @@ from costmodel.capture.draws import draws_anywhere
 from costmodel.errors import DoesNotMatch
 
 _NOTHING = nullcontext()
+_aten = torch.ops.aten
 
 
-def whole_calls(capture: Capture, inside: Collection[fx.Node], sends: Iterable[str]) -> tuple[ModuleCall, ...]:
-    """Return the calls that a part of these nodes can make, outer ones in place of those inside them."""
+def whole_calls(
+    capture: Capture, inside: Collection[fx.Node], sends: Iterable[str]
+) -> tuple[tuple[ModuleCall, ...], dict[str, str]]:
+    """Return the calls that a part of these nodes can make, outer ones in place of those inside them.
+
+    And why it cannot make others that it holds, or of which it holds something, by the path of their module.
+    """
     leaving = {node for node in capture.outputs if isinstance(node, fx.Node)}
-    sent = set(sends)
+    sent, entering = set(sends), entering_nodes(capture, inside)
     taken: set[fx.Node] = set()
-    found = []
+    found, left = [], {}
     for call in capture.calls:
         own = [node for node in call.nodes if node not in capture.replicated]
-        if not own or taken.intersection(own) or not all(node in inside for node in own):
+        held = [node for node in own if node in inside]
+        if not held or taken.intersection(held):
             continue
-        if _is_closed(capture, call, sent, leaving) and not any(map(draws_anywhere, call.nodes)):
+        reason = CUT if len(held) < len(own) else _open_reason(capture, call, sent, leaving)
+        unread = [node.name for node in call.inputs.nodes if not _is_there(capture, node, inside, entering)]
+        if unread and not reason:
+            reason = f"it is given {unread[0]}, which it does not read and no stage sends"
+        if reason:
+            left[call.path] = reason
+        else:
             taken.update(own)
             found.append(call)
-    return tuple(found)
+    return tuple(found), left
 
 
-def _is_closed(capture: Capture, call: ModuleCall, sent: Collection[str], leaving: Collection[fx.Node]) -> bool:
-    """Whether tensors enter a call as its arguments alone, and leave it as its outputs alone."""
+CUT = "a cut goes through it"
+
+
+def entering_nodes(capture: Capture, inside: Collection[fx.Node]) -> dict[fx.Node, None]:
+    """Return what a part of these nodes reads and does not compute: raw inputs, and values that other parts send it."""
+    found: dict[fx.Node, None] = {}
+    waiting, seen = list(inside), set(inside)
+    while waiting:
+        for source in waiting.pop().all_input_nodes:
+            if source in seen or source.op == "get_attr":
+                continue
+            seen.add(source)
+            if source in capture.replicated:
+                waiting.append(source)
+            else:
+                found[source] = None
+    return found
+
+
+def _is_there(capture: Capture, node: fx.Node, inside: Collection[fx.Node], entering: Collection[fx.Node]) -> bool:
+    """Whether a part has a value: it computes or receives it, or can have it from raw inputs."""
+    own = node in inside or node in capture.replicated or node in entering
+    return own or node.op in ("get_attr", "placeholder")
+
+
+def _open_reason(capture: Capture, call: ModuleCall, sent: Collection[str], leaving: Collection[fx.Node]) -> str:
+    """Return why a part cannot make a call that it holds whole; nothing where it can."""
+    if any(map(draws_anywhere, call.nodes)):
+        return "it draws random numbers, which would depend on the cut"
     nodes, given, returned = set(call.nodes), set(call.inputs.nodes), set(call.outputs.nodes)
-    read = {source for node in call.nodes for source in node.all_input_nodes} - nodes - given
-    if any(source.op != "get_attr" and isinstance(source.meta.get("val"), torch.Tensor) for source in read):
-        return False
     for node in call.nodes:
+        for source in node.all_input_nodes:
+            other = source.op != "get_attr" and source not in nodes and source not in given
+            if other and isinstance(source.meta.get("val"), torch.Tensor):
+                return f"it reads {source.name}, which is none of its arguments"
         outside = node.name in sent or node in leaving or not nodes.issuperset(node.users)
-        if outside and node not in capture.replicated and node not in returned:
-            return False
-    return True
+        known = node in capture.replicated or node in returned or passed_on(node, nodes) not in nodes
+        if outside and not known:
+            return f"{node.name} is read behind it and none of what it returns"
+    return ""
+
+
+def passed_on(node: fx.Node, nodes: Collection[fx.Node]) -> fx.Node:
+    """Return what a node of a call is before the call, where the call has only cast it to what it was.
+
+    Export takes the cast for the value from there on, and so would those who read the value behind the call.
+    """
+    while node in nodes and node.target in _CASTS:
+        source: Any = node.args[0]
+        before, after = source.meta["val"], node.meta["val"]
+        if (before.dtype, before.device) != (after.dtype, after.device):
+            break
+        node = source
+    return node
+
+
+_CASTS = frozenset((_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device, _aten.to.other, _aten.type_as.default))
 
 
 class MadeCall(nn.Module):

@@ -7,7 +7,7 @@ program's nodes. Leaves out who sends what to whom.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from costmodel.capture.calls import ModuleCall
 from costmodel.capture.capture import Capture
-from costmodel.capture.module_calls import MadeCall, whole_calls
+from costmodel.capture.module_calls import MadeCall, entering_nodes, passed_on, whole_calls
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
@@ -45,6 +45,8 @@ class Part:
         Takes receives, then raw inputs, in order; returns the sends, then the loss's tensors.
     calls : tuple of ModuleCall
         Those of the user's modules that it makes.
+    left : mapping of str to str
+        Modules of which it holds something and that it does not call, with the reason.
     """
 
     capture: Capture
@@ -55,6 +57,7 @@ class Part:
     has_loss: bool
     module: fx.GraphModule
     calls: tuple[ModuleCall, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, values: Mapping[str, Any], targets: Any = None) -> dict[str, torch.Tensor]:
         """Compute the part for one micro-batch.
@@ -109,13 +112,13 @@ def extract(
         if name not in capture.flows or capture.flows[name].producer not in chosen:
             raise DoesNotMatch(f"the tensor {name!r} is not computed by these operators; the plan was made otherwise")
     inside = {node for name in chosen - {LOSS} for node in capture.groups[name].nodes}
-    calls = whole_calls(capture, inside, sends) if with_modules else ()
+    calls, left = whole_calls(capture, inside, sends) if with_modules else ((), {})
     cutter = _Cutter(capture, inside, calls)
     leaves = capture.outputs if LOSS in chosen else ()
     module = cutter.cut(sends, leaves)
     parameters = {p: None for name in capture.groups if name in chosen for p in capture.groups[name].parameters}
     names = tuple(cutter.receives), tuple(cutter.raw), sends, tuple(parameters)
-    return Part(capture, *names, LOSS in chosen, module, calls)
+    return Part(capture, *names, LOSS in chosen, module, calls, left)
 
 
 class _Cutter:
@@ -138,6 +141,9 @@ class _Cutter:
         for node in program.graph.nodes:
             if node in self.inside and node not in self.copies:
                 self._copy(node)
+        for node in entering_nodes(self.capture, self.call_of):  # what modules do without: a flat part reads the same
+            if node.op == "placeholder":
+                self._value(node)
         values = [self._value(by_name[name]) for name in sends]
         values += [self._value(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
         self.graph.output(tuple(values))
@@ -176,7 +182,10 @@ class _Cutter:
         for number, node in enumerate(call.outputs.nodes):
             if node not in self.copies:  # a module may return what it was given
                 self.copies[node] = self.graph.call_function(getitem, (made, number))
-        self.copies |= {node: made for node in call.nodes if node in self.call_of and node not in self.copies}
+        for node in call.nodes:
+            if node in self.call_of and node not in self.copies:
+                before = passed_on(node, call.nodes)
+                self.copies[node] = made if before in call.nodes else self._value(before)
 
     def _placeholder(self, node: fx.Node, kept: dict[str, fx.Node]) -> fx.Node:
         self.copies[node] = kept[node.name] = self.graph.placeholder(node.name)

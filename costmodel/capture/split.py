@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from costmodel.capture.module_calls import MadeCall
 from costmodel.capture.parts import Part
 from costmodel.capture.shapes import fetch
 from costmodel.capture.split_calls import Deferring, Queue
@@ -79,16 +80,17 @@ def split_part(part: Part, queue: Queue) -> Part:
     module = fx.GraphModule(part.module, graph)
     weights = _weights(module)
     for node in list(graph.nodes):
-        if node.op == "call_module":
-            setattr(module, str(node.target), fetch(module, node.target).within(partial(SplitFunctions, queue)))
+        made = fetch(module, node.target) if node.op == "call_module" else None
+        if isinstance(made, MadeCall):
+            setattr(module, str(node.target), made.within(partial(SplitFunctions, queue)))
         if node.op != "call_function" or node.target not in SPLITTABLE or not _plain(node):
             continue
         if any(source in weights for source in node.all_input_nodes):
             name = f"deferred_{node.name}"
-            made = _Call(node, weights, queue)
-            module.add_submodule(name, made)
+            halved = _Call(node, weights, queue)
+            module.add_submodule(name, halved)
             with graph.inserting_before(node):
-                call = graph.call_module(name, tuple(made.tensors))
+                call = graph.call_module(name, tuple(halved.tensors))
             call.meta = node.meta
             node.replace_all_uses_with(call)
             graph.erase_node(node)
