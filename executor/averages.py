@@ -30,8 +30,8 @@ class Averages:
     ----------
     company : Company
     device : torch.device
-    ranks : sequence of tuple of int
-        Of each stage.
+    ranks : mapping of int to tuple of int
+        That hold the same of each stage of this rank.
     buffers : mapping of int to sequence of torch.Tensor
         What each stage of this rank reads.
     """
@@ -40,7 +40,7 @@ class Averages:
         self,
         company: Company,
         device: torch.device,
-        ranks: Sequence[tuple[int, ...]],
+        ranks: Mapping[int, tuple[int, ...]],
         buffers: Mapping[int, Sequence[torch.Tensor]],
     ) -> None:
         self._company, self._device = company, device

@@ -32,6 +32,9 @@ from executor.watch import Watch
 _PIPELINES: dict[tuple[int, ...], int] = {}
 """How many pipelines this process has made over the same ranks of its world, as each of these ranks has."""
 
+_NAMED: dict[str, Any] = {}
+"""Groups that torch's own collectives find by these names."""
+
 LIMIT_S = 300.0
 """Least limit of a group: ranks come to the first meeting as fast as they have loaded and captured their model."""
 
@@ -59,14 +62,14 @@ class Company:
 
     def __init__(self, rank: int, size: int, timeout_s: float, group: Any = None) -> None:
         self.rank, self.size = rank, size
-        self._limit = timedelta(seconds=max(timeout_s, LIMIT_S))
+        self.limit = timedelta(seconds=max(timeout_s, LIMIT_S))
         self._owns_world = size > 1 and not dist.is_initialized()
         self._made: dict[str, Any] = {}
         self.control: Any = None
         self.carrier = "gloo"
         sockets = {}
         if self._owns_world:
-            dist.init_process_group("gloo", timeout=self._limit)
+            dist.init_process_group("gloo", timeout=self.limit)
         if size > 1:
             members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
             _PIPELINES[members] = _PIPELINES.get(members, 0) + 1
@@ -86,15 +89,34 @@ class Company:
             place = list(ranks).index(self.rank)
             if backend == "nccl":
                 options = dist.ProcessGroupNCCL.Options()
-                options._timeout = self._limit
+                options._timeout = self.limit
                 self._made[key] = dist.ProcessGroupNCCL(store, place, len(ranks), options)
             else:
-                self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self._limit)
+                self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self.limit)
         return self._made[key]
 
     def group_on(self, device: torch.device, ranks: Sequence[int], purpose: str = "") -> Any:
         """Return the group of some ranks that takes tensors of a device (through the host if it must)."""
         return self.group(ranks, "gloo" if device.type == "cpu" else self.carrier, purpose)
+
+    def named_group(self, device: torch.device, ranks: Sequence[int]) -> Any:
+        """Return a group of some ranks that torch's own collectives find by its name; collective over them.
+
+        Torch remembers names by meshes that look alike: a later pipeline's group has the same name, and meets elsewhere
+        in the store. In a world of the user's the group stays as long as that world.
+        """
+        backend = "gloo" if device.type == "cpu" else self.carrier
+        c10d: Any = dist.distributed_c10d
+        name = f"penstock/{backend}/{'.'.join(map(str, ranks))}"
+        if _NAMED.get(name) not in c10d._world.pg_map:
+            store = c10d.PrefixStore(self._name, c10d._get_default_store())
+            place = list(ranks).index(self.rank)
+            made, _ = c10d._new_process_group_helper(
+                len(ranks), place, list(ranks), c10d.Backend(backend), store, name, timeout=self.limit
+            )
+            c10d._world.pg_group_ranks[made] = {rank: i for i, rank in enumerate(ranks)}
+            _NAMED[name] = made
+        return _NAMED[name]
 
     def tell_all(self, data: bytes) -> list[bytes]:
         """Return every rank's bytes, in order of rank; collective (and without numpy, which torch's objects need)."""
@@ -161,6 +183,8 @@ class Company:
             self._made.pop(key).shutdown()
         self.control = None
         if self._owns_world and dist.is_initialized():
+            while _NAMED:
+                _NAMED.popitem()[1].shutdown()
             dist.destroy_process_group()
 
 

@@ -175,7 +175,7 @@ def _shares(
         mine = [name for name in names if name not in taken]
         taken.update(mine)
         elsewhere = {name for other, row in enumerate(owned) if other != stage for name in row}
-        divides = planned.config.zero and len(planned.ranks) > 1
+        divides = planned.config.zero == 1 and len(planned.ranks) > 1
         divided = [name for name in mine if name not in elsewhere] if divides else []
         dealt = _even_shares([parameters[name] for name in divided], planned.ranks)
         alone = [parameters[name] for name in mine if name not in divided]

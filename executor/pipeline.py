@@ -24,6 +24,7 @@ from executor.matching import check_device, check_gate, check_hosts, check_targe
 from executor.materializing import Values
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
+from executor.parallel import Parallelize, check_parallelized
 from executor.precision import planned_dtype, with_precision
 from executor.standing import Standing
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
@@ -67,11 +68,15 @@ class Pipeline:
     values : callable or path, optional
         For a model built on meta (one that no host holds): (name, tensor on meta) -> its values, or a safetensors file.
         Each rank asks for its own parameters and buffers alone.
+    parallelize : callable, optional
+        (a stage as a model of the user's class, its mesh of "data" and "tensor", its `StageConfig`) -> None, or the
+        model that it has become: divides the stage's modules as the plan says (`docs/guide.md`, "7. Divide stages").
 
     Raises
     ------
     UsageError
-        When the plan has OPT and no optimizer is given, or the other way round.
+        When the plan has OPT and no optimizer is given, or the other way round; or stages that only `parallelize`
+        brings about and none.
     DoesNotMatch
         When the plan is for another model, precision, number of ranks, layout of hosts or kind of device, or a
         parameter has no values because another pipeline has taken the model.
@@ -92,11 +97,16 @@ class Pipeline:
         timeout_s: float | None = None,
         emulate: bool = False,
         values: Values | None = None,
+        parallelize: Parallelize | None = None,
     ) -> None:
         self.plan = plan
         self._group = group.get_group() if hasattr(group, "get_group") else group
         self.rank, self.num_ranks = check_world(plan, self._group)
-        check_target(plan)
+        check_parallelized(plan, parallelize)
+        if parallelize is None:
+            check_target(plan)
+        elif group is not None or isinstance(model, Capture):
+            raise UsageError("parallelize= takes the whole world and a model of its own: neither group= nor a capture")
         check_optimizer(plan, optimizer)
         if max_norm is not None and optimizer is None:
             raise UsageError("max_norm= clips before the plan's OPT; without one call clip_grad_norm_ before you step")
@@ -110,7 +120,7 @@ class Pipeline:
         else:
             torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
         self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
-        self._values = values
+        self._values, self._parallelize = values, parallelize
         self._timeout_s = timeout_s or max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
         self._worker: Worker | None = None
         self._ended = ""
@@ -365,8 +375,9 @@ class Pipeline:
         if isinstance(model, TrainingModel):
             captured = aimed_at(captured, self.device)
         keeps_model = isinstance(model, Capture)
-        worker = Worker(self.plan, captured, self.rank, self.device, self._seed, keeps_model, self._values)
-        self._standing = Standing(captured, worker.parameters)
+        worker = Worker(
+            self.plan, captured, self.rank, self.device, self._seed, keeps_model, self._values, self._parallelize
+        )
         self.company = Company(self.rank, self.num_ranks, self._timeout_s, self._group)
         self.watch = self.company.watch
         self._membership = Membership(self.company, worker.disconnect)
@@ -378,5 +389,6 @@ class Pipeline:
             raise
         self.watch.rests()
         self._worker = worker
+        self._standing = Standing(captured, worker.parameters)
         if self._emulates:
             worker.observe(emulates=True)

@@ -141,21 +141,22 @@ class Program:
     def send(self, action: Action) -> Bound:
         """SEND: a message of the mailbox goes to the rank that will use it."""
         wire, key = self._addressed(action)
-        peer = self.wiring.graph.rank_of(action.peer, action.microbatch)
+        peers = self.wiring.lanes.receivers(action.stage, action.peer, action.microbatch, self.rank)
         transport, slots, tag = self._transport(), self.mailbox.slots, self._tag(wire, key)
 
         def execute(_: Any) -> None:
             message = slots.pop(key, None)
             if not isinstance(message, list):
                 raise DoesNotMatch(f"the plan sends {_spell(key)} before it is computed; plan the model again")
-            transport.send(peer, message, tag)
+            for peer in peers:
+                transport.send(peer, message, tag)
 
         return None, execute
 
     def receive(self, action: Action) -> Bound:
         """RECV: posted here, waited for by whoever needs it."""
         wire, key = self._addressed(action)
-        peer = self.wiring.graph.rank_of(action.peer, action.microbatch)
+        peer = self.wiring.lanes.sender(action.peer, action.stage, action.microbatch, self.rank)
         transport, slots, tag = self._transport(), self.mailbox.slots, self._tag(wire, key)
         templates = wire.expected(key)
 

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from executor.groups import Company
+from executor.lanes import Lanes
+from executor.parallel import axes_of, own_part
 from executor.recording import Recorder
 from planner.plan import Plan
 from simulator.actions import Action, Kind
@@ -53,6 +55,7 @@ class Reduction:
         Parameters by name.
     device : torch.device
     company : Company
+    lanes : Lanes
     """
 
     def __init__(
@@ -62,17 +65,23 @@ class Reduction:
         parameters: Mapping[str, nn.Parameter],
         device: torch.device,
         company: Company,
+        lanes: Lanes,
     ) -> None:
         self._watch, self._expects, self._device = company.watch, company.expects, device
         me = company.rank
+        divided = {name for name, parameter in parameters.items() if "data" in axes_of(parameter)}
         by_stages: dict[tuple[int, ...], list[str]] = {}
         for name, stages in stages_of_parameters(owned).items():
+            if name in divided:  # these sum as they divide
+                continue
             by_stages.setdefault(stages, []).append(name)
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
         for stages, names in sorted(by_stages.items(), key=lambda item: (_readiness(plan, item[0]), item[0])):
-            members = tuple(sorted({rank for stage in stages for rank in plan.stages[stage].ranks}))
-            if len(members) == 1 or me not in members:
+            if not any(me in plan.stages[stage].ranks for stage in stages):
+                continue
+            members = _members(lanes, stages, me)
+            if len(members) == 1:
                 continue
             mine = tuple(stage for stage in stages if me in plan.stages[stage].ranks)
             group = company.group_on(device, members)
@@ -123,6 +132,13 @@ class Reduction:
             self.recorder.note(action, "collective", start, waits=True)
 
 
+def _members(lanes: Lanes, stages: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return the ranks that hold the same parts of what some stages share: in lanes, those of the same lane."""
+    own = next(stage for stage in stages if any(rank in block for block in lanes.blocks[stage]))
+    lane = lanes.lane_of(own, rank)
+    return tuple(sorted({block[lane] for stage in stages for block in lanes.blocks[stage]}))
+
+
 def _readiness(plan: Plan, stages: Sequence[int]) -> int:
     """Return how soon a set's stages have ended wherever they run: what is behind the last of their REDUCE, negated."""
     texts = {f"{stage}REDUCE" for stage in stages}
@@ -137,7 +153,7 @@ def _start(shared: SharedSet) -> None:
     for parameter in shared.parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        by_type.setdefault(parameter.dtype, []).append(parameter.grad)
+        by_type.setdefault(parameter.dtype, []).append(own_part(parameter.grad))
     for gradients in by_type.values():
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         shared.flying.append((shared.group.allreduce([flat]), flat, gradients))

@@ -11,18 +11,13 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
+from executor.parallel import fill, whole
 from executor.worker import Worker
 
 
 def own_state(worker: Worker) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers that this rank holds, by their first names in the model."""
-    return _named(worker, worker.held | worker.unread)
-
-
-def _named(worker: Worker, tensors: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
-    module = worker.capture.model.module
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return {name: tensor.detach() for name, tensor in named if id(tensor) in tensors}
+    return {name: tensor.detach() for name, tensor in (worker.own | worker.spare).items()}
 
 
 def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
     What no stage reads is what rank 0 was given.
     """
     worker.averages.agree()
-    found = gathered_state(worker, own_state(worker))
+    found = gathered_state(worker, {name: whole(tensor) for name, tensor in own_state(worker).items()})
     if worker.rank:
         return {}
     module = worker.capture.model.module
@@ -68,8 +63,8 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
         When one that this rank's stages read is missing, or one has another shape.
     """
     saved = worker.capture.model.module.state_dict()  # without the buffers that no checkpoint holds
-    own = {name: tensor for name, tensor in _named(worker, worker.held).items() if name in saved}
-    unread = {name: tensor for name, tensor in _named(worker, worker.unread).items() if name in state}
+    own = {name: tensor for name, tensor in worker.own.items() if name in saved}
+    unread = {name: tensor for name, tensor in worker.spare.items() if name in state}
     for name, tensor in (own | unread).items():
         if name not in state:
             raise DoesNotMatch(f"the state holds no {name!r}, which rank {worker.rank} needs")
@@ -77,13 +72,17 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
             raise DoesNotMatch(
                 f"{name!r} has the shape {list(state[name].shape)} in the state and {list(tensor.shape)} in the model"
             )
-        tensor.copy_(state[name])
+        fill(tensor.detach(), state[name])
 
 
 def optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return an optimizer's state by parameter name on rank 0, nothing elsewhere; collective."""
     names = {id(parameter): name for name, parameter in worker.parameters.items()}
-    own = {names[id(p)]: dict(state) for p, state in optimizer.state.items() if id(p) in names}
+    own = {
+        names[id(p)]: {key: whole(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
+        for p, state in optimizer.state.items()
+        if id(p) in names
+    }
     return gathered_state(worker, own)
 
 
@@ -93,8 +92,17 @@ def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state
     for name, parameter in worker.parameters.items():
         if name in state and id(parameter) in stepped:
             optimizer.state[parameter] = {
-                key: value.to(parameter.device if value.dim() else "cpu").clone()
-                if isinstance(value, torch.Tensor)
-                else value
+                key: _like(parameter, value) if isinstance(value, torch.Tensor) else value
                 for key, value in state[name].items()
             }
+
+
+def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a value that an optimizer keeps, where and as its parameter is; numbers stay on the host."""
+    if not value.dim():
+        return value.to("cpu").clone()
+    if value.shape != parameter.shape:
+        return value.to(parameter.device).clone()
+    found = torch.empty_like(parameter, dtype=value.dtype).detach()
+    fill(found, value)
+    return found

@@ -14,9 +14,10 @@ import torch
 from costmodel.capture.capture import Capture
 from costmodel.capture.shapes import TensorInfo
 from costmodel.errors import DoesNotMatch
+from executor.lanes import Lanes
 from planner.plan import Plan, PlanEdge
 from simulator.dependencies import carries_gradient, overlapping
-from simulator.schedule import StageEdge, StageGraph, stage_graph
+from simulator.schedule import StageEdge, StageGraph
 
 
 class Direction(StrEnum):
@@ -81,10 +82,15 @@ class Wire:
 
 @dataclass(frozen=True)
 class Wiring:
-    """All edges of a plan, by their ends."""
+    """All edges of a plan, by their ends; `graph` has one rank for each replica of a stage."""
 
-    graph: StageGraph
+    lanes: Lanes
     wires: Mapping[tuple[int, int], Wire]
+
+    @property
+    def graph(self) -> StageGraph:
+        """The stage graph."""
+        return self.lanes.graph
 
     def incoming(self, stage: int) -> tuple[Wire, ...]:
         """Edges into a stage, by rising source."""
@@ -103,7 +109,8 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
     DoesNotMatch
         When an edge names a tensor that the model does not have.
     """
-    graph = stage_graph(plan.costs())
+    lanes = Lanes.of(plan)
+    graph = lanes.graph
     units = [_units(graph, edge, plan.batch.num_microbatches) for edge in plan.edges]
     sizes = {size for row in units for size in row.values()} | {1}
     if any(multiple > 1 for multiple in graph.multiples):
@@ -127,7 +134,7 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
                 for size in set(units[index].values())
             },
         )
-    return Wiring(graph, wires)
+    return Wiring(lanes, wires)
 
 
 def _check_names(edges: Sequence[PlanEdge], known: Mapping[str, TensorInfo]) -> None:

@@ -5,11 +5,12 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 (`observer`) and what is compared or written afterwards (`check`, `measure`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
@@ -17,6 +18,7 @@ from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.capture.split import split_part
 from costmodel.capture.split_calls import Queue
+from costmodel.capture.views import view_of
 from costmodel.errors import DoesNotMatch
 from executor.averages import Averages
 from executor.clipping import clip
@@ -28,9 +30,11 @@ from executor.losses import LossSum, StepLoss, own_loss
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
+from executor.parallel import Meshes, Parallelize, divide, named_parameters, num_parts, own_part
 from executor.program import Instruction, Program
 from executor.randomness import Draws, seeded_part
 from executor.reduction import Reduction
+from executor.sharding import ShardedStage
 from executor.stage import Stage
 from executor.transport import Transport
 from executor.wiring import Wiring, wire_plan
@@ -56,6 +60,8 @@ class Worker:
         Whether parameters that this rank does not need stay as they are; else they are emptied.
     values : callable or path, optional
         Where the values of a model on meta come from.
+    parallelize : callable, optional
+        Divides each stage (`parallel`).
 
     Attributes
     ----------
@@ -78,8 +84,11 @@ class Worker:
         seed: int = 0,
         keeps_model: bool = True,
         values: Values | None = None,
+        parallelize: Parallelize | None = None,
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
+        self._parallelize = parallelize
+        self._sharded: dict[int, ShardedStage] = {}
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
@@ -89,7 +98,8 @@ class Worker:
             self._materialize(values)
         elif not keeps_model:
             keep_only(capture, self.held, self.unread, device)
-        self.stages = {s: self._stage(s) for s in self.wiring.graph.stages_of(rank)}
+        self.stages = {s: self._stage(s) for s in self.wiring.lanes.stages_of(rank)}
+        self.own, self.spare = self._named(self.held), self._named(self.unread)
         self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         with_loss = {index for index, stage in self.stages.items() if stage.part.has_loss}
@@ -106,18 +116,35 @@ class Worker:
         self, company: Company, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
     ) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
-        ranks = [stage.ranks for stage in self.plan.stages]
+        lanes = self.wiring.lanes
         self.company, self.watch, self._max_norm = company, company.watch, max_norm
         company.choose_carrier(self.device)
         self.transport = None if company.size == 1 else Transport(company, self.device, self._pairs())
         copies_start_alike(self.plan, self.capture, company, self.device)
-        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company)
+        if self._parallelize is not None:
+            self._divide(self._parallelize, Meshes(lanes, company, self.device))
+        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
-        self.averages = Averages(company, self.device, ranks, buffers)
+        replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
+        self.averages = Averages(company, self.device, replicas, buffers)
         if make_optimizer is not None:
             self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
         self.program = self._program(self.stages)
         self._instructions = self.program.bind(self.order)
+
+    def _divide(self, parallelize: Parallelize, meshes: Meshes) -> None:
+        """Let the user's function divide this rank's stages, which then run what it has left."""
+        for index in tuple(self.stages):
+            config = self.plan.stages[index].config
+            mesh = meshes.of(index)
+            part = self._part(index, with_modules=True)
+            view = divide(view_of(part), mesh, part, config, parallelize, f"stage {index}")
+            self.stages[index] = self._stage(index, view)
+            if config.zero > 1:
+                self._sharded[index] = ShardedStage(view, config.zero)
+            now = named_parameters(view)
+            self.own |= {name: parameter for name, parameter in now.items() if name in self.own}
+            self.parameters |= {name: now[name] for name in self.owned[index]}
 
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
@@ -181,7 +208,7 @@ class Worker:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
             buffer.data.copy_(value)
-        return LossSum(own_loss(program.stages.values()), self.company).result()
+        return LossSum(self._own_loss(program.stages), self.company).result()
 
     def _begin(self) -> None:
         _clear(self.parameters.values())
@@ -190,6 +217,8 @@ class Worker:
         if self.observer is not None:
             self.observer.begin()
         self.reduction.begin()
+        for sharded in self._sharded.values():
+            sharded.begin()
         self._closed = False
         # Reading a loss waits for a device; on a CPU its sum sets out with the last forward that has one.
         self._sum, self._losses_left = None, self._num_losses if self.device.type == "cpu" else -1
@@ -197,8 +226,13 @@ class Worker:
             self._sum_losses()
 
     def _sum_losses(self) -> LossSum:
-        self._sum = LossSum(own_loss(self.stages.values()), self.company)
+        self._sum = LossSum(self._own_loss(self.stages), self.company)
         return self._sum
+
+    def _own_loss(self, stages: Mapping[int, Stage]) -> StepLoss:
+        """Return what this rank's stages have seen; lanes see the same, of which the first one's counts."""
+        lanes = self.wiring.lanes
+        return own_loss(stage for i, stage in stages.items() if lanes.lane_of(i, self.rank) == 0)
 
     def _do(self, instruction: Instruction) -> None:
         self.watch.at = instruction.action
@@ -211,6 +245,11 @@ class Worker:
             if not self._losses_left:
                 self._sum_losses()
 
+    def _reduce(self, stage: int) -> None:
+        if stage in self._sharded:
+            self._sharded[stage].reduce()
+        self.reduction.stage_is_done(stage)
+
     def _optimize(self, stage: int) -> None:
         assert self.optimizer is not None  # a plan with OPT is refused without one
         self.optimizer.step(stage)
@@ -220,6 +259,8 @@ class Worker:
         if self._closed:
             return
         self._closed = True
+        for sharded in self._sharded.values():
+            sharded.reduce()
         self.reduction.finish()
         recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
         start = recorder.mark() if recorder is not None else None
@@ -227,7 +268,7 @@ class Worker:
         if recorder is not None:
             recorder.note(Action(Kind.REDUCE, max(self.stages)), "collective", start, waits=True)
         if self.loss.weighted:
-            gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+            gradients = [own_part(p.grad) for p in self.parameters.values() if p.grad is not None]
             if gradients:
                 torch._foreach_div_(gradients, self.loss.weight)
         if self._earlier is not None:
@@ -237,7 +278,7 @@ class Worker:
 
     def clip(self, max_norm: float) -> float:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
-        return clip(self.parameters, self.lowest_owners(), max_norm, self.company)
+        return clip(self.parameters, self.shares(), max_norm, self.company)
 
     def _program(self, stages: dict[int, Stage]) -> Program:
         return Program(
@@ -245,7 +286,7 @@ class Worker:
             self.wiring,
             stages,
             self.transport,
-            self.reduction.stage_is_done,
+            self._reduce,
             self._optimize,
             self.plan.batch.num_microbatches,
         )
@@ -270,11 +311,17 @@ class Worker:
         self.held = materialized(self.capture, self.held, read, values, self.device)
         self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
 
-    def _stage(self, index: int) -> Stage:
+    def _named(self, tensors: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the model's parameters and buffers that are among some tensors, by their first names."""
+        module = self.capture.model.module
+        named = [*module.named_parameters(), *module.named_buffers()]
+        return {name: tensor for name, tensor in named if id(tensor) in tensors}
+
+    def _stage(self, index: int, view: nn.Module | None = None) -> Stage:
         planned = self.plan.stages[index]
         kinds = {action.kind for action in self.order if action.stage == index}
         queue = Queue() if Kind.I in kinds else None
-        part, draws = seeded_part(self._part(index, with_modules=True), self.draws)
+        part, draws = seeded_part(self._part(index, with_modules=True, view=view), self.draws)
         if draws and planned.microbatch_multiple > 1:
             raise DoesNotMatch(
                 f"stage {index} draws random numbers and takes {planned.microbatch_multiple} micro-batches in one "
@@ -282,6 +329,10 @@ class Worker:
                 "graph-kfkb)"
             )
         part = part if queue is None else split_part(part, queue)
+        buffers = self._buffers(part)
+        if view is not None and not any(call.path == "" for call in part.calls):
+            view.forward = part.module.forward  # its hooks are those that a divided stage lives by
+            part = replace(part, root=view)
         read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
@@ -294,7 +345,7 @@ class Worker:
             read,
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
-            buffers=self._buffers(part),
+            buffers=buffers,
             draws=self.draws if draws else None,
         )
 
@@ -305,13 +356,13 @@ class Worker:
         found = {id(tensor): tensor for tensor in (*read, *part.module.buffers()) if id(tensor) in known}
         return tuple(found.values())
 
-    def _part(self, index: int, *, with_modules: bool = False) -> Part:
+    def _part(self, index: int, *, with_modules: bool = False, view: nn.Module | None = None) -> Part:
         """Cut a stage out of the model; what it passes on without computing it is no output of the part."""
         operators = self.plan.stages[index].operators
         named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
         relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
         sends = [name for name in named if name not in relayed]
-        return extract(self.capture, operators, sends, with_modules=with_modules)
+        return extract(self.capture, operators, sends, with_modules=with_modules, view=view)
 
     def _trainable(self, stage: int) -> tuple[str, ...]:
         """Return the trainable parameters that a stage reads, by name."""
@@ -325,13 +376,24 @@ class Worker:
         of_input = dict(zip(self.capture.inputs, self.feed.keys(), strict=True))
         needed: dict[str | int, set[int]] = {}
         for index, stage in self.stages.items():
-            firsts = self.wiring.graph.microbatches_of(index, self.rank, stage.num_microbatches)
+            lead = self.wiring.lanes.lead_of(index, self.rank)
+            firsts = self.wiring.graph.microbatches_of(index, lead, stage.num_microbatches)
             samples = {k * size + i for k in firsts for i in range(stage.multiple * size)}
             keys: list[str | int] = [of_input[name] for name in stage.part.raw_inputs]
             keys += [TARGETS] if stage.part.has_loss and self.capture.model.has_targets else []
             for key in keys:
                 needed[key] = needed.get(key, set()) | samples
         return {key: _ranges(samples) for key, samples in needed.items()}
+
+    def shares(self) -> dict[str, float]:
+        """Return what part of a norm over all ranks each parameter of this one counts: each value counts once."""
+        lowest, found = self.lowest_owners(), {}
+        for name, parameter in self.parameters.items():
+            found[name] = float(lowest[name] == self.rank)
+            if num_parts(parameter) > 1:
+                (stage,) = (index for index, names in enumerate(self.owned) if name in names)
+                found[name] = num_parts(parameter) / len(self.plan.stages[stage].ranks)
+        return found
 
     def lowest_owners(self) -> dict[str, int]:
         """Return the lowest rank that has each trainable parameter, in the order of stages."""
@@ -344,13 +406,13 @@ class Worker:
 
     def _pairs(self) -> set[tuple[int, int]]:
         """Return all (sender, receiver) ranks of the plan."""
-        graph = self.wiring.graph
-        sends = (parse_action(text) for order in self.plan.orders for text in order if "SEND" in text)
-        return {
-            (graph.rank_of(action.stage, action.microbatch), graph.rank_of(action.peer, action.microbatch))
-            for action in sends
-            if action.kind in SENDS
-        }
+        lanes, found = self.wiring.lanes, set()
+        for rank, order in enumerate(self.plan.orders):
+            for action in (parse_action(text) for text in order if "SEND" in text):
+                if action.kind in SENDS:
+                    receivers = lanes.receivers(action.stage, action.peer, action.microbatch, rank)
+                    found |= {(rank, receiver) for receiver in receivers}
+        return found
 
 
 def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 from costmodel.capture.capture import Capture, operator_graph
 from costmodel.machines.cluster import Cluster
@@ -153,3 +155,34 @@ def _owned(graph: OperatorGraph, groups: Sequence[Sequence[str]]) -> list[set[st
     return [
         trainable & {p for name in names for p in graph.operators[graph.index[name]].parameters} for names in groups
     ]
+
+
+def with_lanes(plan: Plan, tensor: Sequence[int]) -> Plan:
+    """Put each replica of stage s on ``tensor[s]`` ranks, which do the same; every rank has one stage."""
+    sizes = {rank: tensor[s] for s, stage in enumerate(plan.stages) for rank in stage.ranks}
+    ends = list(accumulate(sizes[rank] for rank in sorted(sizes)))
+    block = {rank: tuple(range(end - sizes[rank], end)) for rank, end in zip(sorted(sizes), ends, strict=True)}
+
+    def spread(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[rank] for rank in sorted(sizes) for _ in block[rank])
+
+    known = plan.prediction
+    return replace(
+        plan,
+        cluster=replace(plan.cluster, hosts=(Host("cpu", ends[-1]),)),
+        stages=tuple(
+            replace(
+                stage,
+                ranks=tuple(rank for lead in stage.ranks for rank in block[lead]),
+                config=replace(stage.config, tensor=tensor[s]),
+            )
+            for s, stage in enumerate(plan.stages)
+        ),
+        orders=spread(plan.orders),
+        runs_on=(),
+        prediction=replace(
+            known,
+            peak_memory_bytes=spread(known.peak_memory_bytes),
+            peak_memory_upper_bytes=spread(known.peak_memory_upper_bytes),
+        ),
+    )

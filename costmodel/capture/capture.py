@@ -114,6 +114,11 @@ class Capture:
         return self._parameters[name]
 
     @cached_property
+    def name_of(self) -> Mapping[int, str]:
+        """First qualified name of each parameter, by the object's id."""
+        return {id(parameter): name for name, parameter in self._parameters.items()}
+
+    @cached_property
     def _parameters(self) -> Mapping[str, torch.nn.Parameter]:
         return dict(self.model.module.named_parameters())
 

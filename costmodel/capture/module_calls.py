@@ -161,3 +161,16 @@ class MadeCall(nn.Module):
         leaves = [next(nodes) if given else next(constants) for given in self._given]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return self.module(*args, **kwargs)
+
+
+class Reading(nn.Module):
+    """A parameter of a model by its name, as it is when it is read: whoever divides it may put it together by then."""
+
+    def __init__(self, root: nn.Module, name: str) -> None:
+        super().__init__()
+        path, _, self._name = name.rpartition(".")
+        self._owner = (root.get_submodule(path),)  # in a tuple it is hidden from nn.Module
+
+    def forward(self) -> Any:
+        """Return it."""
+        return getattr(self._owner[0], self._name)

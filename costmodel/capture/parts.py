@@ -12,12 +12,12 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.calls import ModuleCall
 from costmodel.capture.capture import Capture
-from costmodel.capture.module_calls import MadeCall, entering_nodes, passed_on, whole_calls
+from costmodel.capture.module_calls import MadeCall, Reading, entering_nodes, passed_on, whole_calls
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
@@ -47,6 +47,10 @@ class Part:
         Those of the user's modules that it makes.
     left : mapping of str to str
         Modules of which it holds something and that it does not call, with the reason.
+    read : tuple of str
+        Parameters that it reads outside such modules.
+    root : torch.nn.Module, optional
+        The view (`views`) whose call it is, for hooks of its own.
     """
 
     capture: Capture
@@ -58,6 +62,8 @@ class Part:
     module: fx.GraphModule
     calls: tuple[ModuleCall, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    read: tuple[str, ...] = ()
+    root: nn.Module | None = None
 
     def __call__(self, values: Mapping[str, Any], targets: Any = None) -> dict[str, torch.Tensor]:
         """Compute the part for one micro-batch.
@@ -75,7 +81,7 @@ class Part:
             The sends by name; with the loss also ``loss`` and, if it has one, ``loss_weight``.
         """
         with self.capture.model.casting():
-            computed = self.module(*(values[name] for name in (*self.receives, *self.raw_inputs)))
+            computed = (self.root or self.module)(*(values[name] for name in (*self.receives, *self.raw_inputs)))
         result = dict(zip(self.sends, computed, strict=False))
         if self.has_loss:
             output = pytree.tree_unflatten(computed[len(self.sends) :], self.capture.program.out_spec)
@@ -87,7 +93,12 @@ class Part:
 
 
 def extract(
-    capture: Capture, operators: Iterable[str], sends: Iterable[str] = (), *, with_modules: bool = False
+    capture: Capture,
+    operators: Iterable[str],
+    sends: Iterable[str] = (),
+    *,
+    with_modules: bool = False,
+    view: nn.Module | None = None,
 ) -> Part:
     """Cut a part out of a captured model.
 
@@ -99,11 +110,14 @@ def extract(
         Names of tensors that the part hands on.
     with_modules : bool
         Whether modules that lie in the part whole are called as themselves.
+    view : torch.nn.Module, optional
+        Whose modules and parameters are called and read in place of the model's own, by their names.
 
     Raises
     ------
     DoesNotMatch
-        When the model has no such operator, or the part does not compute a tensor that it should send.
+        When the model has no such operator, the part does not compute a tensor that it should send, or a view lacks a
+        module that the part calls.
     """
     chosen, sends = set(operators), tuple(sends)
     for name in chosen - set(capture.operators):
@@ -113,19 +127,22 @@ def extract(
             raise DoesNotMatch(f"the tensor {name!r} is not computed by these operators; the plan was made otherwise")
     inside = {node for name in chosen - {LOSS} for node in capture.groups[name].nodes}
     calls, left = whole_calls(capture, inside, sends) if with_modules else ((), {})
-    cutter = _Cutter(capture, inside, calls)
+    cutter = _Cutter(capture, inside, calls, view)
     leaves = capture.outputs if LOSS in chosen else ()
     module = cutter.cut(sends, leaves)
     parameters = {p: None for name in capture.groups if name in chosen for p in capture.groups[name].parameters}
     names = tuple(cutter.receives), tuple(cutter.raw), sends, tuple(parameters)
-    return Part(capture, *names, LOSS in chosen, module, calls, left)
+    return Part(capture, *names, LOSS in chosen, module, calls, left, tuple(cutter.read))
 
 
 class _Cutter:
     """Copies nodes of a program into a new graph; placeholders stand for all that lies outside."""
 
-    def __init__(self, capture: Capture, inside: set[fx.Node], calls: Iterable[ModuleCall]) -> None:
-        self.capture = capture
+    def __init__(
+        self, capture: Capture, inside: set[fx.Node], calls: Iterable[ModuleCall], view: nn.Module | None
+    ) -> None:
+        self.capture, self.view = capture, view
+        self.read: dict[str, None] = {}
         self.inside = inside
         self.call_of = {node: call for call in calls for node in call.nodes if node in inside}
         self.graph = fx.Graph()
@@ -167,17 +184,31 @@ class _Cutter:
             return self.copies[node]
         for source in node.all_input_nodes:
             self._value(source)
-        self.copies[node] = copy = self.graph.node_copy(node, self._value)
         if node.op == "get_attr":
-            # One flat attribute each: looking one up through nested modules takes microseconds a step.
-            self.attributes[node.name] = fetch(self.capture.program.module, node.target)
+            return self._attribute(node)
+        self.copies[node] = copy = self.graph.node_copy(node, self._value)
+        return copy
+
+    def _attribute(self, node: fx.Node) -> fx.Node:
+        # One flat attribute each: looking one up through nested modules takes microseconds a step.
+        value = fetch(self.capture.program.module, node.target)
+        name = self.capture.name_of.get(id(value))
+        if name is not None:
+            self.read[name] = None
+        if name is not None and self.view is not None:
+            self.attributes[node.name] = Reading(self.view, name)
+            copy = self.graph.call_module(node.name)
+        else:
+            self.attributes[node.name] = value
+            copy = self.graph.node_copy(node)
             copy.target = node.name
+        self.copies[node] = copy
         return copy
 
     def _call(self, call: ModuleCall) -> None:
         """Call a module in place of what it computes, of which only its outputs are there then."""
         name = f"call_{len(self.attributes)}"
-        self.attributes[name] = MadeCall(self.capture.model.module.get_submodule(call.path), call)
+        self.attributes[name] = MadeCall(self._module(call.path), call)
         made = self.graph.call_module(name, tuple(self._value(node) for node in call.inputs.nodes))
         for number, node in enumerate(call.outputs.nodes):
             if node not in self.copies:  # a module may return what it was given
@@ -186,6 +217,12 @@ class _Cutter:
             if node in self.call_of and node not in self.copies:
                 before = passed_on(node, call.nodes)
                 self.copies[node] = made if before in call.nodes else self._value(before)
+
+    def _module(self, path: str) -> nn.Module:
+        try:
+            return (self.view or self.capture.model.module).get_submodule(path)
+        except AttributeError:
+            raise DoesNotMatch(f"the stage calls the module {path!r}, which is no longer there") from None
 
     def _placeholder(self, node: fx.Node, kept: dict[str, fx.Node]) -> fx.Node:
         self.copies[node] = kept[node.name] = self.graph.placeholder(node.name)

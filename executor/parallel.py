@@ -1,0 +1,182 @@
+"""`parallelize=`: the user's own function divides a stage, as torchtitan's does, and what it did is held to the plan.
+
+It is given a stage as a model of its own class (`costmodel.capture.views`), the mesh of the stage's ranks, and the
+plan's configuration. Plain `parallelize_module`, `fully_shard`, `checkpoint_wrapper` and `torch.compile` are its calls.
+Leaves out what the stage then runs, and sequences that stay divided between stages.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from costmodel.capture.parts import Part
+from costmodel.errors import DoesNotMatch, UsageError
+from costmodel.stages.config import StageConfig
+from executor.groups import Company
+from executor.lanes import Lanes
+from planner.plan import Plan
+
+Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
+AXES = ("data", "tensor")
+"""Dimensions of a stage's mesh, in their order."""
+
+
+def needs_parallelize(config: StageConfig) -> bool:
+    """Whether a stage is divided in a way that only such a function can bring about."""
+    return config.tensor > 1 or config.zero > 1
+
+
+def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
+    """Refuse what no such function brings about here, before anything is sent.
+
+    Raises
+    ------
+    UsageError
+        Where the plan divides stages and none is given.
+    DoesNotMatch
+        Names the stage and what of it.
+    """
+    for index, stage in enumerate(plan.stages):
+        config, place = stage.config, f"stage {index}"
+        if needs_parallelize(config) and parallelize is None:
+            raise UsageError(
+                f"{place} has {_what(config)}, which a function of yours brings about: give Pipeline parallelize=, or "
+                "plan for --target executor"
+            )
+        if parallelize is None:
+            continue
+        for name in ("context", "expert"):
+            if getattr(config, name) > 1:
+                raise DoesNotMatch(f"{place} has {name} = {getattr(config, name)}, which the executor does not run")
+        if config.zero == 1 and config.tensor > 1:
+            raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
+        if config.offload != "none":
+            raise DoesNotMatch(f"{place} offloads {config.offload}, which the executor does not run")
+        actions = plan.batch.num_microbatches // stage.microbatch_multiple
+        if config.zero > 1 and actions % config.data:
+            raise DoesNotMatch(
+                f"{place} divides parameters (ZeRO-{config.zero}) among {config.data} replicas, which gather them "
+                f"together, and {actions} micro-batches do not divide by that: plan with another batch or --data"
+            )
+
+
+def _what(config: StageConfig) -> str:
+    return f"tensor = {config.tensor}" if config.tensor > 1 else f"ZeRO-{config.zero}"
+
+
+class Meshes:
+    """The device meshes of a rank's stages, one for the same ranks."""
+
+    def __init__(self, lanes: Lanes, company: Company, device: torch.device) -> None:
+        self._lanes, self._company, self._device = lanes, company, device
+        self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
+
+    def of(self, stage: int) -> DeviceMesh:
+        """Return the mesh (data, tensor) of a stage of this rank; collective over its ranks."""
+        rank, blocks = self._company.rank, self._lanes.blocks[stage]
+        if blocks not in self._made:
+            rows = self._lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
+            groups = [self._company.named_group(self._device, row) for row in rows]
+            mesh = torch.tensor(blocks, dtype=torch.int)
+            self._made[blocks] = DeviceMesh.from_group(groups, self._device.type, mesh, mesh_dim_names=AXES)
+        return self._made[blocks]
+
+
+def divide(
+    view: nn.Module, mesh: DeviceMesh, part: Part, config: StageConfig, call: Parallelize, place: str
+) -> nn.Module:
+    """Let the user's function divide a stage, and hold what it did against the plan; returns the stage.
+
+    Raises
+    ------
+    DoesNotMatch
+        When a degree of the plan is not there, one is that the plan does not have, or a parameter has another shape.
+    """
+    before = {name: (p.shape, p.requires_grad) for name, p in named_parameters(view).items()}
+    found = call(view, mesh, config) or view
+    after = named_parameters(found)
+    for name, (shape, trains) in before.items():
+        if name not in after or (after[name].shape, after[name].requires_grad) != (shape, trains):
+            raise DoesNotMatch(
+                f"{place}: parallelize= has left the parameter {name!r} "
+                + (f"with the shape {list(after[name].shape)}, not {list(shape)}" if name in after else "nowhere")
+            )
+    divided = {name: axes_of(parameter) for name, parameter in after.items()}
+    if config.tensor > 1 and not any("tensor" in axes for axes in divided.values()):
+        raise DoesNotMatch(
+            f"{place} has tensor = {config.tensor} in the plan, and parallelize= has divided no parameter along "
+            "mesh['tensor']"
+        )
+    if config.zero > 1:
+        whole = [name for name, axes in divided.items() if "data" not in axes and after[name].requires_grad]
+        if whole and config.data > 1:
+            raise DoesNotMatch(
+                f"{place} has ZeRO-{config.zero} in the plan, and parallelize= has not divided {whole[0]!r} along "
+                "mesh['data']: call fully_shard on the stage itself, too"
+            )
+    elif any(isinstance(module, FSDPModule) for module in found.modules()):
+        raise DoesNotMatch(f"{place} has ZeRO-{config.zero} in the plan, and parallelize= has called fully_shard")
+    for name in part.read:
+        if "tensor" in divided.get(name, ()):
+            owner = name.rpartition(".")[0]
+            raise DoesNotMatch(
+                f"{place}: parallelize= has divided {name!r}, and the stage reads it without its module "
+                f"({part.left.get(owner) or 'a cut goes through what calls it'}): cut between blocks, or leave "
+                f"{owner or 'it'!r} whole"
+            )
+    return found
+
+
+def axes_of(parameter: torch.Tensor) -> tuple[str, ...]:
+    """Return the dimensions of its mesh along which a parameter is divided; none for one that is whole."""
+    if not isinstance(parameter, DTensor):
+        return ()
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return tuple(name for name, placed in zip(names, parameter.placements, strict=True) if not placed.is_replicate())
+
+
+def num_parts(parameter: torch.Tensor) -> int:
+    """Return into how many parts a parameter is divided."""
+    if not isinstance(parameter, DTensor):
+        return 1
+    placed = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
+    return prod(size for size, placement in placed if not placement.is_replicate())
+
+
+_WRAPPED = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def named_parameters(view: nn.Module) -> Mapping[str, nn.Parameter]:
+    """Return a stage's parameters by the model's names, whatever modules stand around others."""
+    found = {}
+    for name, parameter in view.named_parameters():
+        for word in _WRAPPED:
+            name = name.replace(word, "")
+        found[name] = parameter
+    return found
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a whole tensor; collective over the ranks that hold parts of it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Fill a tensor, of which this rank may hold a part, with the values of the whole one."""
+    if isinstance(tensor, DTensor):
+        placed = distribute_tensor(
+            values.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements, src_data_rank=None
+        )
+        tensor.to_local().copy_(placed.to_local())
+    else:
+        tensor.copy_(values)
