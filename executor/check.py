@@ -16,7 +16,7 @@ from costmodel.capture.batches import TrainingModel, split_batch
 from costmodel.capture.capture import capture
 from costmodel.capture.parts import LOSS_WEIGHT, Part, extract
 from costmodel.model.graph import LOSS
-from executor.parallel import whole
+from executor.parallel import full
 from executor.randomness import Draws, seeded_part
 from executor.worker import Worker
 
@@ -137,7 +137,7 @@ def _whole(worker: Worker) -> Part:
 def _gathered(worker: Worker, reference: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield every trainable parameter's gradient on rank 0, each rank's own elsewhere; collective."""
     company = worker.company
-    gradients = {name: None if p.grad is None else whole(p.grad) for name, p in worker.parameters.items()}
+    gradients = {name: None if p.grad is None else full(p.grad) for name, p in worker.parameters.items()}
     for name, owner in worker.lowest_owners().items():
         if worker.rank == owner:
             gradient = gradients[name]

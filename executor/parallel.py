@@ -166,7 +166,7 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full(tensor: torch.Tensor) -> torch.Tensor:
     """Return a whole tensor; collective over the ranks that hold parts of it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
-from executor.parallel import fill, whole
+from executor.parallel import fill, full
 from executor.worker import Worker
 
 
@@ -40,7 +40,7 @@ def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
     What no stage reads is what rank 0 was given.
     """
     worker.averages.agree()
-    found = gathered_state(worker, {name: whole(tensor) for name, tensor in own_state(worker).items()})
+    found = gathered_state(worker, {name: full(tensor) for name, tensor in own_state(worker).items()})
     if worker.rank:
         return {}
     module = worker.capture.model.module
@@ -79,7 +79,7 @@ def optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer) -> dict[st
     """Return an optimizer's state by parameter name on rank 0, nothing elsewhere; collective."""
     names = {id(parameter): name for name, parameter in worker.parameters.items()}
     own = {
-        names[id(p)]: {key: whole(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
+        names[id(p)]: {key: full(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
         for p, state in optimizer.state.items()
         if id(p) in names
     }

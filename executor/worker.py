@@ -88,6 +88,7 @@ class Worker:
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self._parallelize = parallelize
+        self._views: dict[int, nn.Module] = {}
         self._sharded: dict[int, ShardedStage] = {}
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
@@ -139,6 +140,7 @@ class Worker:
             mesh = meshes.of(index)
             part = self._part(index, with_modules=True)
             view = divide(view_of(part), mesh, part, config, parallelize, f"stage {index}")
+            self._views[index] = view
             self.stages[index] = self._stage(index, view)
             if config.zero > 1:
                 self._sharded[index] = ShardedStage(view, config.zero)
@@ -201,9 +203,13 @@ class Worker:
         kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
         for stage in program.stages.values():
             stage.losses.clear()
+        for view in self._views.values():
+            view.eval()
         for instruction in instructions:
             self.watch.at = instruction.action
             instruction.execute(instruction.collect() if instruction.collect is not None else None)
+        for view in self._views.values():
+            view.train()
         if self.transport is not None:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
@@ -292,9 +298,11 @@ class Worker:
         )
 
     def _evaluated(self, stage: Stage) -> Stage:
+        view = self._views.get(stage.index)  # only its modules know how they are divided
+        part = self._part(stage.index, with_modules=view is not None, view=view)
         return replace(
             stage,
-            part=evaluated_part(self._part(stage.index)),
+            part=_rooted(evaluated_part(part), view),
             trains=False,
             recomputes=False,
             queue=None,
@@ -330,9 +338,7 @@ class Worker:
             )
         part = part if queue is None else split_part(part, queue)
         buffers = self._buffers(part)
-        if view is not None and not any(call.path == "" for call in part.calls):
-            view.forward = part.module.forward  # its hooks are those that a divided stage lives by
-            part = replace(part, root=view)
+        part = _rooted(part, view)
         read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
@@ -413,6 +419,11 @@ class Worker:
                     receivers = lanes.receivers(action.stage, action.peer, action.microbatch, rank)
                     found |= {(rank, receiver) for receiver in receivers}
         return found
+
+
+def _rooted(part: Part, view: nn.Module | None) -> Part:
+    """Return a part that is a call of its view, whose hooks a divided stage lives by; unless it makes that call."""
+    return part if view is None or any(not call.path for call in part.calls) else replace(part, root=view)
 
 
 def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from costmodel.capture.batches import split_batch
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
 from costmodel.stages.config import StageConfig
@@ -87,3 +91,61 @@ def errors(model: str, num_steps: int = 1, **options: Any) -> dict[str, Any]:
             pipe.step(batch.kwargs or batch.args, batch.targets)
         found = compare(pipe.worker, batch if pipe.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """AdamW over all of them, without its fused kernels, which take no mixture of plain and divided parameters."""
+    plain, divided = (
+        [p for p in parameters if type(p) is nn.Parameter],
+        [p for p in parameters if isinstance(p, DTensor)],
+    )
+    return torch.optim.AdamW([{"params": row} for row in (plain, divided) if row], lr=1e-2)
+
+
+MAX_NORM = 0.5
+
+
+def alone(model: str, num_steps: int, num_microbatches: int = 4) -> dict[str, Any]:
+    """Train in one process: losses, the last norm, an evaluation, and the weights."""
+    size = 2 * num_microbatches
+    job = load_model(model, size)
+    optimizer, losses, norm = adam(list(job.module.parameters())), [], 0.0
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        total = 0.0
+        for k in range(num_microbatches):
+            part = split_batch(job, k, num_microbatches)
+            loss = part.evaluate(part.module(*part.args, **part.kwargs), part.targets)[0] / num_microbatches
+            loss.backward()
+            total += float(loss.detach())
+        norm = float(nn.utils.clip_grad_norm_(job.module.parameters(), MAX_NORM))
+        optimizer.step()
+        losses.append(total)
+    job.module.eval()
+    with torch.no_grad():
+        evaluated = float(job.evaluate(job.module(*job.args, **job.kwargs), job.targets)[0])
+    return {"losses": losses, "norm": norm, "evaluated": evaluated, "state": job.module.state_dict()}
+
+
+def trained(
+    model: str, num_steps: int, folder: str = "", save: bool = False, divides: bool = True, **options: Any
+) -> dict[str, Any]:
+    """Train a divided plan from where a folder stands, save there, and say what `alone` says."""
+    plan = layered_plan(model, optimizer="adam", **options)
+    batch = load_model(model, plan.batch.global_size)
+    made = Pipeline(
+        plan,
+        load_model(model, plan.batch.global_size),
+        optimizer=adam,
+        max_norm=MAX_NORM,
+        parallelize=parallelize if divides else None,
+    )
+    with made as pipe:
+        first = pipe.load(folder) if folder and Path(folder).exists() else 0
+        losses = [pipe.step(batch.kwargs or batch.args, batch.targets) for _ in range(first, num_steps)]
+        if save:
+            pipe.save(folder)
+        evaluated = pipe.evaluate(batch.kwargs or batch.args, batch.targets)
+        state = pipe.state_dict()
+        moments = pipe.optimizer_state_dict()
+    return {"losses": losses, "norm": pipe.worker.norm, "evaluated": evaluated, "state": state, "moments": len(moments)}
