@@ -48,9 +48,8 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
 
 def _state(worker: Worker, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
     """Return what this rank holds, by name; the tensors themselves."""
-    saved = worker.capture.model.module.state_dict()  # without the buffers that no checkpoint holds
-    own = {name: tensor for name, tensor in own_state(worker).items() if name in saved}
-    state: dict[str, Any] = {f"model.{name}": tensor for name, tensor in own.items()}
+    own = own_state(worker)
+    state: dict[str, Any] = {f"model.{name}": own[name] for name in own if name in worker.keys}
     names = {id(parameter): name for name, parameter in worker.parameters.items()}
     for parameter, kept in optimizer.state.items() if optimizer is not None else ():
         for key, value in kept.items():

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from costmodel.errors import DoesNotMatch
 from executor.devices import carrier, identity
 from executor.mesh import connect_all
 from executor.watch import Watch
@@ -37,6 +38,10 @@ _NAMED: dict[str, Any] = {}
 
 LIMIT_S = 300.0
 """Least limit of a group: ranks come to the first meeting as fast as they have loaded and captured their model."""
+
+
+class RefusedAlike(DoesNotMatch):
+    """What one rank has refused and all now do: they leave together."""
 
 
 class Company:
@@ -139,6 +144,18 @@ class Company:
             rows = [torch.zeros_like(own) for _ in range(self.size if everyone or self.rank == 0 else 0)]
             (self.control.allgather(rows, own) if everyone else self.control.gather(rows, own, 0)).wait()
         return [bytes(row.untyped_storage())[: int(n)] for row, n in zip(rows, lengths, strict=True)] if rows else None
+
+    @contextmanager
+    def refusing_alike(self) -> Iterator[None]:
+        """Refuse on all ranks what one of them refuses within the block; collective."""
+        refused = ""
+        try:
+            yield
+        except DoesNotMatch as error:
+            refused = str(error)
+        for told in self.tell_all(refused.encode()):
+            if told:
+                raise RefusedAlike(told.decode())
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of a CPU tensor over all ranks, in place; collective."""

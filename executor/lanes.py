@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from planner.plan import Plan
 from planner.plan.lockstep import Block, in_blocks
+from simulator.actions import SENDS, parse_action
 from simulator.schedule import StageGraph, stage_graph
 
 
@@ -59,6 +60,16 @@ class Lanes:
     def receivers(self, source: int, target: int, microbatch: int, rank: int) -> Sequence[int]:
         """Ranks of `target` that get a message from a rank of `source`."""
         return [r for r in self._block(target, microbatch) if self.sender(source, target, microbatch, r) == rank]
+
+    def pairs(self, plan: Plan) -> set[tuple[int, int]]:
+        """Return all (sender, receiver) ranks of the plan."""
+        found = set()
+        for rank, order in enumerate(plan.orders):
+            for action in (parse_action(text) for text in order if "SEND" in text):
+                if action.kind in SENDS:
+                    receivers = self.receivers(action.stage, action.peer, action.microbatch, rank)
+                    found |= {(rank, receiver) for receiver in receivers}
+        return found
 
     def _block(self, stage: int, microbatch: int) -> Block:
         lead = self.graph.rank_of(stage, microbatch)

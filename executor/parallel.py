@@ -5,8 +5,9 @@ plan's configuration. Plain `parallelize_module`, `fully_shard`, `checkpoint_wra
 Leaves out what the stage then runs, and sequences that stay divided between stages.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from costmodel.capture.module_calls import CUT
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.stages.config import StageConfig
@@ -62,6 +64,22 @@ def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
             raise DoesNotMatch(
                 f"{place} divides parameters (ZeRO-{config.zero}) among {config.data} replicas, which gather them "
                 f"together, and {actions} micro-batches do not divide by that: plan with another batch or --data"
+            )
+
+
+def check_tied(plan: Plan, stages_of: Mapping[str, Sequence[int]]) -> None:
+    """Refuse parameters that stages share of which one is divided: their gradients would not add up.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    for name, stages in stages_of.items():
+        divided = [stage for stage in stages if needs_parallelize(plan.stages[stage].config)]
+        if len(stages) > 1 and divided:
+            raise DoesNotMatch(
+                f"the stages {' and '.join(map(str, stages))} share the parameter {name!r}, and stage {divided[0]} has "
+                f"{_what(plan.stages[divided[0]].config)}: pin what reads it into one stage"
             )
 
 
@@ -119,17 +137,36 @@ def divide(
                 f"{place} has ZeRO-{config.zero} in the plan, and parallelize= has not divided {whole[0]!r} along "
                 "mesh['data']: call fully_shard on the stage itself, too"
             )
+        for path in _sharded_but_not_called(found, part):
+            raise DoesNotMatch(
+                f"{place}: parallelize= has called fully_shard on {path!r}, and a cut goes through it, so that nothing "
+                "gathers its parameters: cut between blocks, or leave it to the stage's own fully_shard"
+            )
     elif any(isinstance(module, FSDPModule) for module in found.modules()):
         raise DoesNotMatch(f"{place} has ZeRO-{config.zero} in the plan, and parallelize= has called fully_shard")
-    for name in part.read:
-        if "tensor" in divided.get(name, ()):
-            owner = name.rpartition(".")[0]
+    for name, axes in divided.items():
+        block = _cut_block(part, name)
+        if "tensor" in axes and (name in part.read or block):
             raise DoesNotMatch(
-                f"{place}: parallelize= has divided {name!r}, and the stage reads it without its module "
-                f"({part.left.get(owner) or 'a cut goes through what calls it'}): cut between blocks, or leave "
-                f"{owner or 'it'!r} whole"
+                f"{place}: parallelize= has divided {name!r}, and a cut goes through {block or 'what reads it'!r}: cut "
+                "between blocks, or leave that one whole"
             )
     return found
+
+
+def _sharded_but_not_called(view: nn.Module, part: Part) -> list[str]:
+    """Return the modules that gather their parameters when they are called, and are not."""
+    called = [f"{call.path}." if call.path else "" for call in part.calls]
+    paths = [_plain(path) for path, module in view.named_modules() if isinstance(module, FSDPModule) and path]
+    return [path for path in paths if not any(f"{path}.".startswith(above) for above in called)]
+
+
+def _cut_block(part: Part, name: str) -> str:
+    """Return the numbered block (a layer) around a parameter through which a cut goes; nothing where none does."""
+    words = name.split(".")
+    numbered = [i for i, word in enumerate(words) if word.isdigit()]
+    paths = (".".join(words[: i + 1]) for i in range(numbered[0], len(words))) if numbered else ()
+    return next((path for path in paths if part.left.get(path) == CUT), "")
 
 
 def axes_of(parameter: torch.Tensor) -> tuple[str, ...]:
@@ -153,17 +190,26 @@ _WRAPPED = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 def named_parameters(view: nn.Module) -> Mapping[str, nn.Parameter]:
     """Return a stage's parameters by the model's names, whatever modules stand around others."""
-    found = {}
-    for name, parameter in view.named_parameters():
-        for word in _WRAPPED:
-            name = name.replace(word, "")
-        found[name] = parameter
-    return found
+    return {_plain(name): parameter for name, parameter in view.named_parameters()}
+
+
+def _plain(name: str) -> str:
+    for word in _WRAPPED:
+        name = f"{name}.".replace(word, "").removesuffix(".")
+    return name
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank holds of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def settle(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum what gradients hold as parts of a sum, so that each is placed as its parameter is; collective over lanes."""
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if isinstance(parameter, DTensor) and gradient is not None and gradient.placements != parameter.placements:
+            parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
 from executor.devices import choose_device
 from executor.feed import as_arguments
-from executor.groups import Company, Membership
+from executor.groups import Company, Membership, RefusedAlike
 from executor.holding import aimed_at, capture_where_built
 from executor.matching import check_device, check_gate, check_hosts, check_target, check_world
 from executor.materializing import Values
@@ -384,6 +384,10 @@ class Pipeline:
         self.watch.enters("the start")
         try:
             worker.connect(self.company, self._optimizer, self._max_norm)
+        except RefusedAlike:
+            self.company.tell_all(b"")
+            self._membership.leave()
+            raise
         except BaseException as error:
             self._membership.fail(error)
             raise

@@ -43,13 +43,9 @@ def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
     found = gathered_state(worker, {name: full(tensor) for name, tensor in own_state(worker).items()})
     if worker.rank:
         return {}
-    module = worker.capture.model.module
-    first = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-    whole = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        held = found.get(first.get(id(tensor), name), tensor)
-        whole[name] = held.detach().cpu() if isinstance(held, torch.Tensor) else held
-    return whole
+    model = worker.capture.model.module.state_dict()  # what is no parameter or buffer is there alone
+    whole = {key: found[name] if name in found else model[key] for key, name in worker.keys.items()}
+    return {key: value.detach().cpu() if isinstance(value, torch.Tensor) else value for key, value in whole.items()}
 
 
 def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
@@ -62,8 +58,7 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
     DoesNotMatch
         When one that this rank's stages read is missing, or one has another shape.
     """
-    saved = worker.capture.model.module.state_dict()  # without the buffers that no checkpoint holds
-    own = {name: tensor for name, tensor in worker.own.items() if name in saved}
+    own = {name: tensor for name, tensor in worker.own.items() if name in worker.keys}  # others no checkpoint holds
     unread = {name: tensor for name, tensor in worker.spare.items() if name in state}
     for name, tensor in (own | unread).items():
         if name not in state:

@@ -7,39 +7,36 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
 
 from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
-from costmodel.capture.parts import Part, extract
-from costmodel.capture.shapes import fetch
-from costmodel.capture.split import split_part
-from costmodel.capture.split_calls import Queue
+from costmodel.capture.parts import extract
 from costmodel.capture.views import view_of
-from costmodel.errors import DoesNotMatch
 from executor.averages import Averages
+from executor.borders import agree_on_borders
 from executor.clipping import clip
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.groups import Company
 from executor.holding import copies_start_alike, held_tensors, holders_of_tensors, keep_only
 from executor.losses import LossSum, StepLoss, own_loss
+from executor.making import Making
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
-from executor.parallel import Meshes, Parallelize, divide, named_parameters, num_parts, own_part
+from executor.parallel import Meshes, Parallelize, check_tied, divide, named_parameters, num_parts, own_part, settle
 from executor.program import Instruction, Program
-from executor.randomness import Draws, seeded_part
-from executor.reduction import Reduction
+from executor.randomness import Draws
+from executor.reduction import Reduction, stages_of_parameters
 from executor.sharding import ShardedStage
 from executor.stage import Stage
 from executor.transport import Transport
 from executor.wiring import Wiring, wire_plan
 from planner.plan import Plan
-from simulator.actions import SENDS, Action, Kind, parse_action
+from simulator.actions import Action, Kind, parse_action
 
 FORWARDS = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
 
@@ -71,6 +68,10 @@ class Worker:
         Names of those that each stage of the plan reads.
     loss : StepLoss
         Of the last step, over all ranks.
+    own, spare : dict of str to torch.Tensor
+        Parameters and buffers that this rank's stages read, and that no stage reads (on rank 0), by their first names.
+    keys : dict of str to str
+        Keys of the unsplit model's ``state_dict`` -> first names.
     observer : Observer or None
     optimizer : RankOptimizer or None
     """
@@ -99,9 +100,12 @@ class Worker:
             self._materialize(values)
         elif not keeps_model:
             keep_only(capture, self.held, self.unread, device)
-        self.stages = {s: self._stage(s) for s in self.wiring.lanes.stages_of(rank)}
+        self._making = Making(plan, capture, self.wiring, self.feed, self.draws, self.order)
+        self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
         self.own, self.spare = self._named(self.held), self._named(self.unread)
-        self.owned = [self._trainable(stage) for stage in range(len(plan.stages))]
+        self.keys = self._keys()
+        self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
+        check_tied(plan, stages_of_parameters(self.owned))
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         with_loss = {index for index, stage in self.stages.items() if stage.part.has_loss}
         self._num_losses = sum(action.kind is Kind.F and action.stage in with_loss for action in self.order)
@@ -120,10 +124,15 @@ class Worker:
         lanes = self.wiring.lanes
         self.company, self.watch, self._max_norm = company, company.watch, max_norm
         company.choose_carrier(self.device)
-        self.transport = None if company.size == 1 else Transport(company, self.device, self._pairs())
+        self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
         copies_start_alike(self.plan, self.capture, company, self.device)
         if self._parallelize is not None:
-            self._divide(self._parallelize, Meshes(lanes, company, self.device))
+            with company.refusing_alike():
+                self._divide(self._parallelize, Meshes(lanes, company, self.device))
+            if any(stage.config.tensor > 1 for stage in self.plan.stages):
+                with company.refusing_alike():
+                    self.wiring = agree_on_borders(self.wiring, self.stages, company, self.device)
+                self.stages = {i: self._wired(stage) for i, stage in self.stages.items()}
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
@@ -138,15 +147,18 @@ class Worker:
         for index in tuple(self.stages):
             config = self.plan.stages[index].config
             mesh = meshes.of(index)
-            part = self._part(index, with_modules=True)
+            part = self._making.part(index, with_modules=True)
             view = divide(view_of(part), mesh, part, config, parallelize, f"stage {index}")
             self._views[index] = view
-            self.stages[index] = self._stage(index, view)
+            self.stages[index] = self._making.stage(index, view)
             if config.zero > 1:
                 self._sharded[index] = ShardedStage(view, config.zero)
             now = named_parameters(view)
             self.own |= {name: parameter for name, parameter in now.items() if name in self.own}
             self.parameters |= {name: now[name] for name in self.owned[index]}
+
+    def _wired(self, stage: Stage) -> Stage:
+        return replace(stage, incoming=self.wiring.incoming(stage.index), outgoing=self.wiring.outgoing(stage.index))
 
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
@@ -156,7 +168,8 @@ class Worker:
 
     def disconnect(self) -> None:
         """Give up everything that refers to the groups; there are no more steps."""
-        for part in (self.transport, self.reduction, self.averages, self.optimizer):
+        for name in ("transport", "reduction", "averages", "optimizer"):  # those that were made by then
+            part = getattr(self, name, None)
             if part is not None:
                 part.close()
 
@@ -191,7 +204,9 @@ class Worker:
         """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
         if self._evaluating is None:
             evaluated_part(extract(self.capture, self.capture.operators))
-            program = self._program({index: self._evaluated(stage) for index, stage in self.stages.items()})
+            program = self._program(
+                {i: self._making.evaluated(stage, self._views.get(i)) for i, stage in self.stages.items()}
+            )
             self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
 
     def evaluate(self) -> StepLoss:
@@ -268,6 +283,7 @@ class Worker:
         for sharded in self._sharded.values():
             sharded.reduce()
         self.reduction.finish()
+        settle(self.parameters.values())
         recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
         start = recorder.mark() if recorder is not None else None
         self.loss = (self._sum or self._sum_losses()).result()
@@ -297,21 +313,6 @@ class Worker:
             self.plan.batch.num_microbatches,
         )
 
-    def _evaluated(self, stage: Stage) -> Stage:
-        view = self._views.get(stage.index)  # only its modules know how they are divided
-        part = self._part(stage.index, with_modules=view is not None, view=view)
-        return replace(
-            stage,
-            part=_rooted(evaluated_part(part), view),
-            trains=False,
-            recomputes=False,
-            queue=None,
-            draws=None,
-            losses=[],
-            running={},
-            weight_halves={},
-        )
-
     def _materialize(self, values: Values) -> None:
         """Give this rank's part of a model on meta its values, and what no stage reads, on the host of rank 0."""
         holders, unread = holders_of_tensors(self.plan, self.capture), set(self.unread)
@@ -325,56 +326,11 @@ class Worker:
         named = [*module.named_parameters(), *module.named_buffers()]
         return {name: tensor for name, tensor in named if id(tensor) in tensors}
 
-    def _stage(self, index: int, view: nn.Module | None = None) -> Stage:
-        planned = self.plan.stages[index]
-        kinds = {action.kind for action in self.order if action.stage == index}
-        queue = Queue() if Kind.I in kinds else None
-        part, draws = seeded_part(self._part(index, with_modules=True, view=view), self.draws)
-        if draws and planned.microbatch_multiple > 1:
-            raise DoesNotMatch(
-                f"stage {index} draws random numbers and takes {planned.microbatch_multiple} micro-batches in one "
-                "action, which would draw others than one at a time: plan with multiples of 1 (another --schedule than "
-                "graph-kfkb)"
-            )
-        part = part if queue is None else split_part(part, queue)
-        buffers = self._buffers(part)
-        part = _rooted(part, view)
-        read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
-        return Stage(
-            index,
-            part,
-            self.wiring.incoming(index),
-            self.wiring.outgoing(index),
-            planned.microbatch_multiple,
-            self.plan.batch.num_microbatches,
-            self.wiring.graph.backward[index],
-            read,
-            recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
-            queue=queue,
-            buffers=buffers,
-            draws=self.draws if draws else None,
-        )
-
-    def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:
-        """Return the model's buffers that a part reads."""
-        known = {id(buffer) for buffer in self.capture.model.module.buffers()}
-        read = [fetch(part.module, node.target) for node in part.module.graph.nodes if node.op == "get_attr"]
-        found = {id(tensor): tensor for tensor in (*read, *part.module.buffers()) if id(tensor) in known}
-        return tuple(found.values())
-
-    def _part(self, index: int, *, with_modules: bool = False, view: nn.Module | None = None) -> Part:
-        """Cut a stage out of the model; what it passes on without computing it is no output of the part."""
-        operators = self.plan.stages[index].operators
-        named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
-        relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
-        sends = [name for name in named if name not in relayed]
-        return extract(self.capture, operators, sends, with_modules=with_modules, view=view)
-
-    def _trainable(self, stage: int) -> tuple[str, ...]:
-        """Return the trainable parameters that a stage reads, by name."""
-        groups = self.capture.groups
-        read = {name: None for o in self.plan.stages[stage].operators if o in groups for name in groups[o].parameters}
-        return tuple(name for name in read if self.capture.parameter(name).requires_grad)
+    def _keys(self) -> dict[str, str]:
+        """Return the keys of the model's own ``state_dict``, and the first name of what stands there."""
+        module = self.capture.model.module
+        first = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+        return {key: first.get(id(value), key) for key, value in module.state_dict(keep_vars=True).items()}
 
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
@@ -409,21 +365,6 @@ class Worker:
                 rank = min(self.plan.stages[stage].ranks)
                 lowest[name] = min(rank, lowest.get(name, rank))
         return lowest
-
-    def _pairs(self) -> set[tuple[int, int]]:
-        """Return all (sender, receiver) ranks of the plan."""
-        lanes, found = self.wiring.lanes, set()
-        for rank, order in enumerate(self.plan.orders):
-            for action in (parse_action(text) for text in order if "SEND" in text):
-                if action.kind in SENDS:
-                    receivers = lanes.receivers(action.stage, action.peer, action.microbatch, rank)
-                    found |= {(rank, receiver) for receiver in receivers}
-        return found
-
-
-def _rooted(part: Part, view: nn.Module | None) -> Part:
-    """Return a part that is a call of its view, whose hooks a divided stage lives by; unless it makes that call."""
-    return part if view is None or any(not call.path for call in part.calls) else replace(part, root=view)
 
 
 def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:

@@ -1,5 +1,6 @@
 """What ranks do where a function of the user's divides their stages: plans by hand, cut between layers."""
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -7,14 +8,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 from costmodel.capture.batches import split_batch
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
+from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.check import compare
@@ -45,6 +54,51 @@ def parallelize(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None
         fully_shard(stage, mesh=mesh["data"])
 
 
+def as_torchtitan(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
+    """Divide the zoo's Llama as torchtitan does its own: sequences too, blocks run again, compiled, then FSDP."""
+    whole: Any = stage
+    layers: nn.ModuleList = whole.layers
+    if config.tensor > 1:
+        outer = {
+            "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        }
+        plan = {name: style for name, style in outer.items() if getattr(whole, name) is not None}
+        parallelize_module(stage, mesh["tensor"], plan)
+        for layer in layers:
+            parallelize_module(layer, mesh["tensor"], {
+                "norm_attention": SequenceParallel(),
+                "attention": PrepareModuleInput(
+                    input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+                ),
+                "attention.query": ColwiseParallel(), "attention.key": ColwiseParallel(),
+                "attention.value": ColwiseParallel(), "attention.project": RowwiseParallel(output_layouts=Shard(1)),
+                "norm_ffn": SequenceParallel(),
+                "ffn": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+                "ffn.gate": ColwiseParallel(), "ffn.up": ColwiseParallel(),
+                "ffn.down": RowwiseParallel(output_layouts=Shard(1)),
+            })  # fmt: skip
+    for name, layer in list(layers.named_children()):
+        wrapped = checkpoint_wrapper(layer)
+        if config.tensor == 1:  # torch 2.13 fails to compile what saves a collective's result
+            wrapped = torch.compile(wrapped, backend="aot_eager")
+        layers.register_module(name, wrapped)
+    if config.zero > 1:
+        for layer in layers:
+            fully_shard(layer, mesh=mesh["data"])
+        fully_shard(stage, mesh=mesh["data"])
+
+
+FUNCTIONS: dict[str, Any] = {
+    "blocks": parallelize,
+    "torchtitan": as_torchtitan,
+    "whole": lambda stage, mesh, _: fully_shard(stage, mesh=mesh["data"]),
+    "nothing": lambda *_: None,
+    "none": None,
+}
+
+
 @cache
 def captured(model: str) -> Capture:
     return capture(load_model(model, 4))
@@ -59,14 +113,18 @@ def layered_plan(
     zero: Sequence[int] = (),
     schedule: str = "graph-1f1b",
     num_microbatches: int = 4,
+    behind: str = "",
     **options: Any,
 ) -> Plan:
-    """Cut a model between its layers into stages, each on replicas and lanes of its own number."""
+    """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own."""
     source = captured(model)
     of, operators = layer_of(source), list(source.operators)
     layers = list(dict.fromkeys(name for name in of.values() if name[-1:].isdigit()))
     first = [next(i for i, o in enumerate(operators) if of.get(o) == layer) for layer in layers]
     cuts = [first[len(layers) * k // num_stages] for k in range(1, num_stages)]
+    if behind:
+        cuts = [next(i for i in range(cut, len(operators)) if source.groups[operators[i]].module.endswith(behind)) + 1
+                for cut in cuts]  # fmt: skip
     groups = [operators[a:b] for a, b in zip([0, *cuts], [*cuts, len(operators)], strict=True)]
     data, tensor, zero = (row or (least,) * num_stages for row, least in ((data, 1), (tensor, 1), (zero, 0)))
     starts = [sum(data[:s]) for s in range(num_stages)]
@@ -82,11 +140,11 @@ def layered_plan(
     return with_lanes(plan, tensor)
 
 
-def errors(model: str, num_steps: int = 1, **options: Any) -> dict[str, Any]:
+def errors(model: str, num_steps: int = 1, how: str = "blocks", **options: Any) -> dict[str, Any]:
     """Run a divided plan, and compare its last step with one process."""
     plan = layered_plan(model, **options)
     batch = load_model(model, plan.batch.global_size)
-    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=parallelize) as pipe:
+    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=FUNCTIONS[how]) as pipe:
         for _ in range(num_steps):
             pipe.step(batch.kwargs or batch.args, batch.targets)
         found = compare(pipe.worker, batch if pipe.rank == 0 else None)
@@ -99,7 +157,7 @@ def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         [p for p in parameters if type(p) is nn.Parameter],
         [p for p in parameters if isinstance(p, DTensor)],
     )
-    return torch.optim.AdamW([{"params": row} for row in (plain, divided) if row], lr=1e-2)
+    return torch.optim.AdamW([{"params": row} for row in (plain, divided) if row], lr=1e-3)
 
 
 MAX_NORM = 0.5
@@ -128,7 +186,7 @@ def alone(model: str, num_steps: int, num_microbatches: int = 4) -> dict[str, An
 
 
 def trained(
-    model: str, num_steps: int, folder: str = "", save: bool = False, divides: bool = True, **options: Any
+    model: str, num_steps: int, folder: str = "", save: bool = False, how: str = "blocks", **options: Any
 ) -> dict[str, Any]:
     """Train a divided plan from where a folder stands, save there, and say what `alone` says."""
     plan = layered_plan(model, optimizer="adam", **options)
@@ -138,7 +196,7 @@ def trained(
         load_model(model, plan.batch.global_size),
         optimizer=adam,
         max_norm=MAX_NORM,
-        parallelize=parallelize if divides else None,
+        parallelize=FUNCTIONS[how],
     )
     with made as pipe:
         first = pipe.load(folder) if folder and Path(folder).exists() else 0
@@ -149,3 +207,24 @@ def trained(
         state = pipe.state_dict()
         moments = pipe.optimizer_state_dict()
     return {"losses": losses, "norm": pipe.worker.norm, "evaluated": evaluated, "state": state, "moments": len(moments)}
+
+
+def refused(model: str, how: str, **options: Any) -> str:
+    """Return what this rank refuses a plan with; nothing where it starts."""
+    plan = layered_plan(model, **options)
+    try:
+        with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=FUNCTIONS[how]):
+            return ""
+    except PenstockError as error:
+        return str(error)
+
+
+def dies(model: str, **options: Any) -> None:
+    """Run steps, in the second of which rank 1 dies."""
+    plan = layered_plan(model, **options)
+    batch = load_model(model, plan.batch.global_size)
+    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=parallelize) as pipe:
+        pipe.step(batch.kwargs or batch.args, batch.targets)
+        if pipe.rank == 1:
+            os._exit(1)
+        pipe.step(batch.kwargs or batch.args, batch.targets)

@@ -1,0 +1,93 @@
+"""What really crosses the borders of divided stages: lanes may hold parts of a sequence there, or all of it.
+
+Before the first step each stage runs one forward of zeros, in order, and tells the shapes of what it sends; so kernels
+are loaded, too. Buffers are left as they were. Leaves out lanes of different number that would have to put parts
+together: they are refused.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from costmodel.errors import DoesNotMatch
+from executor.groups import Company
+from executor.stage import Stage
+from executor.wiring import Wire, Wiring
+
+Shapes = dict[tuple[int, str], tuple[int, ...]]
+"""Shapes of what a rank sends, by stage and tensor."""
+
+
+def agree_on_borders(wiring: Wiring, stages: Mapping[int, Stage], company: Company, device: torch.device) -> Wiring:
+    """Return the wiring with the shapes of one micro-batch as this rank sends and receives them; collective.
+
+    Raises
+    ------
+    DoesNotMatch
+        When lanes of different number send or get parts, or stages of divided ones take several micro-batches at once.
+    """
+    graph, rank = wiring.graph, company.rank
+    if any(multiple > 1 for multiple in graph.multiples):
+        raise DoesNotMatch("a plan with tensor > 1 runs one micro-batch an action: plan with multiples of 1")
+    told: list[Shapes] = [{} for _ in range(company.size)]
+    wires = dict(wiring.wires)
+    for index in graph.order:
+        own: Shapes = {}
+        if index in stages:
+            for source in graph.predecessors[index]:
+                sender = wiring.lanes.sender(source, index, _first(wiring, source, index, rank), rank)
+                wires[source, index] = _as_sent(wires[source, index], told[sender])
+            incoming = tuple(wires[source, index] for source in graph.predecessors[index])
+            own = _sent(replace(stages[index], incoming=incoming), device)
+        rows = company.tell_all(json.dumps([[*key, shape] for key, shape in own.items()]).encode())
+        for known, row in zip(told, rows, strict=True):
+            known |= {(stage, name): tuple(shape) for stage, name, shape in json.loads(row)}
+    for ends, wire in wiring.wires.items():
+        _check_whole(wiring, wire, told)
+        if wire.source in stages:
+            wires[ends] = _as_sent(wire, told[rank])
+    return replace(wiring, wires=wires)
+
+
+def _first(wiring: Wiring, source: int, target: int, rank: int) -> int:
+    """Return the first micro-batch that a rank gets over an edge."""
+    lead = wiring.lanes.lead_of(target, rank)
+    return next(k for k in sorted(wiring.wires[source, target].units) if wiring.graph.rank_of(target, k) == lead)
+
+
+def _sent(stage: Stage, device: torch.device) -> Shapes:
+    """Run a forward of zeros; returns the shapes of what a stage sends."""
+    if not stage.outgoing:
+        return {}
+    kept = [(buffer, buffer.clone()) for buffer in stage.buffers]
+    values: dict[str, Any] = dict(stage.inputs(0)[0])
+    for wire in stage.incoming:
+        for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
+            values[name] = torch.zeros(shape, dtype=dtype, device=device)
+    with torch.no_grad(), nullcontext() if stage.draws is None else stage.draws.of_microbatch(0):
+        values |= replace(stage.part, has_loss=False)(values)
+    for buffer, value in kept:
+        buffer.data.copy_(value)
+    return {(stage.index, name): tuple(values[name].shape) for wire in stage.outgoing for name in wire.names}
+
+
+def _as_sent(wire: Wire, told: Shapes) -> Wire:
+    templates = zip(wire.names, wire.templates[1], strict=True)
+    return replace(
+        wire, templates={1: tuple((told.get((wire.source, name), shape), dtype) for name, (shape, dtype) in templates)}
+    )
+
+
+def _check_whole(wiring: Wiring, wire: Wire, told: list[Shapes]) -> None:
+    numbers = [len(wiring.lanes.blocks[stage][0]) for stage in (wire.source, wire.target)]
+    for name, (shape, _) in zip(wire.names, wire.templates[1], strict=True):
+        others = {shapes.get((wire.source, name), shape) for shapes in told} - {shape}
+        if others and numbers[0] != numbers[1]:
+            raise DoesNotMatch(
+                f"{name!r} leaves stage {wire.source} with the shape {list(others.pop())} on {numbers[0]} lanes, and "
+                f"stage {wire.target}, on {numbers[1]}, needs it whole, {list(shape)}: let parallelize= gather it"
+            )

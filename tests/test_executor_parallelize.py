@@ -1,0 +1,168 @@
+"""Stages that a function of the user's divides: exact under either backward, and held to what the plan says.
+
+Degrees, borders between other numbers of lanes and replicas, training that goes on under another division, torchtitan's
+own way with a model, and everything that is refused, before anything is sent where that can be known.
+"""
+
+from collections.abc import Iterator
+from inspect import getsource
+from pathlib import Path
+
+import pytest
+import torch
+
+from costmodel.capture.models import load_model
+from costmodel.errors import DoesNotMatch, PenstockError, UsageError
+from executor import Pipeline
+from planner.plan import Plan
+from tests import parallel_jobs as jobs
+from tests.rank_pool import RankPool
+
+LLAMA, ZOO = "tests.hugging_face_models:llama", "zoo:llama3:small"
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankPool]:
+    pool = RankPool(4)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "split"])
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"num_stages": 2, "tensor": (2, 2)},
+        {"num_stages": 2, "data": (2, 2), "zero": (2, 2)},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 3)},
+        {"num_stages": 1, "data": (2,), "tensor": (2,), "zero": (3,)},
+    ],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
+def test_divided_stages_have_the_gradients_of_one_process(ranks: RankPool, degrees: dict, schedule: str) -> None:
+    found = ranks.run(jobs.errors, model=LLAMA, schedule=schedule, **degrees)[0]
+    assert found["gradient"] <= 1e-5
+    assert found["loss"] <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)},
+        {"num_stages": 2, "tensor": (2, 1), "data": (1, 2)},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 2), "schedule": "recompute"},
+        {"num_stages": 2, "data": (2, 2), "zero": (2, 0), "num_steps": 2},
+    ],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
+def test_stages_may_be_divided_otherwise_than_their_neighbours(ranks: RankPool, degrees: dict) -> None:
+    assert ranks.run(jobs.errors, model=LLAMA, **degrees)[0]["gradient"] <= 1e-5
+
+
+def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: RankPool, tmp_path: Path) -> None:
+    expected, folder = jobs.alone(LLAMA, 6), str(tmp_path / "job")
+    first = {"num_stages": 2, "data": (2, 2), "zero": (3, 3)}
+    begun = ranks.run(jobs.trained, model=LLAMA, num_steps=3, folder=folder, save=True, **first)[0]
+    assert begun["losses"] == pytest.approx(expected["losses"][:3], rel=1e-6)
+    others = [first, {"num_stages": 2, "tensor": (2, 2)}, {"num_stages": 2, "data": (2, 2), "how": "none"}]
+    for options in others:
+        found = ranks.run(jobs.trained, model=LLAMA, num_steps=6, folder=folder, **options)[0]
+        assert found["losses"] == pytest.approx(expected["losses"][3:], rel=1e-6)
+        assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
+        assert found["moments"] == len(expected["state"])
+        for name, value in expected["state"].items():
+            torch.testing.assert_close(found["state"][name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "degrees", [{"num_stages": 2, "tensor": (2, 2)}, {"num_stages": 2, "data": (2, 2), "zero": (3, 3)}]
+)
+def test_torchtitans_own_way_with_a_model_runs(ranks: RankPool, degrees: dict) -> None:
+    """Sequences stay divided between stages, blocks run again by themselves, and where torch can they are compiled."""
+    expected = jobs.alone(ZOO, 2)
+    found = ranks.run(jobs.trained, model=ZOO, num_steps=2, how="torchtitan", **degrees)[0]
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
+
+
+def refusal(ranks: RankPool, **options: object) -> str:
+    """What the ranks refuse, in one line, all of them."""
+    found = ranks.run(jobs.refused, **options)
+    assert all(found)
+    return str(found[0])
+
+
+def test_a_degree_that_the_function_leaves_out_is_refused(ranks: RankPool) -> None:
+    options = {"model": LLAMA, "num_stages": 2, "how": "nothing"}
+    assert "has tensor = 2 in the plan, and parallelize= has divided no parameter" in refusal(
+        ranks, tensor=(2, 2), **options
+    )
+    assert "has ZeRO-3 in the plan, and parallelize= has not divided" in refusal(
+        ranks, data=(2, 2), zero=(3, 3), **options
+    )
+
+
+def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=LLAMA, num_stages=2, data=(2, 2), how="whole")
+    assert "has ZeRO-0 in the plan, and parallelize= has called fully_shard" in found
+
+
+def test_a_cut_through_a_divided_block_is_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), behind="q_proj", how="blocks")
+    assert "has divided 'model.layers.1.self_attn" in found
+    assert "and a cut goes through 'model.layers.1'" in found
+
+
+def test_a_cut_through_a_block_that_gathers_for_itself_is_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=LLAMA, num_stages=2, data=(2, 2), zero=(2, 2), behind="q_proj", how="blocks")
+    assert "has called fully_shard on 'model.layers.1', and a cut goes through it" in found
+
+
+def test_a_stage_with_part_of_a_block_gathers_that_with_itself(ranks: RankPool) -> None:
+    options = {"num_stages": 2, "data": (2, 2), "zero": (3, 3), "behind": "q_proj", "how": "whole"}
+    assert ranks.run(jobs.errors, model=LLAMA, **options)[0]["gradient"] <= 1e-5
+
+
+def test_the_guides_function_is_the_one_that_is_tried() -> None:
+    guide = (Path(__file__).resolve().parent.parent / "docs" / "guide.md").read_text()
+    assert getsource(jobs.parallelize) in guide
+
+
+def test_parts_that_lanes_of_another_number_would_have_to_join_are_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=ZOO, num_stages=2, tensor=(2, 1), data=(1, 2), how="torchtitan")
+    assert "on 2 lanes, and stage 1, on 1, needs it whole" in found
+
+
+def plan_with(**options: object) -> Plan:
+    return jobs.layered_plan(LLAMA, 2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "kind", "message"),
+    [
+        ({"tensor": (2, 2)}, "none", UsageError, "stage 0 has tensor = 2, which a function of yours brings about"),
+        ({"data": (2, 2), "zero": (3, 3)}, "none", UsageError, "stage 0 has ZeRO-3, which a function of yours"),
+        ({"data": (3, 1), "zero": (2, 0)}, "blocks", DoesNotMatch, "4 micro-batches do not divide by that"),
+        ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", DoesNotMatch, "has ZeRO-1 and tensor = 2"),
+    ],
+)
+def test_what_no_function_brings_about_is_refused_before_anything_is_sent(
+    options: dict, how: str, kind: type[PenstockError], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_with(**options)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(len(plan.orders)))
+    with pytest.raises(kind, match=message):
+        Pipeline(plan, load_model(LLAMA, plan.batch.global_size), parallelize=jobs.FUNCTIONS[how])
+
+
+def test_a_rank_that_dies_ends_its_lanes_and_their_neighbours() -> None:
+    pool = RankPool(4)
+    try:
+        with pytest.raises(AssertionError, match="rank 1 has died"):
+            pool.run(jobs.dies, model=LLAMA, num_stages=2, tensor=(2, 2))
+        for process in pool.processes:
+            process.join(20)
+            assert not process.is_alive()
+    finally:
+        pool.close()
