@@ -2,9 +2,9 @@
 
     python -m benchmarks.module_stages [--models M,...] [--rounds 12] [-o FILE.jsonl]
 
-Each model is one stage, one thread, with and without its modules in turn; ratios are of medians taken in one run. Marked are
-steps above 1.02 times the flat ones and captures above 1.3 times the plain ones, as aimed. Tiny models spend their
-steps in Python, their own modules' too; that says little of larger ones. Leaves out devices other than the CPU.
+Each model is one stage, one thread, with and without its modules in turn; ratios are of medians taken in one run.
+Marked are steps above 1.02 times the flat ones and captures above 1.3 times the plain ones, as aimed. Tiny models spend
+their steps in Python, their own modules' too; that says little of larger ones. Leaves out devices other than the CPU.
 """
 
 import argparse
