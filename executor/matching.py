@@ -71,15 +71,15 @@ def check_hosts(plan: Plan, rank: int) -> None:
         )
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a plan that uses what the executor does not run, whomever it was made for.
+def check_target(plan: Plan, *, divides: bool = False) -> None:
+    """Refuse a plan that uses what the executor does not run, whomever it was made for; with `parallelize=` or without.
 
     Raises
     ------
     DoesNotMatch
         Names the stage and what of its configuration.
     """
-    for problem in executor_problems(plan):
+    for problem in executor_problems(plan, divides=divides):
         raise DoesNotMatch(f"{problem.place} {problem.message}")
 
 

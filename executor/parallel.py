@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from costmodel.capture.module_calls import CUT
 from costmodel.capture.parts import Part
-from costmodel.errors import DoesNotMatch, UsageError
+from costmodel.errors import DoesNotMatch
 from costmodel.stages.config import StageConfig
 from executor.groups import Company
 from executor.lanes import Lanes
@@ -38,27 +38,20 @@ def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
 
     Raises
     ------
-    UsageError
-        Where the plan divides stages and none is given.
     DoesNotMatch
         Names the stage and what of it.
     """
     for index, stage in enumerate(plan.stages):
         config, place = stage.config, f"stage {index}"
         if needs_parallelize(config) and parallelize is None:
-            raise UsageError(
+            raise DoesNotMatch(
                 f"{place} has {_what(config)}, which a function of yours brings about: give Pipeline parallelize=, or "
                 "plan for --target executor"
             )
         if parallelize is None:
             continue
-        for name in ("context", "expert"):
-            if getattr(config, name) > 1:
-                raise DoesNotMatch(f"{place} has {name} = {getattr(config, name)}, which the executor does not run")
         if config.zero == 1 and config.tensor > 1:
             raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
-        if config.offload != "none":
-            raise DoesNotMatch(f"{place} offloads {config.offload}, which the executor does not run")
         actions = plan.batch.num_microbatches // stage.microbatch_multiple
         if config.zero > 1 and actions % config.data:
             raise DoesNotMatch(
@@ -124,34 +117,44 @@ def divide(
                 f"{place}: parallelize= has left the parameter {name!r} "
                 + (f"with the shape {list(after[name].shape)}, not {list(shape)}" if name in after else "nowhere")
             )
-    divided = {name: axes_of(parameter) for name, parameter in after.items()}
-    if config.tensor > 1 and not any("tensor" in axes for axes in divided.values()):
-        raise DoesNotMatch(
-            f"{place} has tensor = {config.tensor} in the plan, and parallelize= has divided no parameter along "
-            "mesh['tensor']"
-        )
-    if config.zero > 1:
-        whole = [name for name, axes in divided.items() if "data" not in axes and after[name].requires_grad]
-        if whole and config.data > 1:
-            raise DoesNotMatch(
-                f"{place} has ZeRO-{config.zero} in the plan, and parallelize= has not divided {whole[0]!r} along "
-                "mesh['data']: call fully_shard on the stage itself, too"
-            )
-        for path in _sharded_but_not_called(found, part):
-            raise DoesNotMatch(
-                f"{place}: parallelize= has called fully_shard on {path!r}, and a cut goes through it, so that nothing "
-                "gathers its parameters: cut between blocks, or leave it to the stage's own fully_shard"
-            )
-    elif any(isinstance(module, FSDPModule) for module in found.modules()):
-        raise DoesNotMatch(f"{place} has ZeRO-{config.zero} in the plan, and parallelize= has called fully_shard")
-    for name, axes in divided.items():
-        block = _cut_block(part, name)
-        if "tensor" in axes and (name in part.read or block):
-            raise DoesNotMatch(
-                f"{place}: parallelize= has divided {name!r}, and a cut goes through {block or 'what reads it'!r}: cut "
-                "between blocks, or leave that one whole"
-            )
+    problem = _missing_degree(found, config) or _torn(found, part)
+    if problem:
+        raise DoesNotMatch(f"{place}: {problem}")
     return found
+
+
+def _missing_degree(stage: nn.Module, config: StageConfig) -> str:
+    """Return which degree of the plan a stage lacks, or has beyond it; nothing where it has just those."""
+    parameters = named_parameters(stage)
+    divided = {name: axes_of(parameter) for name, parameter in parameters.items()}
+    if config.tensor > 1 and not any("tensor" in axes for axes in divided.values()):
+        return f"the plan has tensor = {config.tensor}, and parallelize= has divided no parameter along mesh['tensor']"
+    if config.zero <= 1 and any(isinstance(module, FSDPModule) for module in stage.modules()):
+        return f"the plan has ZeRO-{config.zero}, and parallelize= has called fully_shard"
+    whole = [name for name, axes in divided.items() if "data" not in axes and parameters[name].requires_grad]
+    if config.zero > 1 and config.data > 1 and whole:
+        return (
+            f"the plan has ZeRO-{config.zero}, and parallelize= has not divided {whole[0]!r} along mesh['data']: call "
+            "fully_shard on the stage itself, too"
+        )
+    return ""
+
+
+def _torn(stage: nn.Module, part: Part) -> str:
+    """Return which divided module a cut goes through, so that nothing calls it; nothing where none is."""
+    for path in _sharded_but_not_called(stage, part):
+        return (
+            f"parallelize= has called fully_shard on {path!r}, and a cut goes through it, so that nothing gathers its "
+            "parameters: cut between blocks, or leave it to the stage's own fully_shard"
+        )
+    for name, parameter in named_parameters(stage).items():
+        block = _cut_block(part, name)
+        if "tensor" in axes_of(parameter) and (name in part.read or block):
+            return (
+                f"parallelize= has divided {name!r}, and a cut goes through {block or 'what reads it'!r}: cut between "
+                "blocks, or leave that one whole"
+            )
+    return ""
 
 
 def _sharded_but_not_called(view: nn.Module, part: Part) -> list[str]:

@@ -75,11 +75,10 @@ class Pipeline:
     Raises
     ------
     UsageError
-        When the plan has OPT and no optimizer is given, or the other way round; or stages that only `parallelize`
-        brings about and none.
+        When the plan has OPT and no optimizer is given, or the other way round.
     DoesNotMatch
-        When the plan is for another model, precision, number of ranks, layout of hosts or kind of device, or a
-        parameter has no values because another pipeline has taken the model.
+        When the plan is for another model, precision, number of ranks, layout of hosts or kind of device, a parameter
+        has no values because another pipeline has taken the model, or stages are not divided as the plan has them.
     ReadableButWrong
         When the checker finds anything wrong with the plan.
     """
@@ -103,9 +102,8 @@ class Pipeline:
         self._group = group.get_group() if hasattr(group, "get_group") else group
         self.rank, self.num_ranks = check_world(plan, self._group)
         check_parallelized(plan, parallelize)
-        if parallelize is None:
-            check_target(plan)
-        elif group is not None or isinstance(model, Capture):
+        check_target(plan, divides=parallelize is not None)
+        if parallelize is not None and (group is not None or isinstance(model, Capture)):
             raise UsageError("parallelize= takes the whole world and a model of its own: neither group= nor a capture")
         check_optimizer(plan, optimizer)
         if max_norm is not None and optimizer is None:

@@ -48,6 +48,11 @@ class ShardedStage:
             if state._is_root:
                 state._root_post_backward_final_callback()
 
+    def rest(self) -> None:
+        """Let go of parameters that a forward without a backward has gathered: others may change before the next."""
+        for module in self._modules:
+            module.reshard()
+
     def _set(self, *, last: bool) -> None:
         for module in self._modules:
             module.set_is_last_backward(last)

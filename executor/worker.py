@@ -133,6 +133,7 @@ class Worker:
                 with company.refusing_alike():
                     self.wiring = agree_on_borders(self.wiring, self.stages, company, self.device)
                 self.stages = {i: self._wired(stage) for i, stage in self.stages.items()}
+                self._rest()
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
@@ -156,6 +157,10 @@ class Worker:
             now = named_parameters(view)
             self.own |= {name: parameter for name, parameter in now.items() if name in self.own}
             self.parameters |= {name: now[name] for name in self.owned[index]}
+
+    def _rest(self) -> None:
+        for sharded in self._sharded.values():
+            sharded.rest()
 
     def _wired(self, stage: Stage) -> Stage:
         return replace(stage, incoming=self.wiring.incoming(stage.index), outgoing=self.wiring.outgoing(stage.index))
@@ -225,6 +230,7 @@ class Worker:
             instruction.execute(instruction.collect() if instruction.collect is not None else None)
         for view in self._views.values():
             view.train()
+        self._rest()
         if self.transport is not None:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation

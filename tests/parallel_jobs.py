@@ -203,6 +203,8 @@ def trained(
         losses = [pipe.step(batch.kwargs or batch.args, batch.targets) for _ in range(first, num_steps)]
         if save:
             pipe.save(folder)
+            pipe.evaluate(batch.kwargs or batch.args, batch.targets)
+            pipe.load(folder)
         evaluated = pipe.evaluate(batch.kwargs or batch.args, batch.targets)
         state = pipe.state_dict()
         moments = pipe.optimizer_state_dict()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from costmodel.capture.models import load_model
-from costmodel.errors import DoesNotMatch, PenstockError, UsageError
+from costmodel.errors import DoesNotMatch
 from executor import Pipeline
 from planner.plan import Plan
 from tests import parallel_jobs as jobs
@@ -94,17 +94,17 @@ def refusal(ranks: RankPool, **options: object) -> str:
 
 def test_a_degree_that_the_function_leaves_out_is_refused(ranks: RankPool) -> None:
     options = {"model": LLAMA, "num_stages": 2, "how": "nothing"}
-    assert "has tensor = 2 in the plan, and parallelize= has divided no parameter" in refusal(
+    assert "the plan has tensor = 2, and parallelize= has divided no parameter" in refusal(
         ranks, tensor=(2, 2), **options
     )
-    assert "has ZeRO-3 in the plan, and parallelize= has not divided" in refusal(
+    assert "the plan has ZeRO-3, and parallelize= has not divided" in refusal(
         ranks, data=(2, 2), zero=(3, 3), **options
     )
 
 
 def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=2, data=(2, 2), how="whole")
-    assert "has ZeRO-0 in the plan, and parallelize= has called fully_shard" in found
+    assert "the plan has ZeRO-0, and parallelize= has called fully_shard" in found
 
 
 def test_a_cut_through_a_divided_block_is_refused(ranks: RankPool) -> None:
@@ -138,21 +138,21 @@ def plan_with(**options: object) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("options", "how", "kind", "message"),
+    ("options", "how", "message"),
     [
-        ({"tensor": (2, 2)}, "none", UsageError, "stage 0 has tensor = 2, which a function of yours brings about"),
-        ({"data": (2, 2), "zero": (3, 3)}, "none", UsageError, "stage 0 has ZeRO-3, which a function of yours"),
-        ({"data": (3, 1), "zero": (2, 0)}, "blocks", DoesNotMatch, "4 micro-batches do not divide by that"),
-        ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", DoesNotMatch, "has ZeRO-1 and tensor = 2"),
+        ({"tensor": (2, 2)}, "none", "stage 0 has tensor = 2, which a function of yours brings about"),
+        ({"data": (2, 2), "zero": (3, 3)}, "none", "stage 0 has ZeRO-3, which a function of yours"),
+        ({"data": (3, 1), "zero": (2, 0)}, "blocks", "4 micro-batches do not divide by that"),
+        ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", "has ZeRO-1 and tensor = 2"),
     ],
 )
 def test_what_no_function_brings_about_is_refused_before_anything_is_sent(
-    options: dict, how: str, kind: type[PenstockError], message: str, monkeypatch: pytest.MonkeyPatch
+    options: dict, how: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_with(**options)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(len(plan.orders)))
-    with pytest.raises(kind, match=message):
+    with pytest.raises(DoesNotMatch, match=message):
         Pipeline(plan, load_model(LLAMA, plan.batch.global_size), parallelize=jobs.FUNCTIONS[how])
 
 

@@ -68,15 +68,19 @@ def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str
     return "" if first.config.offload in offloads else f"offload of {first.config.offload}"
 
 
-def executor_problems(plan: Plan) -> Iterator[PlanProblem]:
-    """Yield what of a plan the executor does not run: it runs replicas, ZeRO-1 and full recompute."""
+def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProblem]:
+    """Yield what of a plan the executor does not run: it runs replicas, ZeRO-1 and full recompute.
+
+    And tensor degrees, ZeRO-2 and ZeRO-3 where a function of the user's `divides` stages.
+    """
     for key, value in (("dtype", plan.training.dtype), ("autocast", plan.training.autocast)):
         if value and value not in DTYPES:
             yield PlanProblem("training", f"training.{key}", f"{value!r}; the executor runs {', '.join(DTYPES)}")
     for index, stage in enumerate(plan.stages):
         config = stage.config
-        wrong = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
-        wrong += ["zero"] if config.zero > 1 else []
+        degrees = ("context", "expert") if divides else ("tensor", "sequence", "context", "expert")
+        wrong = [name for name in degrees if getattr(config, name) > 1]
+        wrong += ["zero"] if config.zero > 1 and not divides else []
         wrong += ["recompute"] if config.recompute == "selective" else []
         wrong += ["offload"] if config.offload != "none" else []
         for name in wrong:
