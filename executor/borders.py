@@ -18,8 +18,8 @@ from executor.groups import Company
 from executor.stage import Stage
 from executor.wiring import Wire, Wiring
 
-Shapes = dict[tuple[int, str], tuple[int, ...]]
-"""Shapes of what a rank sends, by stage and tensor."""
+Told = dict[tuple[int, str], tuple[tuple[int, ...], str]]
+"""Shapes and types of what a rank sends, by stage and tensor."""
 
 
 def agree_on_borders(wiring: Wiring, stages: Mapping[int, Stage], company: Company, device: torch.device) -> Wiring:
@@ -32,22 +32,23 @@ def agree_on_borders(wiring: Wiring, stages: Mapping[int, Stage], company: Compa
     """
     graph, rank = wiring.graph, company.rank
     if any(multiple > 1 for multiple in graph.multiples):
-        raise DoesNotMatch("a plan with tensor > 1 runs one micro-batch an action: plan with multiples of 1")
-    told: list[Shapes] = [{} for _ in range(company.size)]
+        raise DoesNotMatch("a plan of divided stages runs one micro-batch an action: plan with multiples of 1")
+    told: list[Told] = [{} for _ in range(company.size)]
     wires = dict(wiring.wires)
     for index in graph.order:
-        own: Shapes = {}
+        own: Told = {}
         if index in stages:
             for source in graph.predecessors[index]:
                 sender = wiring.lanes.sender(source, index, _first(wiring, source, index, rank), rank)
                 wires[source, index] = _as_sent(wires[source, index], told[sender])
             incoming = tuple(wires[source, index] for source in graph.predecessors[index])
-            own = _sent(replace(stages[index], incoming=incoming), device)
-        rows = company.tell_all(json.dumps([[*key, shape] for key, shape in own.items()]).encode())
+            first = graph.microbatches_of(index, wiring.lanes.lead_of(index, rank), stages[index].num_microbatches)[0]
+            own = _sent(replace(stages[index], incoming=incoming), first, device)
+        rows = company.tell_all(json.dumps([[*key, *value] for key, value in own.items()]).encode())
         for known, row in zip(told, rows, strict=True):
-            known |= {(stage, name): tuple(shape) for stage, name, shape in json.loads(row)}
+            known |= {(stage, name): (tuple(shape), dtype) for stage, name, shape, dtype in json.loads(row)}
     for ends, wire in wiring.wires.items():
-        _check_whole(wiring, wire, told)
+        _check_crossing(wiring, wire, told)
         if wire.source in stages:
             wires[ends] = _as_sent(wire, told[rank])
     return replace(wiring, wires=wires)
@@ -59,35 +60,43 @@ def _first(wiring: Wiring, source: int, target: int, rank: int) -> int:
     return next(k for k in sorted(wiring.wires[source, target].units) if wiring.graph.rank_of(target, k) == lead)
 
 
-def _sent(stage: Stage, device: torch.device) -> Shapes:
+def _sent(stage: Stage, first: int, device: torch.device) -> Told:
     """Run a forward of zeros; returns the shapes of what a stage sends."""
     if not stage.outgoing:
         return {}
     kept = [(buffer, buffer.clone()) for buffer in stage.buffers]
-    values: dict[str, Any] = dict(stage.inputs(0)[0])
+    values: dict[str, Any] = dict(stage.inputs(first)[0])
     for wire in stage.incoming:
         for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
             values[name] = torch.zeros(shape, dtype=dtype, device=device)
-    with torch.no_grad(), nullcontext() if stage.draws is None else stage.draws.of_microbatch(0):
+    with torch.no_grad(), nullcontext() if stage.draws is None else stage.draws.of_microbatch(first):
         values |= replace(stage.part, has_loss=False)(values)
     for buffer, value in kept:
         buffer.data.copy_(value)
-    return {(stage.index, name): tuple(values[name].shape) for wire in stage.outgoing for name in wire.names}
+    sent = {name: values[name] for wire in stage.outgoing for name in wire.names}
+    return {(stage.index, name): (tuple(value.shape), str(value.dtype)) for name, value in sent.items()}
 
 
-def _as_sent(wire: Wire, told: Shapes) -> Wire:
-    templates = zip(wire.names, wire.templates[1], strict=True)
-    return replace(
-        wire, templates={1: tuple((told.get((wire.source, name), shape), dtype) for name, (shape, dtype) in templates)}
-    )
+def _as_sent(wire: Wire, told: Told) -> Wire:
+    templates = []
+    for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
+        templates.append((told.get((wire.source, name), (shape,))[0], dtype))
+    return replace(wire, templates={1: tuple(templates)})
 
 
-def _check_whole(wiring: Wiring, wire: Wire, told: list[Shapes]) -> None:
+def _check_crossing(wiring: Wiring, wire: Wire, told: list[Told]) -> None:
+    """Refuse another type than the plan's, and parts where lanes of another number need the whole."""
     numbers = [len(wiring.lanes.blocks[stage][0]) for stage in (wire.source, wire.target)]
-    for name, (shape, _) in zip(wire.names, wire.templates[1], strict=True):
-        others = {shapes.get((wire.source, name), shape) for shapes in told} - {shape}
-        if others and numbers[0] != numbers[1]:
+    for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
+        sent = {row[wire.source, name] for row in told if (wire.source, name) in row}
+        for other in sorted({found for _, found in sent} - {str(dtype)}):
             raise DoesNotMatch(
-                f"{name!r} leaves stage {wire.source} with the shape {list(others.pop())} on {numbers[0]} lanes, and "
+                f"{name!r} leaves stage {wire.source} as {other}, and the plan has {dtype}: profile and plan the model "
+                "in that precision, or under autocast, and divide it without a policy of another"
+            )
+        parts = {found for found, _ in sent} - {tuple(shape)}
+        if parts and numbers[0] != numbers[1]:
+            raise DoesNotMatch(
+                f"{name!r} leaves stage {wire.source} with the shape {list(parts.pop())} on {numbers[0]} lanes, and "
                 f"stage {wire.target}, on {numbers[1]}, needs it whole, {list(shape)}: let parallelize= gather it"
             )

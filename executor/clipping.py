@@ -1,12 +1,13 @@
 """The norm of all ranks' gradients, and gradients scaled by it. Leaves out other norms than the second."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
 from executor.groups import Company
-from executor.parallel import own_part
+from executor.parallel import num_parts, own_part
+from planner.plan import Plan
 
 
 def clip(
@@ -37,3 +38,22 @@ def clip(
         for gradient in found.values():
             gradient.mul_(scale)
     return norm
+
+
+def shares_of_norm(
+    plan: Plan,
+    owned: Sequence[Sequence[str]],
+    parameters: Mapping[str, nn.Parameter],
+    lowest: Mapping[str, int],
+    rank: int,
+) -> dict[str, float]:
+    """Return what part of a rank's values of each parameter counts: those of whole ones on the lowest rank alone.
+
+    Of divided ones, which one stage has, each rank's in part, as often as the same part is there.
+    """
+    found = {name: float(lowest[name] == rank) for name in parameters}
+    for stage, names in enumerate(owned):
+        for name in names:
+            if name in parameters and num_parts(parameters[name]) > 1:
+                found[name] = num_parts(parameters[name]) / len(plan.stages[stage].ranks)
+    return found

@@ -129,6 +129,18 @@ def named_tensors(module: nn.Module) -> Tensors:
     return {id(tensor): tensor for tensor in [*module.parameters(), *module.buffers()]}
 
 
+def by_name(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return a model's parameters and buffers that are among some tensors, by their first names."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor for name, tensor in named if id(tensor) in tensors}
+
+
+def state_keys(module: nn.Module) -> dict[str, str]:
+    """Return the keys of a model's ``state_dict``, and the first name of the parameter or buffer that stands there."""
+    first = {id(tensor): name for name, tensor in by_name(module, named_tensors(module)).items()}
+    return {key: first.get(id(value), key) for key, value in module.state_dict(keep_vars=True).items()}
+
+
 def keep_only(
     captured: Capture, own: Mapping[int, torch.Tensor], unread: Mapping[int, torch.Tensor], device: torch.device
 ) -> None:

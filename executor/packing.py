@@ -12,6 +12,7 @@ from functools import cache
 from math import prod
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from executor.wiring import Template
 
@@ -31,7 +32,8 @@ class _Layout:
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the message of some tensors, contiguous."""
+    """Return the message of some tensors, contiguous; what a collective still makes is waited for."""
+    tensors = [tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor for tensor in tensors]
     if len(tensors) == 1:
         return tensors[0].detach().contiguous()
     if not tensors:

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from costmodel.capture.module_calls import CUT
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch
 from costmodel.stages.config import StageConfig
 from executor.groups import Company
 from executor.lanes import Lanes
 from planner.plan import Plan
+from simulator.actions import parse_action
 
 Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
 AXES = ("data", "tensor")
@@ -52,11 +53,29 @@ def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
             continue
         if config.zero == 1 and config.tensor > 1:
             raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
-        actions = plan.batch.num_microbatches // stage.microbatch_multiple
-        if config.zero > 1 and actions % config.data:
+        if config.zero > 1 and config.data > 1:
+            _check_together(plan, index)
+
+
+def _check_together(plan: Plan, index: int) -> None:
+    """Refuse replicas that gather parameters together and do not work in step.
+
+    Neighbours with another number of replicas may send to one only after another has gone on, which waits for it.
+    """
+    stage = plan.stages[index]
+    data, text = stage.config.data, f"stage {index} divides parameters (ZeRO-{stage.config.zero}) among "
+    text += f"{data} replicas, which gather them together, and "
+    actions = plan.batch.num_microbatches // stage.microbatch_multiple
+    if actions % data:
+        raise DoesNotMatch(f"{text}{actions} micro-batches do not divide by that: plan with another batch or --data")
+    orders = {tuple(a.kind for a in map(parse_action, plan.orders[rank]) if a.stage == index) for rank in stage.ranks}
+    if len(orders) > 1:
+        raise DoesNotMatch(f"{text}their orders of actions differ: plan with another --schedule")
+    beside = {e.target if e.source == index else e.source for e in plan.edges if index in (e.source, e.target)}
+    for other in sorted(beside):
+        if plan.stages[other].config.data != data:
             raise DoesNotMatch(
-                f"{place} divides parameters (ZeRO-{config.zero}) among {config.data} replicas, which gather them "
-                f"together, and {actions} micro-batches do not divide by that: plan with another batch or --data"
+                f"{text}stage {other} beside it has {plan.stages[other].config.data}: plan with as many, or ZeRO-1"
             )
 
 
@@ -106,21 +125,34 @@ def divide(
     Raises
     ------
     DoesNotMatch
-        When a degree of the plan is not there, one is that the plan does not have, or a parameter has another shape.
+        When a degree of the plan is not there, one is beyond it, or parameters are not what they were.
     """
     before = {name: (p.shape, p.requires_grad) for name, p in named_parameters(view).items()}
-    found = call(view, mesh, config) or view
-    after = named_parameters(found)
-    for name, (shape, trains) in before.items():
-        if name not in after or (after[name].shape, after[name].requires_grad) != (shape, trains):
-            raise DoesNotMatch(
-                f"{place}: parallelize= has left the parameter {name!r} "
-                + (f"with the shape {list(after[name].shape)}, not {list(shape)}" if name in after else "nowhere")
-            )
-    problem = _missing_degree(found, config) or _torn(found, part)
+    found = call(view, mesh, config)
+    problem = (
+        "parallelize= has returned another module; change the one that it is given"
+        if found is not None and found is not view
+        else _changed(view, before) or _missing_degree(view, config) or _torn(view, part)
+    )
     if problem:
         raise DoesNotMatch(f"{place}: {problem}")
-    return found
+    return view
+
+
+def _changed(stage: nn.Module, before: Mapping[str, tuple[torch.Size, bool]]) -> str:
+    """Return which parameter or buffer is not what it was; nothing where only placements are others."""
+    after = named_parameters(stage)
+    for name, (shape, trains) in before.items():
+        if name not in after or (after[name].shape, after[name].requires_grad) != (shape, trains):
+            how = f"with the shape {list(after[name].shape)}, not {list(shape)}" if name in after else "nowhere"
+            return f"parallelize= has left the parameter {name!r} {how}"
+    for name in after:
+        if name not in before:
+            return f"parallelize= has made the parameter {name!r}, which would not be trained (tied ones come apart so)"
+    for name, buffer in stage.named_buffers():
+        if isinstance(buffer, DTensor):
+            return f"parallelize= has divided the buffer {name!r}, which the executor keeps whole"
+    return ""
 
 
 def _missing_degree(stage: nn.Module, config: StageConfig) -> str:
@@ -129,8 +161,12 @@ def _missing_degree(stage: nn.Module, config: StageConfig) -> str:
     divided = {name: axes_of(parameter) for name, parameter in parameters.items()}
     if config.tensor > 1 and not any("tensor" in axes for axes in divided.values()):
         return f"the plan has tensor = {config.tensor}, and parallelize= has divided no parameter along mesh['tensor']"
-    if config.zero <= 1 and any(isinstance(module, FSDPModule) for module in stage.modules()):
+    sharded = {id(p) for m in stage.modules() if isinstance(m, FSDPModule) for p in m.parameters()}
+    if config.zero <= 1 and sharded:
         return f"the plan has ZeRO-{config.zero}, and parallelize= has called fully_shard"
+    for name, axes in divided.items():
+        if "data" in axes and id(parameters[name]) not in sharded:
+            return f"parallelize= has divided {name!r} along mesh['data'] without fully_shard"
     whole = [name for name, axes in divided.items() if "data" not in axes and parameters[name].requires_grad]
     if config.zero > 1 and config.data > 1 and whole:
         return (
@@ -144,17 +180,22 @@ def _torn(stage: nn.Module, part: Part) -> str:
     """Return which divided module a cut goes through, so that nothing calls it; nothing where none is."""
     for path in _sharded_but_not_called(stage, part):
         return (
-            f"parallelize= has called fully_shard on {path!r}, and a cut goes through it, so that nothing gathers its "
-            "parameters: cut between blocks, or leave it to the stage's own fully_shard"
+            f"parallelize= has called fully_shard on {path!r}, which the stage does not call ({_why(part, path)}), so "
+            "that nothing gathers its parameters: cut between blocks, or leave it to the stage's own fully_shard"
         )
     for name, parameter in named_parameters(stage).items():
-        block = _cut_block(part, name)
+        block = _torn_block(part, name)
         if "tensor" in axes_of(parameter) and (name in part.read or block):
+            owner = block or name.rpartition(".")[0]
             return (
-                f"parallelize= has divided {name!r}, and a cut goes through {block or 'what reads it'!r}: cut between "
-                "blocks, or leave that one whole"
+                f"parallelize= has divided {name!r}, and the stage does not call {owner!r} whole "
+                f"({_why(part, owner)}): cut between blocks, or leave that one whole"
             )
     return ""
+
+
+def _why(part: Part, path: str) -> str:
+    return part.left.get(path, "what goes into it is hidden, or it recomputes by itself")
 
 
 def _sharded_but_not_called(view: nn.Module, part: Part) -> list[str]:
@@ -164,12 +205,31 @@ def _sharded_but_not_called(view: nn.Module, part: Part) -> list[str]:
     return [path for path in paths if not any(f"{path}.".startswith(above) for above in called)]
 
 
-def _cut_block(part: Part, name: str) -> str:
-    """Return the numbered block (a layer) around a parameter through which a cut goes; nothing where none does."""
+def _torn_block(part: Part, name: str) -> str:
+    """Return the numbered block (a layer) around a parameter, unless the stage calls it whole."""
     words = name.split(".")
-    numbered = [i for i, word in enumerate(words) if word.isdigit()]
-    paths = (".".join(words[: i + 1]) for i in range(numbered[0], len(words))) if numbered else ()
-    return next((path for path in paths if part.left.get(path) == CUT), "")
+    number = next((i for i, word in enumerate(words) if word.isdigit()), None)
+    if number is None:
+        return ""
+    block = ".".join(words[: number + 1])
+    whole = any(not call.path or f"{block}.".startswith(f"{call.path}.") for call in part.calls)
+    return "" if whole else block
+
+
+def check_split(view: nn.Module, place: str) -> None:
+    """Refuse modules that a split backward cannot go into: they run again, or were compiled, without its halves.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    for name, module in view.named_modules():
+        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        if compiled or isinstance(module, CheckpointWrapper):
+            raise DoesNotMatch(
+                f"{place}: the plan splits its backward, and parallelize= has {'compiled' if compiled else 'wrapped'} "
+                f"{_plain(name)!r}{'' if compiled else ' to run again'}: plan with a --schedule of whole backwards"
+            )
 
 
 def axes_of(parameter: torch.Tensor) -> tuple[str, ...]:

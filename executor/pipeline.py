@@ -223,6 +223,7 @@ class Pipeline:
                 raise UsageError("the first step needs inputs")
             self._start(self._make(inputs, targets))
         self._load(inputs, targets)
+        self._standing.check_modes()
         with self.together(f"step {self.worker.draws.step}"):
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1

@@ -1,4 +1,4 @@
-"""Is the model still what was captured: which parameters train, and their shapes. Asked before each step.
+"""Is the model still what was captured: which parameters train, their shapes, modes of modules. Asked before each step.
 
 A parameter frozen, unfrozen or reshaped later would leave its captured gradients wrong, so it is refused, on each rank
 that sees it before it waits for another. Leaves out modules that were put in place of others: stages hold the old ones.
@@ -24,6 +24,7 @@ class Standing:
     """
 
     def __init__(self, captured: Capture, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._modules = [(name, m, m.training) for name, m in captured.model.module.named_modules()]
         self._named = [(name, p, p.requires_grad) for name, p in captured.model.module.named_parameters()]
         self._shaped = [(name, p, tuple(p.shape)) for name, p in parameters.items()]
 
@@ -47,4 +48,20 @@ class Standing:
                 raise DoesNotMatch(
                     f"the parameter {name!r} had the shape {list(shape)} when the model was captured and has "
                     f"{list(parameter.shape)} now: close the pipeline, then profile, plan and start the model as it is"
+                )
+
+    def check_modes(self) -> None:
+        """Refuse to train modules that are not in the mode in which they were captured: stages call them.
+
+        Raises
+        ------
+        DoesNotMatch
+            Names the first one.
+        """
+        for name, module, trains in self._modules:
+            if module.training is not trains:
+                then, now = ("train", "eval") if trains else ("eval", "train")
+                raise DoesNotMatch(
+                    f"the module {name or type(module).__name__!r} was in {then} mode when the model was captured and "
+                    f"is in {now} mode now, and stages call it: set it back before a step (pipe.evaluate needs no mode)"
                 )

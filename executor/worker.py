@@ -17,17 +17,34 @@ from costmodel.capture.parts import extract
 from costmodel.capture.views import view_of
 from executor.averages import Averages
 from executor.borders import agree_on_borders
-from executor.clipping import clip
+from executor.clipping import clip, shares_of_norm
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.groups import Company
-from executor.holding import copies_start_alike, held_tensors, holders_of_tensors, keep_only
+from executor.holding import (
+    by_name,
+    copies_start_alike,
+    held_tensors,
+    holders_of_tensors,
+    keep_only,
+    state_keys,
+)
 from executor.losses import LossSum, StepLoss, own_loss
 from executor.making import Making
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
-from executor.parallel import Meshes, Parallelize, check_tied, divide, named_parameters, num_parts, own_part, settle
+from executor.parallel import (
+    Meshes,
+    Parallelize,
+    check_split,
+    check_tied,
+    divide,
+    named_parameters,
+    needs_parallelize,
+    own_part,
+    settle,
+)
 from executor.program import Instruction, Program
 from executor.randomness import Draws
 from executor.reduction import Reduction, stages_of_parameters
@@ -102,8 +119,8 @@ class Worker:
             keep_only(capture, self.held, self.unread, device)
         self._making = Making(plan, capture, self.wiring, self.feed, self.draws, self.order)
         self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
-        self.own, self.spare = self._named(self.held), self._named(self.unread)
-        self.keys = self._keys()
+        module = capture.model.module
+        self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
         self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
         check_tied(plan, stages_of_parameters(self.owned))
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
@@ -129,7 +146,7 @@ class Worker:
         if self._parallelize is not None:
             with company.refusing_alike():
                 self._divide(self._parallelize, Meshes(lanes, company, self.device))
-            if any(stage.config.tensor > 1 for stage in self.plan.stages):
+            if any(needs_parallelize(stage.config) for stage in self.plan.stages):
                 with company.refusing_alike():
                     self.wiring = agree_on_borders(self.wiring, self.stages, company, self.device)
                 self.stages = {i: self._wired(stage) for i, stage in self.stages.items()}
@@ -146,17 +163,27 @@ class Worker:
     def _divide(self, parallelize: Parallelize, meshes: Meshes) -> None:
         """Let the user's function divide this rank's stages, which then run what it has left."""
         for index in tuple(self.stages):
-            config = self.plan.stages[index].config
-            mesh = meshes.of(index)
+            config, place = self.plan.stages[index].config, f"stage {index}"
             part = self._making.part(index, with_modules=True)
-            view = divide(view_of(part), mesh, part, config, parallelize, f"stage {index}")
+            view = view_of(part)
+            first = {name: self.capture.name_of[id(p)] for name, p in named_parameters(view).items()}
+            divide(view, meshes.of(index), part, config, parallelize, place)
+            if self.stages[index].queue is not None:
+                check_split(view, place)
             self._views[index] = view
             self.stages[index] = self._making.stage(index, view)
             if config.zero > 1:
                 self._sharded[index] = ShardedStage(view, config.zero)
-            now = named_parameters(view)
-            self.own |= {name: parameter for name, parameter in now.items() if name in self.own}
-            self.parameters |= {name: now[name] for name in self.owned[index]}
+            self._take({first[name]: parameter for name, parameter in named_parameters(view).items()})
+
+    def _take(self, now: Mapping[str, nn.Parameter]) -> None:
+        """Hold parameters as they have become, and let go of the whole ones that they were."""
+        for name, parameter in now.items():
+            before = self.capture.parameter(name)
+            if parameter is not before and name in self.own:
+                before.data = before.data.new_empty(0)
+                self.own[name] = parameter
+                self.parameters |= {name: parameter} if name in self.parameters else {}
 
     def _rest(self) -> None:
         for sharded in self._sharded.values():
@@ -223,13 +250,14 @@ class Worker:
         kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
         for stage in program.stages.values():
             stage.losses.clear()
-        for view in self._views.values():
-            view.eval()
+        modules = [(module, module.training) for view in self._views.values() for module in view.modules()]
+        for module, _ in modules:
+            module.training = False
         for instruction in instructions:
             self.watch.at = instruction.action
             instruction.execute(instruction.collect() if instruction.collect is not None else None)
-        for view in self._views.values():
-            view.train()
+        for module, trains in modules:
+            module.training = trains
         self._rest()
         if self.transport is not None:
             self.transport.settle()
@@ -306,7 +334,8 @@ class Worker:
 
     def clip(self, max_norm: float) -> float:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
-        return clip(self.parameters, self.shares(), max_norm, self.company)
+        shares = shares_of_norm(self.plan, self.owned, self.parameters, self.lowest_owners(), self.rank)
+        return clip(self.parameters, shares, max_norm, self.company)
 
     def _program(self, stages: dict[int, Stage]) -> Program:
         return Program(
@@ -326,18 +355,6 @@ class Worker:
         self.held = materialized(self.capture, self.held, read, values, self.device)
         self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
 
-    def _named(self, tensors: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the model's parameters and buffers that are among some tensors, by their first names."""
-        module = self.capture.model.module
-        named = [*module.named_parameters(), *module.named_buffers()]
-        return {name: tensor for name, tensor in named if id(tensor) in tensors}
-
-    def _keys(self) -> dict[str, str]:
-        """Return the keys of the model's own ``state_dict``, and the first name of what stands there."""
-        module = self.capture.model.module
-        first = {id(tensor): name for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-        return {key: first.get(id(value), key) for key, value in module.state_dict(keep_vars=True).items()}
-
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
         size = self.plan.batch.microbatch_size
@@ -352,16 +369,6 @@ class Worker:
             for key in keys:
                 needed[key] = needed.get(key, set()) | samples
         return {key: _ranges(samples) for key, samples in needed.items()}
-
-    def shares(self) -> dict[str, float]:
-        """Return what part of a norm over all ranks each parameter of this one counts: each value counts once."""
-        lowest, found = self.lowest_owners(), {}
-        for name, parameter in self.parameters.items():
-            found[name] = float(lowest[name] == self.rank)
-            if num_parts(parameter) > 1:
-                (stage,) = (index for index, names in enumerate(self.owned) if name in names)
-                found[name] = num_parts(parameter) / len(self.plan.stages[stage].ranks)
-        return found
 
     def lowest_owners(self) -> dict[str, int]:
         """Return the lowest rank that has each trainable parameter, in the order of stages."""

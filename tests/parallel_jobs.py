@@ -90,7 +90,16 @@ def as_torchtitan(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> No
         fully_shard(stage, mesh=mesh["data"])
 
 
+def crossed(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
+    """Divide weights among replicas, which is what lanes are for."""
+    for layer in layers_of(stage):
+        parallelize_module(layer, mesh["data"], {"mlp.up_proj": ColwiseParallel(), "mlp.down_proj": RowwiseParallel()})
+
+
 FUNCTIONS: dict[str, Any] = {
+    "crossed": crossed,
+    "untied": lambda stage, *_: stage.register_parameter("extra", nn.Parameter(torch.ones(1))),
+    "other": lambda stage, *_: nn.Sequential(stage),
     "blocks": parallelize,
     "torchtitan": as_torchtitan,
     "whole": lambda stage, mesh, _: fully_shard(stage, mesh=mesh["data"]),
@@ -230,3 +239,18 @@ def dies(model: str, **options: Any) -> None:
         if pipe.rank == 1:
             os._exit(1)
         pipe.step(batch.kwargs or batch.args, batch.targets)
+
+
+def held_bytes(model: str, **options: Any) -> tuple[int, int]:
+    """Return the bytes of all parameters that a rank's worker refers to, and of its stages' parameters when whole."""
+    plan = layered_plan(model, **options)
+    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=parallelize) as pipe:
+        worker = pipe.worker
+        known = {name: worker.capture.parameter(name) for name in worker.parameters}
+        tensors = {id(t): t for row in (worker.held, worker.own, worker.parameters, known) for t in row.values()}
+        return sum(map(_own_bytes, tensors.values())), sum(p.numel() * 4 for p in worker.parameters.values())
+
+
+def _own_bytes(tensor: torch.Tensor) -> int:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.numel() * local.element_size()

@@ -110,17 +110,37 @@ def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> N
 def test_a_cut_through_a_divided_block_is_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), behind="q_proj", how="blocks")
     assert "has divided 'model.layers.1.self_attn" in found
-    assert "and a cut goes through 'model.layers.1'" in found
+    assert "the stage does not call 'model.layers.1' whole (a cut goes through it)" in found
 
 
 def test_a_cut_through_a_block_that_gathers_for_itself_is_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=2, data=(2, 2), zero=(2, 2), behind="q_proj", how="blocks")
-    assert "has called fully_shard on 'model.layers.1', and a cut goes through it" in found
+    assert "fully_shard on 'model.layers.1', which the stage does not call (a cut goes through it)" in found
 
 
 def test_a_stage_with_part_of_a_block_gathers_that_with_itself(ranks: RankPool) -> None:
     options = {"num_stages": 2, "data": (2, 2), "zero": (3, 3), "behind": "q_proj", "how": "whole"}
     assert ranks.run(jobs.errors, model=LLAMA, **options)[0]["gradient"] <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("torchtitan", "the plan splits its backward, and parallelize= has"),
+        ("untied", "has made the parameter 'extra', which would not be trained"),
+        ("crossed", "along mesh['data'] without fully_shard"),
+        ("other", "has returned another module"),
+    ],
+)
+def test_what_a_function_may_not_do_is_refused(ranks: RankPool, how: str, message: str) -> None:
+    options = {"num_stages": 2, "data": (2, 2), "schedule": "split"}
+    assert message in refusal(ranks, model=ZOO if how == "torchtitan" else LLAMA, how=how, **options)
+
+
+def test_a_divided_stage_lets_go_of_what_it_was(ranks: RankPool) -> None:
+    """Each rank of two holds half of every matrix that is divided, and the whole of none."""
+    held, whole = ranks.run(jobs.held_bytes, model=LLAMA, num_stages=2, data=(2, 2), zero=(3, 3))[0]
+    assert held <= 0.55 * whole
 
 
 def test_the_guides_function_is_the_one_that_is_tried() -> None:
@@ -143,6 +163,7 @@ def plan_with(**options: object) -> Plan:
         ({"tensor": (2, 2)}, "none", "stage 0 has tensor = 2, which a function of yours brings about"),
         ({"data": (2, 2), "zero": (3, 3)}, "none", "stage 0 has ZeRO-3, which a function of yours"),
         ({"data": (3, 1), "zero": (2, 0)}, "blocks", "4 micro-batches do not divide by that"),
+        ({"data": (2, 1), "zero": (2, 0)}, "blocks", "stage 1 beside it has 1: plan with as many, or ZeRO-1"),
         ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", "has ZeRO-1 and tensor = 2"),
     ],
 )
