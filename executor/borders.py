@@ -1,8 +1,8 @@
-"""What really crosses the borders of divided stages: lanes may hold parts of a sequence there, or all of it.
+"""What lanes really hold, asked once: what crosses the borders of divided stages, and gradients of what is left whole.
 
-Before the first step each stage runs one forward of zeros, in order, and tells the shapes of what it sends; so kernels
-are loaded, too. Buffers are left as they were. Leaves out lanes of different number that would have to put parts
-together: they are refused.
+Before the first step each stage runs one forward of zeros, in order, and tells the shapes of what it sends, which may
+be parts of a sequence; so kernels are loaded, too. Buffers are left as they were. Leaves out lanes of different number
+that would have to put parts together: they are refused.
 """
 
 import json
@@ -12,9 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch
 from executor.groups import Company
+from executor.lanes import Lanes
 from executor.stage import Stage
 from executor.wiring import Wire, Wiring
 
@@ -100,3 +103,33 @@ def _check_crossing(wiring: Wiring, wire: Wire, told: list[Told]) -> None:
                 f"{name!r} leaves stage {wire.source} with the shape {list(parts.pop())} on {numbers[0]} lanes, and "
                 f"stage {wire.target}, on {numbers[1]}, needs it whole, {list(shape)}: let parallelize= gather it"
             )
+
+
+ALIKE = 0.05
+"""Part of a gradient's norm by which lanes that compute the same may differ, in sixteen bits too."""
+
+
+def check_lanes(lanes: Lanes, company: Company, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
+    """Refuse stages whose lanes have other gradients of a parameter that is whole on each of them; collective.
+
+    `parameters` are this rank's, by stage and name. Lanes would drift apart, each with its part of a sum.
+
+    Raises
+    ------
+    DoesNotMatch
+        On ranks of such a stage.
+    """
+    own: dict[int, dict[str, float]] = {stage: {} for stage in parameters}
+    for stage, named in parameters.items():
+        for name, parameter in named.items():
+            if parameter.grad is not None and not isinstance(parameter, DTensor):
+                own[stage][name] = float(parameter.grad.norm())
+    rows = [json.loads(row) for row in company.tell_all(json.dumps(own).encode())]
+    for stage, norms in own.items():
+        lead = rows[lanes.lead_of(stage, company.rank)][str(stage)]
+        for name, norm in norms.items():
+            if abs(norm - lead[name]) > ALIKE * max(norm, lead[name]):
+                raise DoesNotMatch(
+                    f"stage {stage}: parallelize= has left {name!r} whole, and its gradient has the norm {norm:.3g} "
+                    f"on this lane and {lead[name]:.3g} on the first: where a sequence is divided, use SequenceParallel"
+                )

@@ -6,7 +6,6 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.parts import extract
 from costmodel.capture.views import view_of
 from executor.averages import Averages
-from executor.borders import agree_on_borders
+from executor.borders import agree_on_borders, check_lanes
 from executor.clipping import clip, shares_of_norm
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
@@ -108,6 +107,7 @@ class Worker:
         self._parallelize = parallelize
         self._views: dict[int, nn.Module] = {}
         self._sharded: dict[int, ShardedStage] = {}
+        self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
@@ -124,8 +124,8 @@ class Worker:
         self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
         check_tied(plan, stages_of_parameters(self.owned))
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
-        with_loss = {index for index, stage in self.stages.items() if stage.part.has_loss}
-        self._num_losses = sum(action.kind is Kind.F and action.stage in with_loss for action in self.order)
+        forwards = [action.stage for action in self.order if action.kind is Kind.F]
+        self._num_losses = sum(self.stages[index].part.has_loss for index in forwards if index in self.stages)
         self._sum: LossSum | None = None
         self.observer: Observer | None = None
         self.optimizer: RankOptimizer | None = None
@@ -138,8 +138,7 @@ class Worker:
         self, company: Company, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
     ) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
-        lanes = self.wiring.lanes
-        self.company, self.watch, self._max_norm = company, company.watch, max_norm
+        self.company, self.watch, self._max_norm, lanes = company, company.watch, max_norm, self.wiring.lanes
         company.choose_carrier(self.device)
         self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
         copies_start_alike(self.plan, self.capture, company, self.device)
@@ -149,7 +148,8 @@ class Worker:
             if any(needs_parallelize(stage.config) for stage in self.plan.stages):
                 with company.refusing_alike():
                     self.wiring = agree_on_borders(self.wiring, self.stages, company, self.device)
-                self.stages = {i: self._wired(stage) for i, stage in self.stages.items()}
+                for i, stage in self.stages.items():
+                    stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
                 self._rest()
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
@@ -188,9 +188,6 @@ class Worker:
     def _rest(self) -> None:
         for sharded in self._sharded.values():
             sharded.rest()
-
-    def _wired(self, stage: Stage) -> Stage:
-        return replace(stage, incoming=self.wiring.incoming(stage.index), outgoing=self.wiring.outgoing(stage.index))
 
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
@@ -318,6 +315,11 @@ class Worker:
             sharded.reduce()
         self.reduction.finish()
         settle(self.parameters.values())
+        if self._asks_lanes:
+            self._asks_lanes = False
+            with self.company.refusing_alike():
+                own = {s: {name: self.parameters[name] for name in self.owned[s]} for s in self.stages}
+                check_lanes(self.wiring.lanes, self.company, own)
         recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
         start = recorder.mark() if recorder is not None else None
         self.loss = (self._sum or self._sum_losses()).result()

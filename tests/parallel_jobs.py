@@ -96,7 +96,19 @@ def crossed(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
         parallelize_module(layer, mesh["data"], {"mlp.up_proj": ColwiseParallel(), "mlp.down_proj": RowwiseParallel()})
 
 
+def forgetful(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
+    """Divide sequences of the zoo's Llama, and forget one of the norms that then see a part."""
+    as_torchtitan(stage, mesh, config)
+    whole: Any = stage
+    for layer in whole.layers:
+        norm = layer.get_submodule("_checkpoint_wrapped_module").norm_ffn
+        norm.weight = nn.Parameter(norm.weight.full_tensor().detach())
+        norm._forward_pre_hooks.clear()
+        norm._forward_hooks.clear()
+
+
 FUNCTIONS: dict[str, Any] = {
+    "forgetful": forgetful,
     "crossed": crossed,
     "untied": lambda stage, *_: stage.register_parameter("extra", nn.Parameter(torch.ones(1))),
     "other": lambda stage, *_: nn.Sequential(stage),
@@ -221,10 +233,12 @@ def trained(
 
 
 def refused(model: str, how: str, **options: Any) -> str:
-    """Return what this rank refuses a plan with; nothing where it starts."""
+    """Return what this rank refuses a plan with, at the start or after the first step; nothing where it runs."""
     plan = layered_plan(model, **options)
+    batch = load_model(model, plan.batch.global_size)
     try:
-        with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=FUNCTIONS[how]):
+        with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=FUNCTIONS[how]) as pipe:
+            pipe.step(batch.kwargs or batch.args, batch.targets)
             return ""
     except PenstockError as error:
         return str(error)

@@ -137,6 +137,15 @@ def test_what_a_function_may_not_do_is_refused(ranks: RankPool, how: str, messag
     assert message in refusal(ranks, model=ZOO if how == "torchtitan" else LLAMA, how=how, **options)
 
 
+def test_a_norm_that_sees_a_part_of_a_sequence_and_is_left_whole_is_refused() -> None:
+    pool = RankPool(4)
+    try:
+        with pytest.raises(AssertionError, match=r"has left 'layers.\d.norm_ffn.weight' whole, and its gradient"):
+            pool.run(jobs.errors, model=ZOO, num_stages=2, tensor=(2, 2), how="forgetful")
+    finally:
+        pool.close()
+
+
 def test_a_divided_stage_lets_go_of_what_it_was(ranks: RankPool) -> None:
     """Each rank of two holds half of every matrix that is divided, and the whole of none."""
     held, whole = ranks.run(jobs.held_bytes, model=LLAMA, num_stages=2, data=(2, 2), zero=(3, 3))[0]
