@@ -67,14 +67,14 @@ class Company:
 
     def __init__(self, rank: int, size: int, timeout_s: float, group: Any = None) -> None:
         self.rank, self.size = rank, size
-        self.limit = timedelta(seconds=max(timeout_s, LIMIT_S))
+        self._limit = timedelta(seconds=max(timeout_s, LIMIT_S))
         self._owns_world = size > 1 and not dist.is_initialized()
         self._made: dict[str, Any] = {}
         self.control: Any = None
         self.carrier = "gloo"
         sockets = {}
         if self._owns_world:
-            dist.init_process_group("gloo", timeout=self.limit)
+            dist.init_process_group("gloo", timeout=self._limit)
         if size > 1:
             members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
             _PIPELINES[members] = _PIPELINES.get(members, 0) + 1
@@ -94,10 +94,10 @@ class Company:
             place = list(ranks).index(self.rank)
             if backend == "nccl":
                 options = dist.ProcessGroupNCCL.Options()
-                options._timeout = self.limit
+                options._timeout = self._limit
                 self._made[key] = dist.ProcessGroupNCCL(store, place, len(ranks), options)
             else:
-                self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self.limit)
+                self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self._limit)
         return self._made[key]
 
     def group_on(self, device: torch.device, ranks: Sequence[int], purpose: str = "") -> Any:
@@ -117,7 +117,7 @@ class Company:
             store = c10d.PrefixStore(self._name, c10d._get_default_store())
             place = list(ranks).index(self.rank)
             made, _ = c10d._new_process_group_helper(
-                len(ranks), place, list(ranks), c10d.Backend(backend), store, name, timeout=self.limit
+                len(ranks), place, list(ranks), c10d.Backend(backend), store, name, timeout=self._limit
             )
             c10d._world.pg_group_ranks[made] = {rank: i for i, rank in enumerate(ranks)}
             _NAMED[name] = made

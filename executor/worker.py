@@ -314,7 +314,7 @@ class Worker:
         for sharded in self._sharded.values():
             sharded.reduce()
         self.reduction.finish()
-        settle(self.parameters.values())
+        settle(self.parameters.values() if self._views else ())
         if self._asks_lanes:
             self._asks_lanes = False
             with self.company.refusing_alike():

@@ -1,7 +1,8 @@
 """Which nodes of a program each call of a module made, and what went in and came out: so that a part may call it.
 
 While a model is exported, hooks leave a mark in the program before and after every call. Leaves out calls inside
-regions (autocast's, say), which stay parts of the region's node, and whether a part holds a call whole (`parts`).
+regions (autocast's, say), which stay parts of the region's node, and whether a part holds a call whole
+(`module_calls`).
 """
 
 from collections.abc import Iterator, Sequence

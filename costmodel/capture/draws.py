@@ -1,5 +1,6 @@
 """Which calls of a program draw random numbers, and the arguments of a call by name. Leaves out how they are seeded."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,11 +10,15 @@ from costmodel.capture.shapes import fetch
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
-    """Return the arguments of a call of torch's library by name, defaults included."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = dict(zip((argument.name for argument in schema), node.args, strict=False))
-    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
-    return {**defaults, **given, **node.kwargs}
+    """Return the arguments of a node that calls torch's library by name, defaults included."""
+    return named_arguments(node.target, node.args, node.kwargs)
+
+
+def named_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of an operator of torch's library by name, defaults included."""
+    schema = target._schema.arguments
+    given = dict(zip((argument.name for argument in schema), args, strict=False))
+    return {**{a.name: a.default_value for a in schema if a.has_default_value()}, **given, **kwargs}
 
 
 _DRAW_NONE = ("aten", "prims", "prim", "transformers")

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from costmodel.capture.draws import named_arguments
+
 _aten = torch.ops.aten
 _CONVOLUTIONS = {
     _aten.conv1d.default: 1,
@@ -142,7 +144,7 @@ def formula_of(node: fx.Node, weights: Mapping[fx.Node, nn.Parameter]) -> Formul
     """
     if node.target is not _aten.linear.default and node.target not in _CONVOLUTIONS:
         return None
-    arguments = _arguments(node.target, node.args, node.kwargs)
+    arguments = named_arguments(node.target, node.args, node.kwargs)
     tensors = [arguments[name] for name in ("input", "weight", "bias") if arguments[name] is not None]
     own = [weights[source] for source in tensors[1:] if source.op == "get_attr" and source in weights]
     if node.all_input_nodes != tensors or len(own) < len(tensors) - 1 or tensors[0] in weights:
@@ -154,7 +156,7 @@ def formula_for(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Formula, list[torch.Tensor]] | None:
     """Return the formula of a call that is made now, and its tensors; None as for `formula_of`."""
-    arguments = _arguments(target, args, kwargs)
+    arguments = named_arguments(target, args, kwargs)
     if isinstance(arguments.get("padding"), str):
         return None
     tensors = [arguments[name] for name in ("input", "weight", "bias") if arguments[name] is not None]
@@ -169,13 +171,6 @@ def _formula(target: Any, arguments: Mapping[str, Any], own: Sequence[nn.Paramet
     weight, bias = own[0], own[1] if len(own) > 1 else None
     geometry = None if target is _aten.linear.default else _geometry(target, arguments)
     return Formula(weight, bias, geometry, weight.dim()) if weight.is_floating_point() else None
-
-
-def _arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name, defaults filled in."""
-    schema = target._schema.arguments
-    values = {argument.name: argument.default_value for argument in schema}
-    return {**values, **dict(zip(values, args, strict=False)), **kwargs}
 
 
 def _geometry(target: Any, arguments: Mapping[str, Any]) -> Geometry:
