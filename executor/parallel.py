@@ -22,6 +22,7 @@ from costmodel.stages.config import StageConfig
 from executor.groups import Company
 from executor.lanes import Lanes
 from planner.plan import Plan
+from planner.plan.gathering import why_out_of_step
 from simulator.actions import parse_action
 
 Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
@@ -29,8 +30,8 @@ AXES = ("data", "tensor")
 """Dimensions of a stage's mesh, in their order."""
 
 
-def needs_parallelize(config: StageConfig) -> bool:
-    """Whether a stage is divided in a way that only such a function can bring about."""
+def is_divided(config: StageConfig) -> bool:
+    """Whether ranks of a stage hold parts of its parameters."""
     return config.tensor > 1 or config.zero > 1
 
 
@@ -44,38 +45,22 @@ def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
     """
     for index, stage in enumerate(plan.stages):
         config, place = stage.config, f"stage {index}"
-        if needs_parallelize(config) and parallelize is None:
+        if config.tensor > 1 and parallelize is None:
             raise DoesNotMatch(
                 f"{place} has {_what(config)}, which a function of yours brings about: give Pipeline parallelize=, or "
                 "plan for --target executor"
             )
-        if parallelize is None:
-            continue
         if config.zero == 1 and config.tensor > 1:
             raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
-        if config.zero > 1 and config.data > 1:
-            _check_together(plan, index)
-
-
-def _check_together(plan: Plan, index: int) -> None:
-    """Refuse replicas that gather parameters together and do not work in step.
-
-    Neighbours with another number of replicas may send to one only after another has gone on, which waits for it.
-    """
-    stage = plan.stages[index]
-    data, text = stage.config.data, f"stage {index} divides parameters (ZeRO-{stage.config.zero}) among "
-    text += f"{data} replicas, which gather them together, and "
-    actions = plan.batch.num_microbatches // stage.microbatch_multiple
-    if actions % data:
-        raise DoesNotMatch(f"{text}{actions} micro-batches do not divide by that: plan with another batch or --data")
-    orders = {tuple(a.kind for a in map(parse_action, plan.orders[rank]) if a.stage == index) for rank in stage.ranks}
-    if len(orders) > 1:
-        raise DoesNotMatch(f"{text}their orders of actions differ: plan with another --schedule")
-    beside = {e.target if e.source == index else e.source for e in plan.edges if index in (e.source, e.target)}
-    for other in sorted(beside):
-        if plan.stages[other].config.data != data:
+    problem = why_out_of_step(plan.stages, plan.batch.num_microbatches)
+    if problem:
+        raise DoesNotMatch(problem)
+    for index, stage in enumerate(plan.stages):
+        orders = {tuple((a.kind, a.stage) for a in map(parse_action, plan.orders[rank])) for rank in stage.ranks}
+        if stage.gathers and len(orders) > 1:
             raise DoesNotMatch(
-                f"{text}stage {other} beside it has {plan.stages[other].config.data}: plan with as many, or ZeRO-1"
+                f"the replicas of stage {index} gather parameters together (ZeRO-{stage.config.zero}), and their "
+                "orders of actions differ: plan with another --schedule"
             )
 
 
@@ -87,7 +72,7 @@ def check_tied(plan: Plan, stages_of: Mapping[str, Sequence[int]]) -> None:
     DoesNotMatch
     """
     for name, stages in stages_of.items():
-        divided = [stage for stage in stages if needs_parallelize(plan.stages[stage].config)]
+        divided = [stage for stage in stages if is_divided(plan.stages[stage].config)]
         if len(stages) > 1 and divided:
             raise DoesNotMatch(
                 f"the stages {' and '.join(map(str, stages))} share the parameter {name!r}, and stage {divided[0]} has "
@@ -167,7 +152,11 @@ def _missing_degree(stage: nn.Module, config: StageConfig) -> str:
     for name, axes in divided.items():
         if "data" in axes and id(parameters[name]) not in sharded:
             return f"parallelize= has divided {name!r} along mesh['data'] without fully_shard"
-    whole = [name for name, axes in divided.items() if "data" not in axes and parameters[name].requires_grad]
+    whole = [
+        name
+        for name, axes in divided.items()
+        if "data" not in axes and parameters[name].requires_grad and parameters[name].dim()
+    ]
     if config.zero > 1 and config.data > 1 and whole:
         return (
             f"the plan has ZeRO-{config.zero}, and parallelize= has not divided {whole[0]!r} along mesh['data']: call "
@@ -198,11 +187,15 @@ def _why(part: Part, path: str) -> str:
     return part.left.get(path, "what goes into it is hidden, or it recomputes by itself")
 
 
+def calls(part: Part, path: str) -> bool:
+    """Whether a part calls a module, by itself or within another."""
+    return any(not call.path or f"{path}.".startswith(f"{call.path}.") for call in part.calls)
+
+
 def _sharded_but_not_called(view: nn.Module, part: Part) -> list[str]:
     """Return the modules that gather their parameters when they are called, and are not."""
-    called = [f"{call.path}." if call.path else "" for call in part.calls]
     paths = [_plain(path) for path, module in view.named_modules() if isinstance(module, FSDPModule) and path]
-    return [path for path in paths if not any(f"{path}.".startswith(above) for above in called)]
+    return [path for path in paths if not calls(part, path)]
 
 
 def _torn_block(part: Part, name: str) -> str:
@@ -212,8 +205,7 @@ def _torn_block(part: Part, name: str) -> str:
     if number is None:
         return ""
     block = ".".join(words[: number + 1])
-    whole = any(not call.path or f"{block}.".startswith(f"{call.path}.") for call in part.calls)
-    return "" if whole else block
+    return "" if calls(part, block) else block
 
 
 def check_split(view: nn.Module, place: str) -> None:

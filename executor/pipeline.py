@@ -103,8 +103,10 @@ class Pipeline:
         self.rank, self.num_ranks = check_world(plan, self._group)
         check_parallelized(plan, parallelize)
         check_target(plan, divides=parallelize is not None)
-        if parallelize is not None and (group is not None or isinstance(model, Capture)):
-            raise UsageError("parallelize= takes the whole world and a model of its own: neither group= nor a capture")
+        divides = parallelize is not None or any(stage.gathers for stage in plan.stages)
+        if divides and (group is not None or isinstance(model, Capture)):
+            what = "parallelize=" if parallelize is not None else "a plan that divides parameters (ZeRO-2 or 3)"
+            raise UsageError(f"{what} takes the whole world and a model of its own: neither group= nor a capture")
         check_optimizer(plan, optimizer)
         if max_norm is not None and optimizer is None:
             raise UsageError("max_norm= clips before the plan's OPT; without one call clip_grad_norm_ before you step")

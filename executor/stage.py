@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.capture.parts import LOSS_WEIGHT, Part
-from costmodel.capture.split_calls import Queue, WeightHalf
+from costmodel.capture.split_calls import Queue, WeightHalf, run_in_turn
 from costmodel.model.graph import LOSS
 from executor.randomness import Draws
 from executor.wiring import Wire
@@ -59,6 +59,8 @@ class Stage:
         Those that the part reads, and perhaps updates.
     draws : Draws or None
         Seeds of its random numbers, where it draws any.
+    run_halves : callable
+        Runs the weight halves of one backward.
     losses : list of (loss, weight or None)
         Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
     """
@@ -78,6 +80,7 @@ class Stage:
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     weight_halves: dict[int, list[WeightHalf]] = field(default_factory=dict)
+    run_halves: Callable[[Sequence[WeightHalf]], None] = run_in_turn
 
     def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the part for the group that starts at micro-batch `first`.
@@ -141,8 +144,7 @@ class Stage:
 
     def weight_backward(self, first: int) -> None:
         """Run the weight halves that a group's `input_backward` has left."""
-        for half in self.weight_halves.pop(first):
-            half.run()
+        self.run_halves(self.weight_halves.pop(first))
 
     def _run(self, first: int, running: Running) -> dict[str, torch.Tensor]:
         """Compute the part; while recorded, note where its backward starts."""

@@ -13,10 +13,10 @@ from torch import nn
 from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
 from costmodel.capture.parts import extract
-from costmodel.capture.views import view_of
 from executor.averages import Averages
 from executor.borders import agree_on_borders, check_lanes
 from executor.clipping import clip, shares_of_norm
+from executor.division import Division
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.groups import Company
@@ -33,21 +33,10 @@ from executor.making import Making
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
-from executor.parallel import (
-    Meshes,
-    Parallelize,
-    check_split,
-    check_tied,
-    divide,
-    named_parameters,
-    needs_parallelize,
-    own_part,
-    settle,
-)
+from executor.parallel import Meshes, Parallelize, check_tied, own_part, settle
 from executor.program import Instruction, Program
 from executor.randomness import Draws
 from executor.reduction import Reduction, stages_of_parameters
-from executor.sharding import ShardedStage
 from executor.stage import Stage
 from executor.transport import Transport
 from executor.wiring import Wiring, wire_plan
@@ -104,9 +93,6 @@ class Worker:
         parallelize: Parallelize | None = None,
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
-        self._parallelize = parallelize
-        self._views: dict[int, nn.Module] = {}
-        self._sharded: dict[int, ShardedStage] = {}
         self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self.wiring: Wiring = wire_plan(plan, capture)
@@ -118,6 +104,7 @@ class Worker:
         elif not keeps_model:
             keep_only(capture, self.held, self.unread, device)
         self._making = Making(plan, capture, self.wiring, self.feed, self.draws, self.order)
+        self._division = Division(plan, capture, self._making, parallelize)
         self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
         module = capture.model.module
         self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
@@ -142,15 +129,8 @@ class Worker:
         company.choose_carrier(self.device)
         self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
         copies_start_alike(self.plan, self.capture, company, self.device)
-        if self._parallelize is not None:
-            with company.refusing_alike():
-                self._divide(self._parallelize, Meshes(lanes, company, self.device))
-            if any(needs_parallelize(stage.config) for stage in self.plan.stages):
-                with company.refusing_alike():
-                    self.wiring = agree_on_borders(self.wiring, self.stages, company, self.device)
-                for i, stage in self.stages.items():
-                    stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
-                self._rest()
+        if self._division.may_be:
+            self._divide(Meshes(lanes, company, self.device))
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
@@ -160,21 +140,18 @@ class Worker:
         self.program = self._program(self.stages)
         self._instructions = self.program.bind(self.order)
 
-    def _divide(self, parallelize: Parallelize, meshes: Meshes) -> None:
-        """Let the user's function divide this rank's stages, which then run what it has left."""
-        for index in tuple(self.stages):
-            config, place = self.plan.stages[index].config, f"stage {index}"
-            part = self._making.part(index, with_modules=True)
-            view = view_of(part)
-            first = {name: self.capture.name_of[id(p)] for name, p in named_parameters(view).items()}
-            divide(view, meshes.of(index), part, config, parallelize, place)
-            if self.stages[index].queue is not None:
-                check_split(view, place)
-            self._views[index] = view
-            self.stages[index] = self._making.stage(index, view)
-            if config.zero > 1:
-                self._sharded[index] = ShardedStage(view, config.zero)
-            self._take({first[name]: parameter for name, parameter in named_parameters(view).items()})
+    def _divide(self, meshes: Meshes) -> None:
+        """Divide this rank's stages, and agree with others on what then crosses their borders."""
+        with self.company.refusing_alike():
+            for index, stage, parameters in self._division.divide(dict(self.stages), meshes):
+                self.stages[index] = stage
+                self._take(parameters)
+        if self._division.any:
+            with self.company.refusing_alike():
+                self.wiring = agree_on_borders(self.wiring, self.stages, self.company, self.device)
+            for i, stage in self.stages.items():
+                stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
+            self._division.rest()
 
     def _take(self, now: Mapping[str, nn.Parameter]) -> None:
         """Hold parameters as they have become, and let go of the whole ones that they were."""
@@ -184,10 +161,6 @@ class Worker:
                 before.data = before.data.new_empty(0)
                 self.own[name] = parameter
                 self.parameters |= {name: parameter} if name in self.parameters else {}
-
-    def _rest(self) -> None:
-        for sharded in self._sharded.values():
-            sharded.rest()
 
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
@@ -234,7 +207,7 @@ class Worker:
         if self._evaluating is None:
             evaluated_part(extract(self.capture, self.capture.operators))
             program = self._program(
-                {i: self._making.evaluated(stage, self._views.get(i)) for i, stage in self.stages.items()}
+                {i: self._making.evaluated(stage, self._division.views.get(i)) for i, stage in self.stages.items()}
             )
             self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
 
@@ -247,15 +220,10 @@ class Worker:
         kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
         for stage in program.stages.values():
             stage.losses.clear()
-        modules = [(module, module.training) for view in self._views.values() for module in view.modules()]
-        for module, _ in modules:
-            module.training = False
-        for instruction in instructions:
-            self.watch.at = instruction.action
-            instruction.execute(instruction.collect() if instruction.collect is not None else None)
-        for module, trains in modules:
-            module.training = trains
-        self._rest()
+        with self._division.evaluating():
+            for instruction in instructions:
+                self.watch.at = instruction.action
+                instruction.execute(instruction.collect() if instruction.collect is not None else None)
         if self.transport is not None:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
@@ -269,8 +237,7 @@ class Worker:
         if self.observer is not None:
             self.observer.begin()
         self.reduction.begin()
-        for sharded in self._sharded.values():
-            sharded.begin()
+        self._division.begin()
         self._closed = False
         # Reading a loss waits for a device; on a CPU its sum sets out with the last forward that has one.
         self._sum, self._losses_left = None, self._num_losses if self.device.type == "cpu" else -1
@@ -298,8 +265,7 @@ class Worker:
                 self._sum_losses()
 
     def _reduce(self, stage: int) -> None:
-        if stage in self._sharded:
-            self._sharded[stage].reduce()
+        self._division.reduce([stage])
         self.reduction.stage_is_done(stage)
 
     def _optimize(self, stage: int) -> None:
@@ -311,10 +277,9 @@ class Worker:
         if self._closed:
             return
         self._closed = True
-        for sharded in self._sharded.values():
-            sharded.reduce()
+        self._division.reduce(self.stages)
         self.reduction.finish()
-        settle(self.parameters.values() if self._views else ())
+        settle(self.parameters.values() if self._division.views else ())
         if self._asks_lanes:
             self._asks_lanes = False
             with self.company.refusing_alike():

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodel.capture.batches import split_batch
 from costmodel.capture.capture import Capture, capture
@@ -170,6 +171,39 @@ def errors(model: str, num_steps: int = 1, how: str = "blocks", **options: Any) 
             pipe.step(batch.kwargs or batch.args, batch.targets)
         found = compare(pipe.worker, batch if pipe.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
+
+
+class Counting(TorchDispatchMode):
+    """Counts what is gathered and scattered within the block, and its bytes, whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = {"all_gather": [0, 0], "reduce_scatter": [0, 0]}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket._qualified_op_name
+        for kind, whole in (("all_gather", 0), ("reduce_scatter", 1)):
+            if name.startswith("c10d::") and name.endswith(f"{kind.replace('all_', 'all')}_base_"):
+                self.found[kind][0] += 1
+                self.found[kind][1] += args[whole].nbytes
+        return func(*args, **(kwargs or {}))
+
+
+def collectives(model: str, **options: Any) -> list[tuple[dict[str, list[int]], dict[str, list[int]]]]:
+    """Return what this rank has gathered and scattered in each of three steps, beside what its plan says of it."""
+    plan = layered_plan(model, **options)
+    batch = load_model(model, plan.batch.global_size)
+    rows = []
+    with Pipeline(plan, load_model(model, plan.batch.global_size)) as pipe:
+        stages = [stage for stage in plan.stages if pipe.rank in stage.ranks]
+        planned: dict[str, list[int]] = {"all_gather": [0, 0], "reduce_scatter": [0, 0]}
+        for each in (each for stage in stages for each in stage.collectives):
+            planned[each.kind] = [a + b for a, b in zip(planned[each.kind], (each.count, each.size_bytes), strict=True)]
+        for _ in range(3):
+            with Counting() as counting:
+                pipe.step(batch.kwargs or batch.args, batch.targets)
+            rows.append((counting.found, planned))
+    return rows
 
 
 def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -14,7 +14,8 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from executor.reduction import stages_of_parameters
-from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
+from planner.candidate.gathering import with_gathering
+from planner.plan import MICROBATCH, Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from simulator.actions import Action, Kind
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
@@ -101,6 +102,7 @@ def plan_by_hand(
     optimizer: str | None = None,
     configs: Sequence[StageConfig] | None = None,
     durations_ns: int = 1000,
+    reduce: str = MICROBATCH,
 ) -> Plan:
     graph = operator_graph(capture, (microbatch_size,))
     stage_of = {name: s for s, names in enumerate(groups) for name in names}
@@ -112,6 +114,12 @@ def plan_by_hand(
     lowered = lower(closed, simulate(closed, costs))
     timeline = simulate(lowered, costs)
     configs = configs or [StageConfig(data=len(row)) for row in costs.ranks]
+    stages = [
+        with_gathering(
+            stage, graph, [graph.index[name] for name in stage.operators], num_microbatches // len(stage.ranks)
+        )
+        for stage in map(PlanStage, map(tuple, groups), costs.ranks, costs.stages, configs, costs.multiples)
+    ]
     memory, num_ranks = timeline.peak_memory_bytes, costs.num_ranks
     return Plan(
         capture.model.name,
@@ -120,7 +128,7 @@ def plan_by_hand(
         Cluster((DeviceType("cpu", 64 * GIB, "cpu"),), (Host("cpu", num_ranks),), (LinkGroup("local", 0, 1.0, 20000),)),
         Batch(num_microbatches * microbatch_size, microbatch_size, num_microbatches),
         built.name,
-        tuple(map(PlanStage, map(tuple, groups), costs.ranks, costs.stages, configs, costs.multiples)),
+        tuple(stage if reduce == MICROBATCH else replace(stage, reduce=reduce) for stage in stages),
         tuple(PlanEdge(e.source, e.target, tuple(edges[e.source, e.target]), 0, 0, e.gradient) for e in costs.edges),
         tuple(tuple(map(str, order)) for order in lowered.orders),
         Prediction(timeline.step_time_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),

@@ -31,6 +31,12 @@ class Deferred:
 WeightHalf = Deferred | LinearHalf | ConvolutionHalf
 
 
+def run_in_turn(halves: Sequence[WeightHalf]) -> None:
+    """Compute and accumulate weight halves, one by one."""
+    for half in halves:
+        half.run()
+
+
 @dataclass(slots=True)
 class Queue:
     """Weight halves of the backward that is running."""

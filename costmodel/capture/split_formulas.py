@@ -49,6 +49,11 @@ class LinearHalf:
     weight: nn.Parameter
     bias: nn.Parameter | None
 
+    @property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """Whose ``.grad`` it fills."""
+        return _weights(self.weight, self.bias)
+
     def run(self) -> None:
         """Compute and accumulate."""
         with torch.no_grad():
@@ -68,6 +73,11 @@ class ConvolutionHalf:
     bias: nn.Parameter | None
     geometry: Geometry
 
+    @property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """Whose ``.grad`` it fills."""
+        return _weights(self.weight, self.bias)
+
     def run(self) -> None:
         """Compute and accumulate."""
         bias = self.bias
@@ -79,6 +89,10 @@ class ConvolutionHalf:
             _accumulate(self.weight, by_weight)
             if bias is not None:
                 _accumulate(bias, by_bias)
+
+
+def _weights(weight: nn.Parameter, bias: nn.Parameter | None) -> tuple[nn.Parameter, ...]:
+    return (weight,) if bias is None else (weight, bias)
 
 
 Leave = Callable[[LinearHalf | ConvolutionHalf], None]

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from planner.checker.problem import PlanProblem
 from planner.plan import Plan
+from planner.plan.gathering import why_out_of_step
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
@@ -69,9 +70,9 @@ def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str
 
 
 def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProblem]:
-    """Yield what of a plan the executor does not run: it runs replicas, ZeRO-1 and full recompute.
+    """Yield what of a plan the executor does not run: it runs replicas, ZeRO and full recompute.
 
-    And tensor degrees, ZeRO-2 and ZeRO-3 where a function of the user's `divides` stages.
+    And tensor degrees where a function of the user's `divides` stages.
     """
     for key, value in (("dtype", plan.training.dtype), ("autocast", plan.training.autocast)):
         if value and value not in DTYPES:
@@ -80,13 +81,14 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
         config = stage.config
         degrees = ("context", "expert") if divides else ("tensor", "sequence", "context", "expert")
         wrong = [name for name in degrees if getattr(config, name) > 1]
-        wrong += ["zero"] if config.zero > 1 and not divides else []
         wrong += ["recompute"] if config.recompute == "selective" else []
         wrong += ["offload"] if config.offload != "none" else []
         for name in wrong:
             yield PlanProblem(
                 "target",
                 f"stage {index}",
-                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO-1 and full recompute: "
+                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO and full recompute: "
                 "plan with --target executor",
             )
+    if problem := why_out_of_step(plan.stages, plan.batch.num_microbatches):
+        yield PlanProblem("target", "runs_on", f"executor, and {problem}")

@@ -5,10 +5,25 @@ simulator; `replay` simulates a plan again, `make` turns a candidate into one.
 """
 
 from planner.plan.file import plan_to_json, read_plan, write_plan
-from planner.plan.parts import Assumptions, Batch, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training
+from planner.plan.parts import (
+    ALL_GATHER,
+    MICROBATCH,
+    REDUCE_SCATTER,
+    STEP,
+    Assumptions,
+    Batch,
+    Collective,
+    PlanEdge,
+    PlanStage,
+    Prediction,
+    Rung,
+    SearchResult,
+    Training,
+)
 from planner.plan.whole import Plan
 
 __all__ = [
-    "Assumptions", "Batch", "Plan", "PlanEdge", "PlanStage", "Prediction", "Rung", "SearchResult", "Training",
+    "ALL_GATHER", "MICROBATCH", "REDUCE_SCATTER", "STEP", "Assumptions", "Batch", "Collective", "Plan",
+    "PlanEdge", "PlanStage", "Prediction", "Rung", "SearchResult", "Training",
     "plan_to_json", "read_plan", "write_plan"
 ]  # fmt: skip

@@ -15,10 +15,14 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import stage_from_node, stage_to_json
 from planner.plan.orders import orders_from_nodes, orders_to_json
 from planner.plan.parts import (
+    COLLECTIVES,
     LINKS,
+    REDUCES,
     STATUSES,
+    STEP,
     Assumptions,
     Batch,
+    Collective,
     PlanEdge,
     PlanStage,
     Prediction,
@@ -139,11 +143,23 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "microbatch_multiple": stage.microbatch_multiple,
         "cost": stage_to_json(stage.cost),
         **({"name": stage.name} if stage.name else {}),
+        **(_gathering_to_json(stage) if stage.gathers else {}),
+    }
+
+
+def _gathering_to_json(stage: PlanStage) -> dict[str, object]:
+    return {
+        "units": list(stage.units),
+        "reduce": stage.reduce,
+        "collectives": [{"kind": c.kind, "count": c.count, "bytes": c.size_bytes} for c in stage.collectives],
     }
 
 
 def _stage(node: Node, index: int) -> PlanStage:
-    fields = node.members(("index", "operators", "ranks", "config", "microbatch_multiple", "cost"), ("name",))
+    fields = node.members(
+        ("index", "operators", "ranks", "config", "microbatch_multiple", "cost"),
+        ("name", "units", "reduce", "collectives"),
+    )
     _in_order(fields["index"], index)
     return PlanStage(
         fields["operators"].texts(),
@@ -152,7 +168,15 @@ def _stage(node: Node, index: int) -> PlanStage:
         StageConfig.from_node(fields["config"]),
         fields["microbatch_multiple"].integer(1),
         fields["name"].text() if "name" in fields else "",
+        fields["units"].texts() if "units" in fields else (),
+        fields["reduce"].text(REDUCES) if "reduce" in fields else STEP,
+        tuple(map(_collective, fields["collectives"].items())) if "collectives" in fields else (),
     )
+
+
+def _collective(node: Node) -> Collective:
+    fields = node.members(("kind", "count", "bytes"))
+    return Collective(fields["kind"].text(COLLECTIVES), fields["count"].integer(), fields["bytes"].integer())
 
 
 def _edge(node: Node) -> PlanEdge:

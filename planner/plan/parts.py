@@ -30,9 +30,33 @@ class Batch:
             )
 
 
+ALL_GATHER, REDUCE_SCATTER = COLLECTIVES = ("all_gather", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What each rank of a stage takes part in within a step: of a kind how many, and their bytes together.
+
+    Bytes are of what is gathered, or of what is summed before it is scattered, whole.
+    """
+
+    kind: str
+    count: int
+    size_bytes: int
+
+
+STEP, MICROBATCH = REDUCES = ("step", "microbatch")
+"""When replicas that divide parameters sum gradients: once a step, or behind each micro-batch's backward."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A stage: its operators, the ranks that replicate it, its configuration and cost, and what people call it."""
+    """A stage: its operators, the ranks that replicate it, its configuration and cost, and what people call it.
+
+    Where ZeRO divides gradients or parameters `units` are the modules whose parameters are gathered by themselves (what
+    is beside them is gathered with the stage), `reduce` is one of `REDUCES`, and `collectives` is what each of its
+    ranks takes part in within a step.
+    """
 
     operators: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -40,6 +64,14 @@ class PlanStage:
     config: StageConfig = field(default_factory=StageConfig)
     microbatch_multiple: int = 1
     name: str = ""
+    units: tuple[str, ...] = ()
+    reduce: str = STEP
+    collectives: tuple[Collective, ...] = ()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether replicas gather parameters together."""
+        return self.config.zero > 1 and self.config.data > 1
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -14,11 +14,12 @@ from costmodel.model.graph import Operator
 
 def block_names(operators: Sequence[Operator]) -> tuple[str, ...]:
     """Return the block of each operator; empty for those in none."""
-    names = tuple(_block(operator.module) for operator in operators)
+    names = tuple(block_of(operator.module) for operator in operators)
     return names if any(names) else ("all",) * len(names)
 
 
-def _block(module: str) -> str:
+def block_of(module: str) -> str:
+    """Return the path of the block that a module belongs to; empty for one in none."""
     parts = module.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
     return "" if number is None else ".".join(parts[: number + 1])

@@ -1,0 +1,60 @@
+"""Units in which replicas gather divided parameters (ZeRO-2 and 3, FSDP).
+
+A unit is a block that a stage holds whole, or what of the stage's parameters is beside such blocks; its parameters are
+gathered together, and their gradients summed together (Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2). Leaves out
+when units are gathered within an action.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from costmodel.model.graph import OperatorGraph, Parameter
+from costmodel.stages.strategies.blocks import block_of
+from costmodel.stages.strategies.division import ceil
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Parameters of a stage that are gathered together.
+
+    Attributes
+    ----------
+    path : str
+        The block's module; empty for what is beside the blocks.
+    parameters : tuple of Parameter
+    summed : tuple of Parameter
+        Those that get a gradient.
+    """
+
+    path: str
+    parameters: tuple[Parameter, ...]
+    summed: tuple[Parameter, ...]
+
+
+def units_of(graph: OperatorGraph, operators: Sequence[int]) -> tuple[Unit, ...]:
+    """Return the units of a stage, blocks first; numbers by themselves (no dimension) cannot be divided."""
+    inside = set(operators)
+    of = [block_of(operator.module) for operator in graph.operators]
+    torn = {block for i, block in enumerate(of) if i not in inside}
+    home: dict[str, str] = {}
+    trains: set[str] = set()
+    for i in operators:
+        block = "" if of[i] in torn else of[i]
+        for name in graph.operators[i].parameters:
+            if home.setdefault(name, block) != block:
+                home[name] = ""  # several units read it
+            trains |= {name} if graph.operators[i].trainable else set()
+    units = []
+    for path in sorted(set(home.values()), key=lambda path: (not path, path)):
+        own = [graph.parameter_index[name] for name, block in home.items() if block == path]
+        divided = tuple(parameter for parameter in own if parameter.shape)
+        summed = tuple(p for p in divided if p.trainable and p.name in trains)
+        units += [Unit(path, divided, summed)] if divided else []
+    return tuple(units)
+
+
+def padded_bytes(parameters: Iterable[Parameter], num_copies: int) -> int:
+    """Return what parameters take that are cut along their first dimension, each into equal parts."""
+    return sum(p.size_bytes // max(1, prod(p.shape)) * prod(p.shape[1:]) * ceil(p.shape[0], num_copies) * num_copies
+               for p in parameters)  # fmt: skip

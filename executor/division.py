@@ -1,0 +1,149 @@
+"""A rank's stages as they are divided: by the user's function, or by the plan's own units where none is given.
+
+ZeRO-2 and 3 need no function: each unit of the plan is a `fully_shard` of torch's, and so is the stage around them.
+Leaves out what a function may do (`parallel`), and sums (`sharding`, `reduction`).
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from costmodel.capture.capture import Capture
+from costmodel.capture.parts import Part
+from costmodel.capture.views import view_of
+from costmodel.errors import DoesNotMatch
+from costmodel.stages.config import StageConfig
+from executor.making import Making
+from executor.parallel import Meshes, Parallelize, calls, check_split, divide, is_divided, named_parameters
+from executor.sharding import ShardedStage
+from executor.stage import Stage
+from planner.plan import Plan
+
+
+class Division:
+    """The stages of one rank as views whose modules are divided.
+
+    Parameters
+    ----------
+    plan : Plan
+    capture : Capture
+    making : Making
+    parallelize : callable or None
+        The user's function, which is given every stage; without one stages divide by their own units, if they gather.
+
+    Attributes
+    ----------
+    views : dict of int to torch.nn.Module
+        Of the stages that are divided, or may be.
+    """
+
+    def __init__(self, plan: Plan, capture: Capture, making: Making, parallelize: Parallelize | None) -> None:
+        self._plan, self._capture, self._making, self._parallelize = plan, capture, making, parallelize
+        self.views: dict[int, nn.Module] = {}
+        self._sharded: dict[int, ShardedStage] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether the plan divides any stage, on whatever rank."""
+        return any(is_divided(stage.config) for stage in self._plan.stages)
+
+    @property
+    def may_be(self) -> bool:
+        """Whether any stage may be divided."""
+        return self._parallelize is not None or any(stage.gathers for stage in self._plan.stages)
+
+    def divide(
+        self, stages: Mapping[int, Stage], meshes: Meshes
+    ) -> Iterator[tuple[int, Stage, dict[str, nn.Parameter]]]:
+        """Yield each stage that is divided, made anew, with its parameters as they are now; collective.
+
+        Raises
+        ------
+        DoesNotMatch
+        """
+        for index, stage in stages.items():
+            planned, place = self._plan.stages[index], f"stage {index}"
+            if self._parallelize is None and not planned.gathers:
+                continue
+            part = self._making.part(index, with_modules=True)
+            view = view_of(part)
+            first = {name: self._capture.name_of[id(p)] for name, p in named_parameters(view).items()}
+            function = self._parallelize or partial(_in_units, part=part, units=planned.units, place=place)
+            divide(view, meshes.of(index), part, planned.config, function, place)
+            if stage.queue is not None:
+                check_split(view, place)
+            self.views[index] = view
+            made = self._making.stage(index, view)
+            if planned.config.zero > 1:
+                self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
+                made.run_halves = self._sharded[index].run_halves
+            yield index, made, {first[name]: parameter for name, parameter in named_parameters(view).items()}
+
+    def begin(self) -> None:
+        """Start a step."""
+        for sharded in self._sharded.values():
+            sharded.begin()
+
+    def reduce(self, stages: Iterable[int]) -> None:
+        """Sum what gradients of these stages are still to be summed of, once a step."""
+        for stage in stages:
+            if stage in self._sharded:
+                self._sharded[stage].reduce()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Have the views' modules in eval mode within the block, and let go of what they gather in it."""
+        modules = [(module, module.training) for view in self.views.values() for module in view.modules()]
+        for module, _ in modules:
+            module.training = False
+        yield
+        for module, trains in modules:
+            module.training = trains
+        self.rest()
+
+    def rest(self) -> None:
+        """Let go of what forwards without a backward have gathered."""
+        for sharded in self._sharded.values():
+            sharded.rest()
+
+
+def _in_units(
+    stage: nn.Module, mesh: DeviceMesh, config: StageConfig, *, part: Part, units: Sequence[str], place: str
+) -> None:
+    """Divide a stage's parameters among its replicas: each unit's that the stage calls, then all others together."""
+    numbers = {p for p in stage.parameters() if not p.dim()}  # torch divides along the first dimension
+    for path in units:
+        if not calls(part, path):
+            warnings.warn(
+                f"{place} gathers {path!r} with all that is beside its units, since it does not call it "
+                f"({part.left.get(path, 'its inputs are hidden')}): more memory and fewer messages than planned",
+                stacklevel=2,
+            )
+            continue
+        module = stage.get_submodule(path)
+        if not _shares(stage, module):
+            _shard(module, mesh, numbers, f"{place}: {path!r}")
+    _shard(stage, mesh, numbers, place)
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh, numbers: set[nn.Parameter], what: str) -> None:
+    """Have a module's parameters gathered together, but those that are divided already."""
+    types = {p.dtype for p in module.parameters() if p.requires_grad and p not in numbers}
+    if len(types) > 1:
+        raise DoesNotMatch(
+            f"{what} has trainable parameters of several types ({', '.join(sorted(map(str, types)))}), which cannot be "
+            "gathered together: train in one type (autocast computes in another), or plan with --zero 0 or 1"
+        )
+    fully_shard(module, mesh=mesh["data"], ignored_params=numbers)
+
+
+def _shares(stage: nn.Module, module: nn.Module) -> bool:
+    """Whether a module's parameters are used by others of the stage, too, with which they must be gathered."""
+    own, inside = set(module.parameters()), set(module.modules())
+    others = (child for child in stage.modules() if child not in inside)
+    return any(p in own for other in others for p in other.parameters(recurse=False))

@@ -1,0 +1,55 @@
+"""Replicas that gather parameters together (ZeRO-2 and 3): what that asks of a plan, and of one still to be made.
+
+Each gathers when all do, so that they work in step. Leaves out their orders, which must be the same.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from costmodel.stages.config import StageConfig
+
+
+class Placed(Protocol):
+    """A stage with its ranks."""
+
+    @property
+    def config(self) -> StageConfig:
+        """How it is divided."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Where it runs."""
+
+    @property
+    def microbatch_multiple(self) -> int:
+        """Micro-batches an action."""
+
+
+def gathers(stage: Placed) -> bool:
+    """Whether a stage's replicas gather parameters together."""
+    return stage.config.zero > 1 and stage.config.data > 1
+
+
+def why_out_of_step(stages: Sequence[Placed], num_microbatches: int) -> str:
+    """Return why replicas that gather together would wait for each other, with the way out; nothing where none do.
+
+    Stages with another number of replicas may send to one only after another has gone on, which waits for it.
+    """
+    index = next((i for i, stage in enumerate(stages) if gathers(stage)), None)
+    if index is None:
+        return ""
+    first = stages[index]
+    data = first.config.data
+    text = f"stage {index} divides parameters (ZeRO-{first.config.zero}) among {data} replicas, which gather them "
+    text += "together, and "
+    if num_microbatches % data:
+        return f"{text}{num_microbatches} micro-batches do not divide by that: plan with another batch or --data"
+    for i, other in enumerate(stages):
+        if other.config.data != data:
+            return f"{text}stage {i} has {other.config.data} replicas: plan with as many, or ZeRO-1"
+        if other.microbatch_multiple > 1:
+            return f"{text}stage {i} takes several micro-batches in an action: plan with multiples of 1"
+        for later in stages[i + 1 :]:
+            if other.ranks != later.ranks and set(other.ranks) & set(later.ranks):
+                return f"{text}stages share some of their ranks and not all: pin them to the same ones"
+    return ""
