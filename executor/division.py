@@ -55,7 +55,7 @@ class Division:
     @property
     def may_be(self) -> bool:
         """Whether any stage may be divided."""
-        return self._parallelize is not None or any(stage.gathers for stage in self._plan.stages)
+        return self._parallelize is not None or any(stage.config.gathers for stage in self._plan.stages)
 
     def divide(
         self, stages: Mapping[int, Stage], meshes: Meshes
@@ -68,7 +68,7 @@ class Division:
         """
         for index, stage in stages.items():
             planned, place = self._plan.stages[index], f"stage {index}"
-            if self._parallelize is None and not planned.gathers:
+            if self._parallelize is None and not planned.config.gathers:
                 continue
             part = self._making.part(index, with_modules=True)
             view = view_of(part)
@@ -129,6 +129,8 @@ def _in_units(
         if not _shares(stage, module):
             _shard(module, mesh, numbers, f"{place}: {path!r}")
     _shard(stage, mesh, numbers, place)
+    # what a stage returns is sent, or is the loss: nothing changes it in place
+    warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \({type(stage).__name__}\) returned a view")
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh, numbers: set[nn.Parameter], what: str) -> None:

@@ -42,7 +42,7 @@ def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
         pieces = []
         for tensor, padding in zip(tensors, layout.padding, strict=True):
-            flat = tensor.reshape(-1)
+            flat = tensor.reshape(-1).contiguous()  # of a column of a matrix it is a view with gaps
             pieces.append(flat if tensor.dtype is layout.dtype else flat.view(layout.dtype))
             if padding:
                 pieces.append(flat.new_zeros(padding, dtype=layout.dtype))

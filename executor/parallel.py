@@ -22,8 +22,7 @@ from costmodel.stages.config import StageConfig
 from executor.groups import Company
 from executor.lanes import Lanes
 from planner.plan import Plan
-from planner.plan.gathering import why_out_of_step
-from simulator.actions import parse_action
+from planner.plan.gathering import gathering_problem
 
 Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
 AXES = ("data", "tensor")
@@ -52,16 +51,9 @@ def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
             )
         if config.zero == 1 and config.tensor > 1:
             raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
-    problem = why_out_of_step(plan.stages, plan.batch.num_microbatches)
+    problem = gathering_problem(plan)
     if problem:
         raise DoesNotMatch(problem)
-    for index, stage in enumerate(plan.stages):
-        orders = {tuple((a.kind, a.stage) for a in map(parse_action, plan.orders[rank])) for rank in stage.ranks}
-        if stage.gathers and len(orders) > 1:
-            raise DoesNotMatch(
-                f"the replicas of stage {index} gather parameters together (ZeRO-{stage.config.zero}), and their "
-                "orders of actions differ: plan with another --schedule"
-            )
 
 
 def check_tied(plan: Plan, stages_of: Mapping[str, Sequence[int]]) -> None:

@@ -103,7 +103,7 @@ class Pipeline:
         self.rank, self.num_ranks = check_world(plan, self._group)
         check_parallelized(plan, parallelize)
         check_target(plan, divides=parallelize is not None)
-        divides = parallelize is not None or any(stage.gathers for stage in plan.stages)
+        divides = parallelize is not None or any(stage.config.gathers for stage in plan.stages)
         if divides and (group is not None or isinstance(model, Capture)):
             what = "parallelize=" if parallelize is not None else "a plan that divides parameters (ZeRO-2 or 3)"
             raise UsageError(f"{what} takes the whole world and a model of its own: neither group= nor a capture")

@@ -36,6 +36,11 @@ class StageConfig:
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
 
+    @property
+    def gathers(self) -> bool:
+        """Whether replicas divide gradients or parameters, which they gather and sum together."""
+        return self.zero > 1 and self.data > 1
+
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

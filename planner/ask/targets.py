@@ -16,6 +16,7 @@ from costmodel.stages.strategies import EXECUTOR
 from planner.ask.problem import ANY, Problem
 from planner.graph.layers import holds_whole_layers
 from planner.plan import Plan
+from planner.plan.gathering import gathering_problem
 
 Names = tuple[str, ...]
 LINES = ("gpipe", "1f1b", "graph-1f1b")
@@ -84,7 +85,7 @@ def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names,
     """Return what a target runs inside stages: degrees, stages of ZeRO, recompute, offload."""
     every = ("tensor", "sequence", "context", "expert")
     if target == EXECUTOR:
-        return (), (0, 1), ("none", "full"), ("none",)
+        return (), (0, 1, 2, 3), ("none", "full"), ("none",)
     if target == "torchtitan":
         return every, (0, 2, 3), RECOMPUTE, ("none",)
     if target == "megatron":
@@ -112,6 +113,22 @@ def _executor(job: Job) -> str:
     again = {text.split("R")[0] for order in plan.orders for text in order if "R" in text and text[-1].isdigit()}
     if any(str(i) not in again for i in remade):
         return "recompute block by block (it runs a stage's whole forward again)"
+    return _tied(job) or gathering_problem(plan)
+
+
+def _tied(job: Job) -> str:
+    """Return which parameter a stage that divides its own shares with another; nothing where none is."""
+    graph, stages = job.graph, job.plan.stages
+    readers: dict[str, set[int]] = {}
+    for number, stage in enumerate(stages):
+        for name in (
+            name for operator in stage.operators for name in graph.operators[graph.index[operator]].parameters
+        ):
+            readers.setdefault(name, set()).add(number)
+    for name, numbers in readers.items():
+        divides = any(stages[i].config.gathers for i in numbers)
+        if len(numbers) > 1 and divides and graph.parameter_index[name].trainable:
+            return f"the parameter {name!r} in the stages {sorted(numbers)}, one of which divides it (ZeRO-2 or 3)"
     return ""
 
 

@@ -18,6 +18,7 @@ from planner.candidate.host_room import check_host_room
 from planner.candidate.order import ordered
 from planner.candidate.price import Priced, Pricer
 from planner.graph.atoms import Apart, Atoms
+from planner.plan.gathering import why_out_of_step
 from planner.plan.rung import strategy_of
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
@@ -86,6 +87,8 @@ class Evaluated:
         Of the plan, messages too; where replicas do the same, of one of them.
     copies : int
         How many replicas do the same.
+    in_step : bool
+        Whether replicas that divide parameters gather them together, and no other stage shares one.
     """
 
     candidate: Candidate
@@ -95,6 +98,7 @@ class Evaluated:
     is_line: bool = True
     num_actions: int = 0
     copies: int = 1
+    in_step: bool = True
 
     @property
     def strategy(self) -> str:
@@ -154,9 +158,21 @@ class Evaluator:
             mixed = num_mixed(self.apart, candidate.partition)
             line = list(run.priced.flows) == list(pairwise(range(candidate.num_stages)))
             self._known[candidate] = Evaluated(
-                candidate, run.times.step_time_ns, excess, mixed, line, run.num_actions, run.replicas
+                candidate,
+                run.times.step_time_ns,
+                excess,
+                mixed,
+                line,
+                run.num_actions,
+                run.replicas,
+                self._in_step(candidate),
             )
         return self._known[candidate]
+
+    def _in_step(self, candidate: Candidate) -> bool:
+        if why_out_of_step(candidate.places, self.num_microbatches):
+            return False
+        return not self.pricer.sums.shares_divided(candidate.partition, candidate.places)
 
     def limits(self, run: Run) -> list[int]:
         """Return what each simulated rank may hold: the least of the replicas for which it stands."""

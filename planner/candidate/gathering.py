@@ -13,7 +13,7 @@ from planner.plan import ALL_GATHER, MICROBATCH, REDUCE_SCATTER, Collective, Pla
 
 def with_gathering(stage: PlanStage, graph: OperatorGraph, operators: Sequence[int], num_actions: int) -> PlanStage:
     """Return a stage with what its replicas gather and sum, each of which has so many forwards in a step."""
-    if not stage.gathers:
+    if not stage.config.gathers:
         return stage
     units, trains = units_of(graph, operators), stage.cost.backward
     remade = trains and stage.config.recompute == "full"

@@ -18,6 +18,7 @@ from planner.ask.problem import Problem
 from planner.ask.targets import runs_on
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
+from planner.candidate.gathering import with_gathering
 from planner.candidate.price import compact
 from planner.graph.names import stage_names
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
@@ -58,13 +59,18 @@ def make(
         batch=Batch(problem.global_batch, size, evaluator.num_microbatches),
         schedule=candidate.schedule,
         stages=tuple(
-            PlanStage(
-                tuple(names[i] for i in row),
-                tuple(number[rank] for rank in place.ranks),
-                cost,
-                place.config,
-                place.microbatch_multiple,
-                called,
+            with_gathering(
+                PlanStage(
+                    tuple(names[i] for i in row),
+                    tuple(number[rank] for rank in place.ranks),
+                    cost,
+                    place.config,
+                    place.microbatch_multiple,
+                    called,
+                ),
+                graph,
+                row,
+                evaluator.num_microbatches // (place.config.data * place.microbatch_multiple),
             )
             for row, place, cost, called in stages
         ),

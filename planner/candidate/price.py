@@ -57,7 +57,7 @@ class Pricer:
         self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
         self.num_microbatches = problem.global_batch // microbatch_size
         self._tensors = problem.profile.graph.tensors
-        self._sums = Sums(problem, atoms)
+        self.sums = Sums(problem, atoms)
         self._stages: dict[object, StageCost] = {}
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._edges: dict[object, tuple[int, int, bool]] = {}
@@ -90,7 +90,7 @@ class Pricer:
             self.stage(atoms, tuple(sorted(set(tensors))), back, place)
             for atoms, tensors, back, place in zip(rows, received, returns, places, strict=True)
         ]
-        sums = self._sums.of(partition, places, stages)
+        sums = self.sums.of(partition, places, stages)
         stages = [
             stage if stage.reduce_ns == ns else replace(stage, reduce_ns=ns)
             for stage, (_, ns) in zip(stages, sums, strict=True)

@@ -46,6 +46,12 @@ class Sums:
             for (flag, ns), stage in zip(found, stages, strict=True)
         ]
 
+    def shares_divided(self, partition: Partition, places: Sequence[Place]) -> bool:
+        """Whether a stage whose replicas divide parameters shares one with another stage."""
+        divides = [place.config.gathers for place in places]
+        owners = ({partition[self.atoms.atom_of[i]] for i in row} for row in self._shared.values() if any(divides))
+        return any(len(stages) > 1 and any(divides[stage] for stage in stages) for stages in owners)
+
     def _alone(self, place: Place, size_bytes: int) -> int:
         """Return by how much a replicas' sum shrinks without parameters that are summed elsewhere."""
         if place.config.zero > 1 or len(place.blocks) == 1:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from planner.checker.problem import PlanProblem
 from planner.plan import Plan
-from planner.plan.gathering import why_out_of_step
+from planner.plan.gathering import gathering_problem
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
@@ -90,5 +90,5 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
                 f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO and full recompute: "
                 "plan with --target executor",
             )
-    if problem := why_out_of_step(plan.stages, plan.batch.num_microbatches):
+    if problem := gathering_problem(plan):
         yield PlanProblem("target", "runs_on", f"executor, and {problem}")

@@ -143,7 +143,7 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "microbatch_multiple": stage.microbatch_multiple,
         "cost": stage_to_json(stage.cost),
         **({"name": stage.name} if stage.name else {}),
-        **(_gathering_to_json(stage) if stage.gathers else {}),
+        **(_gathering_to_json(stage) if stage.config.gathers else {}),
     }
 
 

@@ -1,12 +1,14 @@
 """Replicas that gather parameters together (ZeRO-2 and 3): what that asks of a plan, and of one still to be made.
 
-Each gathers when all do, so that they work in step. Leaves out their orders, which must be the same.
+Each gathers when all do, so that they work in step. Leaves out parameters that several stages share.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
 from costmodel.stages.config import StageConfig
+from planner.plan.whole import Plan
 
 
 class Placed(Protocol):
@@ -25,9 +27,20 @@ class Placed(Protocol):
         """Micro-batches an action."""
 
 
-def gathers(stage: Placed) -> bool:
-    """Whether a stage's replicas gather parameters together."""
-    return stage.config.zero > 1 and stage.config.data > 1
+def gathering_problem(plan: Plan) -> str:
+    """Return why replicas of a plan that gather together would wait for each other; nothing where none do."""
+    problem = why_out_of_step(plan.stages, plan.batch.num_microbatches)
+    for index, stage in enumerate(plan.stages):
+        orders = {tuple(_MICROBATCH.sub("", text) for text in plan.orders[rank]) for rank in stage.ranks}
+        if not problem and stage.config.gathers and len(orders) > 1:
+            problem = (
+                f"the replicas of stage {index} gather parameters together (ZeRO-{stage.config.zero}), and their "
+                "orders of actions differ: plan with another --schedule"
+            )
+    return problem
+
+
+_MICROBATCH = re.compile(r"(?<=[A-Z])\d+")
 
 
 def why_out_of_step(stages: Sequence[Placed], num_microbatches: int) -> str:
@@ -35,7 +48,7 @@ def why_out_of_step(stages: Sequence[Placed], num_microbatches: int) -> str:
 
     Stages with another number of replicas may send to one only after another has gone on, which waits for it.
     """
-    index = next((i for i, stage in enumerate(stages) if gathers(stage)), None)
+    index = next((i for i, stage in enumerate(stages) if stage.config.gathers), None)
     if index is None:
         return ""
     first = stages[index]

@@ -69,11 +69,6 @@ class PlanStage:
     collectives: tuple[Collective, ...] = ()
 
     @property
-    def gathers(self) -> bool:
-        """Whether replicas gather parameters together."""
-        return self.config.zero > 1 and self.config.data > 1
-
-    @property
     def blocks(self) -> tuple[Block, ...]:
         """Its ranks by replica: those that divide tensors or the sequence among them."""
         return in_blocks(self.ranks, self.config.tensor * self.config.context)

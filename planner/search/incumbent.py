@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import EXECUTOR
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import config_not_run
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
+from planner.plan.gathering import why_out_of_step
 from planner.plan.rung import RUNGS
 from planner.search.writing import Writing
 
@@ -86,10 +88,21 @@ class Incumbent:
         return True
 
     def runs(self, each: Evaluated) -> bool:
-        """Whether the target runs stages configured so."""
+        """Whether the target runs such a candidate."""
         pipelined = each.candidate.num_stages > 1
-        return all(
+        return (each.in_step or self.aim != EXECUTOR) and all(
             self.runs_config(config, pipelined=pipelined) for config in {p.config for p in each.candidate.places}
+        )
+
+    def why_not_run(self, each: Evaluated) -> str:
+        """Return why the target does not run a candidate; nothing where it does."""
+        found = each.candidate
+        configs, pipelined = {place.config for place in found.places}, found.num_stages > 1
+        why = max(config_not_run(self.aim, self.problem, config, pipelined) for config in configs)
+        if why or self.runs(each):
+            return why
+        return why_out_of_step(found.places, self.problem.global_batch // found.microbatch_size) or (
+            "a parameter that several stages share, one of which divides it (ZeRO-2 or 3)"
         )
 
     def runs_config(self, config: StageConfig, *, pipelined: bool) -> bool:

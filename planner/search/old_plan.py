@@ -11,7 +11,7 @@ from itertools import islice
 from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
 from planner.ask.problem import AUTO, Problem
-from planner.ask.targets import config_not_run, in_line, refusal
+from planner.ask.targets import in_line, refusal
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
@@ -192,9 +192,7 @@ def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: F
         yield "it puts into one stage what --pin keeps apart"
     if each.excess_bytes:
         yield f"it is over the memory of a device by {each.excess_bytes / 2**20:.3f} MiB"
-    if not incumbent.runs(each):
-        configs, pipelined = {place.config for place in found.places}, found.num_stages > 1
-        why = sorted(config_not_run(incumbent.aim, problem, config, pipelined) for config in configs)[-1]
+    if why := incumbent.why_not_run(each):
         yield f"{incumbent.aim} does not run {why}; --target any does with it"
     if incumbent.writing and not incumbent.writing.fits(each.num_actions, each.copies):
         yield f"its {each.num_actions} actions take too long to be written; allow more --time-limit"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.errors import NoPlanFits
-from planner.ask.targets import config_not_run, refused
+from planner.ask.targets import refused
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Run
 from planner.search.lacking import lacking_bytes
@@ -14,10 +14,8 @@ from planner.search.outcome import Outcome
 def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
     """Return the refusal of the candidate that is least over; nothing of what was `searched` is less."""
     setting, found = outcome.setting, least.candidate
-    if not outcome.incumbent.runs(least):
-        configs = {place.config for place in found.places}
-        why = (config_not_run(outcome.incumbent.aim, setting.problem, each, found.num_stages > 1) for each in configs)
-        return NoPlanFits(refused(replace(setting.problem, target=outcome.incumbent.aim), next(filter(None, why))))
+    if why := outcome.incumbent.why_not_run(least):
+        return NoPlanFits(refused(replace(setting.problem, target=outcome.incumbent.aim), why))
     others = [each for each in outcome.incumbent.rungs() if not outcome.incumbent.runs(each)]
     if others:
         hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"

@@ -227,6 +227,7 @@ class VectorCache:
             UnionSums(again, len(graph.operators)),
             kept_bytes(graph, self._kept_items(degrees), recompute, build.tensor_bytes(degrees), build.block_names),
             self.weights(degrees),
+            self._names,
             self._blocks,
             self._blocks if recompute == "full" else single,
         )

@@ -11,6 +11,7 @@ from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.gradients import BUCKET_BYTES, Copies
 from costmodel.stages.strategies.memory import (
     COMMUNICATOR_BYTES,
@@ -20,7 +21,7 @@ from costmodel.stages.strategies.memory import (
     MemoryTerms,
 )
 from costmodel.stages.strategies.spread import Spread
-from costmodel.stages.strategies.states import Amounts, States, both, states_of
+from costmodel.stages.strategies.states import SCATTERED, Amounts, States, both, states_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,11 @@ class MemoryModel:
         """Return gathered values and gradient buckets; at most DDP's copy of all gradients, and communicators."""
         config, groups, trainable = spread.config, spread.groups, spread.trainable_bytes
         point = upper = spread.vectors.gathered_bytes(spread.operators)
-        if config.zero >= 2 or config.offload in ("optimizer", "parameters"):
+        if self.build.training.whole_stages and config.gathers:
+            summed = self._summed_in_units(spread)
+            point += max(0, summed - self._loss_gradient(spread))  # gone when the first of these is there
+            upper += 2 * summed
+        elif config.zero >= 2 or config.offload in ("optimizer", "parameters"):
             unit = spread.vectors.largest_weights(
                 spread.operators
             )  # gradients stay whole until their block's backward ends
@@ -105,9 +110,26 @@ class MemoryModel:
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
         return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
 
+    def _summed_in_units(self, spread: Spread) -> int:
+        """Return the gradients of the block in use and of what is beside, and what is still being sent of the last one.
+
+        That is gone when the block after next has ended, which by then has let go of its activations.
+        """
+        units = spread.vectors.units.over(spread.operators)
+        sent = max(0, units.largest - spread.vectors.largest_kept(spread.operators)) if units.count > 2 else 0
+        return min(spread.trainable_bytes, units.beside + units.largest) + min(spread.trainable_bytes, sent)
+
     def _unsharded(self, spread: Spread) -> Amount:
-        """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3)."""
+        """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3).
+
+        The executor gathers what is beside blocks with the stage, and keeps the parts under ZeRO-2, too.
+        """
         whole = sum(copies.weights for copies in spread.copies)
+        if self.build.training.whole_stages and spread.config.gathers:
+            if spread.config.zero == SCATTERED:
+                return Amount.known(ceil(whole, len(spread.groups.replicas)))
+            units = spread.vectors.units.over(spread.operators)
+            return Amount.known(units.beside + min(2, units.count) * units.largest)
         if spread.config.offload == "parameters" or (spread.config.zero == 3 and spread.sharded):
             return Amount.known(min(2 * spread.vectors.largest_weights(spread.operators), whole))
         return Amount()
@@ -118,9 +140,12 @@ class MemoryModel:
             return Amount()
         return Amount.known(min(2 * spread.vectors.largest_kept(spread.operators), moved_bytes))
 
+    def _loss_gradient(self, spread: Spread) -> int:
+        return self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+
     def _workspace(self, spread: Spread) -> Amount:
         """Return the gradient of the loss's input, alive while all else is kept, and cuBLAS's workspace."""
-        loss = self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+        loss = self._loss_gradient(spread)
         cuda = self.build.cuda
         return Amount(loss + CUBLAS_BYTES * cuda, 2 * loss + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
 

@@ -14,6 +14,9 @@ from costmodel.stages.strategies.division import Degrees, ceil, is_expert, param
 from costmodel.stages.strategies.training import OPTIMIZER_STATES, TrainingJob
 from costmodel.stages.strategies.unions import Item, UnionSums
 
+SCATTERED = 2
+"""From this stage of ZeRO on no rank keeps all gradients."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:

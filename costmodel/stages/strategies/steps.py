@@ -15,11 +15,10 @@ from costmodel.stages.strategies.assembly import Build
 from costmodel.stages.strategies.gradients import BUCKET_BYTES, Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.spread import ActionTimes, Spread
+from costmodel.stages.strategies.states import SCATTERED
 
 OVERLAP_SLOWDOWN = 1.19
 """For devices that the catalogue does not know; its source is that of the catalogue's `overlap_slowdown`."""
-SCATTERED = 2
-"""From this stage of ZeRO on no rank keeps all gradients."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,12 @@ class StepTimes:
             return times
         scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in spread.copies)
         gather = sum(self._collectives.gather_ns(copies) for copies in spread.copies) if zero > SCATTERED else 0
+        if not self._overlap.enabled:
+            return times._replace(
+                forward=times.forward + gather,
+                backward_input=times.backward_input + gather,
+                backward_weight=times.backward_weight + scatter,
+            )
         # one exchange at a time: the backward's gather and scatter share the links
         back = self._overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
         return times._replace(
@@ -77,7 +82,8 @@ class StepTimes:
                 )
             optimizer_ns += self._collectives.gather_stepped_ns(copies) if zero in (1, SCATTERED) else 0
         if self.build.training.optimizer == "none":
-            return reduce_ns, 0
+            # the executor lets go of what it has gathered, stepped or not
+            return reduce_ns + (optimizer_ns if zero == SCATTERED and self.build.training.whole_stages else 0), 0
         return reduce_ns, optimizer_ns + self._update_ns(spread, memory)
 
     def _update_ns(self, spread: Spread, memory: MemoryTerms) -> int:

@@ -12,6 +12,7 @@ from math import prod
 from costmodel.model.graph import OperatorGraph, Parameter
 from costmodel.stages.strategies.blocks import block_of
 from costmodel.stages.strategies.division import ceil
+from costmodel.stages.strategies.unions import UnionSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,49 @@ def units_of(graph: OperatorGraph, operators: Sequence[int]) -> tuple[Unit, ...]
         summed = tuple(p for p in divided if p.trainable and p.name in trains)
         units += [Unit(path, divided, summed)] if divided else []
     return tuple(units)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSizes:
+    """Weights of a stage's units, bytes: of what is beside its blocks, of the largest block, and how many blocks."""
+
+    beside: int
+    largest: int
+    count: int
+
+
+class UnitWeights:
+    """The sizes of units of any stage.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Block of each operator; empty for those in none.
+    weights : sequence of UnionSums
+        Bytes of operators' weights.
+    """
+
+    def __init__(self, names: Sequence[str], weights: Sequence[UnionSums]) -> None:
+        self._weights = weights
+        members: dict[str, list[int]] = {}
+        for position, name in enumerate(names):
+            members.setdefault(name, []).append(position)
+        rows = [row for name, row in members.items() if name and len(members) > 1]
+        self._blocks = [(row, frozenset(row), self._over(row)) for row in rows]
+
+    def over(self, operators: Sequence[int]) -> UnitSizes:
+        """Return the sizes of a stage's units; a block that it holds in part is beside the others."""
+        first, last = operators[0], operators[-1]
+        inside = None if isinstance(operators, range) else frozenset(operators)
+        sizes = [
+            size
+            for row, members, size in self._blocks
+            if size and first <= row[0] and row[-1] <= last and (inside is None or members <= inside)
+        ]
+        return UnitSizes(max(0, self._over(operators) - sum(sizes)), max(sizes, default=0), len(sizes))
+
+    def _over(self, operators: Sequence[int]) -> int:
+        return sum(each.over(operators) for each in self._weights)
 
 
 def padded_bytes(parameters: Iterable[Parameter], num_copies: int) -> int:

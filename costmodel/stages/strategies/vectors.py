@@ -12,6 +12,7 @@ from costmodel.stages.strategies.blocks import BlockMost
 from costmodel.stages.strategies.kept import Kept
 from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.unions import UnionSums
+from costmodel.stages.strategies.units import UnitWeights
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Vectors:
         The forwards that run again.
     kept : Kept
     weights : Weights
+    names : tuple of str
+        Block of each operator; empty for those in none.
     blocks : tuple of range
         Positions of blocks.
     recompute_spans : tuple of range
@@ -53,6 +56,7 @@ class Vectors:
     recomputed: UnionSums
     kept: Kept
     weights: Weights
+    names: tuple[str, ...]
     blocks: tuple[range, ...]
     recompute_spans: tuple[range, ...]
 
@@ -71,6 +75,11 @@ class Vectors:
     def largest_weights(self, operators: Sequence[int]) -> int:
         """Return the most bytes of weights that one block, or one operator beside the blocks, has."""
         return max(self._dense_block.over(operators), self._expert_block.over(operators), self._alone(operators))
+
+    @cached_property
+    def units(self) -> UnitWeights:
+        """What is gathered together where copies divide weights."""
+        return UnitWeights(self.names, (self.weights.dense, self.weights.experts))
 
     def largest_kept(self, operators: Sequence[int]) -> int:
         """Return the most bytes that one block, or one operator beside the blocks, keeps."""
