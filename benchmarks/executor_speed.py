@@ -2,8 +2,10 @@
 
     python -m benchmarks.executor_speed [--runs 15] [--only NAME] [--json]
 
-The same chain of transformer layers, cut, micro-batches and order, two gloo ranks, one thread each. Both sides live in
-the same two processes and step in turn, who goes first changing from run to run, so that the machine's drift hits both.
+The same chain of transformer layers, cut, micro-batches and order, two gloo ranks, one thread each; zero-3 is 1F1B of
+two stages on two replicas each (four ranks), every layer divided by the same `fully_shard`, gradients summed once a
+step. Both sides live in the same processes and step in turn, who goes first changing from run to run, so that the
+machine's drift hits both.
 A step lasts as long as its slower rank. The ratio is ours over theirs, the median over the pairs (and its quartiles):
 below 1 ours is faster. CPU is the same of the CPU time of all ranks, which other work on the machine disturbs less.
 """
@@ -21,7 +23,7 @@ from tests.rank_pool import RankPool
 BARS = {"pipelined": 1.02, "single": 1.03}
 """The largest median ratio asked for."""
 
-NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "zb-v", "one-stage")
+NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "zb-v", "zero-3", "one-stage")
 
 
 def main() -> None:
@@ -43,19 +45,22 @@ def main() -> None:
             f"CPU {row['cpu_ratio']:.3f}, {row['ours_ms']:.1f} / {row['theirs_ms']:.1f} ms, "
             f"actions of {row['shortest_action_ms']:.1f} ms and more, gradients apart by {row['gradient_error']:.0e}"
         )
-    print(f"{args.runs} pairs of steps each, two ranks (one-stage: one), one thread a rank")
+    print(f"{args.runs} pairs of steps each, two ranks (one-stage: one, zero-3: four), one thread a rank")
     print(f"{answer['cores']} cores, load average {answer['load_average']:.2f}")
 
 
 def measure(name: str, num_runs: int) -> dict[str, Any]:
     """Return the row of one schedule, measured in processes of its own."""
-    from benchmarks.speed_sides import pipelined, single
+    from benchmarks.speed_sides import pipelined, sharded, single
 
     print(f"{name}: {num_runs} pairs of steps", file=sys.stderr, flush=True)
     alone = name == "one-stage"
-    pool = RankPool(1 if alone else 2)
+    pool = RankPool({"one-stage": 1, "zero-3": 4}.get(name, 2))
     try:
-        found = pool.run(single, num_runs=num_runs) if alone else pool.run(pipelined, name=name, num_runs=num_runs)
+        if name in ("one-stage", "zero-3"):
+            found = pool.run(single if alone else sharded, num_runs=num_runs)
+        else:
+            found = pool.run(pipelined, name=name, num_runs=num_runs)
     finally:
         pool.close()
     ours, ours_cpu = _over_ranks([rank.ours_ns for rank in found])

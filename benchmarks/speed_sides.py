@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -22,14 +24,16 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture, capture, operator_graph
+from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs
 from costmodel.zoo.layers import FusedLayer
 from executor import Pipeline
-from planner.plan import Plan
+from planner.plan import STEP, Plan
 from simulator.actions import parse_action
 from simulator.schedule import Schedule, stage_graph
 from tests.plans_by_hand import plan_by_hand
@@ -67,7 +71,7 @@ def pipelined(name: str, num_runs: int) -> Measured:
     stages, schedule, theirs = _torch_side(name, torch_model, rank, num_ranks)
     order = partial(_torch_order, schedule) if isinstance(schedule, PipelineScheduleMulti) else name
     places = [_rank_of(name, stage, num_ranks) for stage in range(len(stages))]
-    with Pipeline(_plan(order, stages, places), capture(model, MICROBATCH)) as pipeline:
+    with Pipeline(_plan(order, stages, [(place,) for place in places]), capture(model, MICROBATCH)) as pipeline:
 
         def ours() -> None:
             pipeline.step()
@@ -79,10 +83,61 @@ def pipelined(name: str, num_runs: int) -> Measured:
     return Measured(ours_ns, theirs_ns, error, min(actions))
 
 
+def sharded(num_runs: int) -> Measured:
+    """Run 1F1B of two stages on two replicas each, every layer `fully_shard`, by both executors in turn."""
+    rank = dist.get_rank()
+    model, torch_model = chain(), chain()
+    halves = [range(LAYERS // 2), range(LAYERS // 2, LAYERS)]
+    stage, theirs = _sharded_torch_side(torch_model, halves)
+    config = StageConfig(data=2, zero=3)
+    plan = _plan("1f1b", halves, [(0, 1), (2, 3)], configs=[config, config], reduce=STEP)  # as torch sums
+    with Pipeline(plan, model) as pipeline:
+
+        def ours() -> None:
+            pipeline.step()
+
+        ours_ns, theirs_ns = _in_turn(ours, theirs, num_runs)
+        ours()
+        theirs()
+        found = {name: parameter.grad for name, parameter in pipeline.named_parameters()}
+        first = halves[rank // 2].start
+        error = 0.0
+        for name, parameter in stage.named_parameters():
+            layer, rest = name.split(".", 1)
+            mine, other = (
+                cast(DTensor, g).full_tensor() for g in (found[f"{first + int(layer)}.{rest}"], parameter.grad)
+            )
+            error = max(error, float((mine - other).abs().max() / other.abs().max()))
+        actions = _actions_ns(pipeline)
+    return Measured(ours_ns, theirs_ns, error, min(actions))
+
+
+def _sharded_torch_side(model: TrainingModel, halves: Sequence[range]) -> tuple[nn.Module, Step]:
+    """Return this rank's divided stage by torch's pipelining, and its step."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    place, replica = mesh.get_coordinate() or (0, 0)
+    layers = list(model.module.children())
+    stage = nn.Sequential(*(layers[i] for i in halves[place]))
+    for module in (*stage, stage):
+        fully_shard(module, mesh=mesh["dp"])
+        cast(FSDPModule, module).set_force_sum_reduction_for_comms(True)
+    made = PipelineStage(stage, place, 2, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(made, MICROBATCHES // 2, loss_fn=F.mse_loss)
+    inputs, targets = (
+        torch.cat(tensor.split(MICROBATCH)[replica::2]) for tensor in (model.args[0], cast(torch.Tensor, model.targets))
+    )
+
+    def step() -> None:
+        stage.zero_grad()
+        schedule.step(*((inputs,) if place == 0 else ()), target=targets if place else None, return_outputs=False)
+
+    return stage, step
+
+
 def single(num_runs: int) -> Measured:
     """Run a plan of one stage, and the plain loop over the same micro-batches, in turn."""
     model, plain_model = chain(), chain()
-    with Pipeline(_plan("graph-1f1b", [range(LAYERS)], [0]), capture(model, MICROBATCH)) as pipeline:
+    with Pipeline(_plan("graph-1f1b", [range(LAYERS)], [(0,)]), capture(model, MICROBATCH)) as pipeline:
 
         def ours() -> None:
             pipeline.step()
@@ -116,17 +171,23 @@ def _rank_of(name: str, stage: int, num_ranks: int) -> int:
     return min(stage, back) if name == "zb-v" else stage % num_ranks
 
 
-def _plan(schedule: str | Callable[[Costs, int], Schedule], stages: Sequence[range], ranks: Sequence[int]) -> Plan:
-    """Return a plan of stages of consecutive layers, each on one rank."""
+def _plan(
+    schedule: str | Callable[[Costs, int], Schedule],
+    stages: Sequence[range],
+    ranks: Sequence[tuple[int, ...]],
+    **options: Any,
+) -> Plan:
+    """Return a plan of stages of consecutive layers."""
     source = capture(chain(), MICROBATCH)
     return plan_by_hand(
         source,
         _operators(source, stages),
-        ranks=[(rank,) for rank in ranks],
+        ranks=ranks,
         num_microbatches=MICROBATCHES,
         microbatch_size=MICROBATCH,
         schedule=schedule,
         durations_ns=10_000_000,
+        **options,
     )
 
 

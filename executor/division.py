@@ -1,7 +1,8 @@
-"""A rank's stages as they are divided: by the user's function, or by the plan's own units where none is given.
+"""A rank's stages as they are divided: by the user's function, or without one by what the plan and the model say.
 
-ZeRO-2 and 3 need no function: each unit of the plan is a `fully_shard` of torch's, and so is the stage around them.
-Leaves out what a function may do (`parallel`), and sums (`sharding`, `reduction`).
+Then tensor degrees divide the pairs of linear layers that the model has (`costmodel.capture.pairs`), by torch's
+`parallelize_module`, and under ZeRO-2 and 3 each unit of the plan is a `fully_shard` of torch's, and so is the stage
+around them. Leaves out what a function may do (`parallel`), and sums (`sharding`, `reduction`).
 """
 
 import warnings
@@ -12,20 +13,23 @@ from functools import partial
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from costmodel.capture.capture import Capture
+from costmodel.capture.pairs import Pair
 from costmodel.capture.parts import Part
 from costmodel.capture.views import view_of
 from costmodel.errors import DoesNotMatch
+from costmodel.model.blocks import block_of
 from costmodel.stages.config import StageConfig
 from executor.making import Making
 from executor.parallel import Meshes, Parallelize, calls, check_split, divide, is_divided, named_parameters
 from executor.sharding import ShardedStage
 from executor.stage import Stage
-from planner.plan import Plan
+from planner.plan import Plan, PlanStage
 
 
-class Division:
+class DividedStages:
     """The stages of one rank as views whose modules are divided.
 
     Parameters
@@ -34,7 +38,9 @@ class Division:
     capture : Capture
     making : Making
     parallelize : callable or None
-        The user's function, which is given every stage; without one stages divide by their own units, if they gather.
+        The user's function, which is given every stage; without one stages are divided that the plan divides.
+    pairs : sequence of Pair
+        Of the model's linear layers, as far as the plan has tensor degrees.
 
     Attributes
     ----------
@@ -42,8 +48,11 @@ class Division:
         Of the stages that are divided, or may be.
     """
 
-    def __init__(self, plan: Plan, capture: Capture, making: Making, parallelize: Parallelize | None) -> None:
+    def __init__(
+        self, plan: Plan, capture: Capture, making: Making, parallelize: Parallelize | None, pairs: Sequence[Pair]
+    ) -> None:
         self._plan, self._capture, self._making, self._parallelize = plan, capture, making, parallelize
+        self._pairs = pairs
         self.views: dict[int, nn.Module] = {}
         self._sharded: dict[int, ShardedStage] = {}
 
@@ -55,7 +64,7 @@ class Division:
     @property
     def may_be(self) -> bool:
         """Whether any stage may be divided."""
-        return self._parallelize is not None or any(stage.config.gathers for stage in self._plan.stages)
+        return self._parallelize is not None or any(_divides(stage) for stage in self._plan.stages)
 
     def divide(
         self, stages: Mapping[int, Stage], meshes: Meshes
@@ -68,12 +77,12 @@ class Division:
         """
         for index, stage in stages.items():
             planned, place = self._plan.stages[index], f"stage {index}"
-            if self._parallelize is None and not planned.config.gathers:
+            if self._parallelize is None and not _divides(planned):
                 continue
             part = self._making.part(index, with_modules=True)
             view = view_of(part)
             first = {name: self._capture.name_of[id(p)] for name, p in named_parameters(view).items()}
-            function = self._parallelize or partial(_in_units, part=part, units=planned.units, place=place)
+            function = self._parallelize or partial(self._as_planned, part=part, planned=planned, place=place)
             divide(view, meshes.of(index), part, planned.config, function, place)
             if stage.queue is not None:
                 check_split(view, place)
@@ -83,6 +92,34 @@ class Division:
                 self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
                 made.run_halves = self._sharded[index].run_halves
             yield index, made, {first[name]: parameter for name, parameter in named_parameters(view).items()}
+
+    def _as_planned(
+        self, stage: nn.Module, mesh: DeviceMesh, config: StageConfig, *, part: Part, planned: PlanStage, place: str
+    ) -> None:
+        if config.tensor > 1:
+            parallelize_module(stage, mesh["tensor"], self._styles(part, config.tensor, planned, place))
+        if config.gathers:
+            _in_units(stage, mesh, part, planned.units, place)
+
+    def _styles(self, part: Part, degree: int, planned: PlanStage, place: str) -> dict[str, ParallelStyle]:
+        """Return how each linear layer of the pairs that a stage calls is divided."""
+        groups, inside = self._capture.groups, set(planned.operators)
+        styles: dict[str, ParallelStyle] = {}
+        for pair in self._pairs:
+            paths = [groups[name].module for name in (*pair.columns, pair.row)]
+            if {*pair.columns, *pair.inner, pair.row} <= inside and all(calls(part, block_of(path)) for path in paths):
+                if pair.heads % degree:
+                    raise DoesNotMatch(
+                        f"{place} has tensor = {degree}, which does not divide the {pair.heads} heads of keys and "
+                        f"values of {paths[-1]!r}: plan with another --tensor"
+                    )
+                styles |= {path: ColwiseParallel() for path in paths[:-1]} | {paths[-1]: RowwiseParallel()}
+        if not styles:
+            raise DoesNotMatch(
+                f"{place} has tensor = {degree}, and calls no block with linear layers that divide in pairs (one layer "
+                "for queries, keys and values together does not): give Pipeline parallelize=, or plan with --tensor 1"
+            )
+        return styles
 
     def begin(self) -> None:
         """Start a step."""
@@ -112,9 +149,11 @@ class Division:
             sharded.rest()
 
 
-def _in_units(
-    stage: nn.Module, mesh: DeviceMesh, config: StageConfig, *, part: Part, units: Sequence[str], place: str
-) -> None:
+def _divides(stage: PlanStage) -> bool:
+    return stage.config.tensor > 1 or stage.config.gathers
+
+
+def _in_units(stage: nn.Module, mesh: DeviceMesh, part: Part, units: Sequence[str], place: str) -> None:
     """Divide a stage's parameters among its replicas: each unit's that the stage calls, then all others together."""
     numbers = {p for p in stage.parameters() if not p.dim()}  # torch divides along the first dimension
     for path in units:

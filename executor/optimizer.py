@@ -2,7 +2,8 @@
 
 A rank has one optimizer, so that schedules of the learning rate and saved states are torch's own; OPT of a stage steps
 that stage's parameters alone. ZeRO-1 divides a stage's parameters, whole ones, among its replicas; each steps its share
-and hands it to the others. Leaves out ZeRO-2 and 3, and the scaling of losses that float16 would need.
+and hands it to the others. Under ZeRO-2 and 3 a rank's parameters are its parts, stepped like any. Leaves out the
+scaling of losses that float16 would need.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch, UsageError
 from executor.groups import Company
@@ -124,6 +126,7 @@ class RankOptimizer:
                 f"optimizer= made an optimizer over {len(held)} parameters and was given {len(mine)}: it must hold "
                 "each of them and no other; freeze parameters before the pipeline is made"
             )
+        _part_groups(self.optimizer)
 
     def step(self, stage: int) -> None:
         """Step one stage's parameters and hand the shares of its replicas round."""
@@ -139,6 +142,16 @@ class RankOptimizer:
     def close(self) -> None:
         """Give up the groups."""
         self._shares.clear()
+
+
+def _part_groups(optimizer: torch.optim.Optimizer) -> None:
+    """Put divided parameters into groups of their own: kernels that step many at once take no mixture."""
+    for group in tuple(optimizer.param_groups):
+        divided = [p for p in group["params"] if isinstance(p, DTensor)]
+        whole = [p for p in group["params"] if not isinstance(p, DTensor)]
+        if divided and whole:
+            group["params"] = whole
+            optimizer.add_param_group({**group, "params": divided})
 
 
 class _only:  # noqa: N801 - a context, written as a call

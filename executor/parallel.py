@@ -34,8 +34,8 @@ def is_divided(config: StageConfig) -> bool:
     return config.tensor > 1 or config.zero > 1
 
 
-def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
-    """Refuse what no such function brings about here, before anything is sent.
+def check_divided(plan: Plan) -> None:
+    """Refuse divisions that nothing brings about here, before anything is sent.
 
     Raises
     ------
@@ -44,11 +44,6 @@ def check_parallelized(plan: Plan, parallelize: Parallelize | None) -> None:
     """
     for index, stage in enumerate(plan.stages):
         config, place = stage.config, f"stage {index}"
-        if config.tensor > 1 and parallelize is None:
-            raise DoesNotMatch(
-                f"{place} has {_what(config)}, which a function of yours brings about: give Pipeline parallelize=, or "
-                "plan for --target executor"
-            )
         if config.zero == 1 and config.tensor > 1:
             raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
     problem = gathering_problem(plan)

@@ -12,11 +12,12 @@ from torch import nn
 
 from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
+from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
 from executor.averages import Averages
 from executor.borders import agree_on_borders, check_lanes
 from executor.clipping import clip, shares_of_norm
-from executor.division import Division
+from executor.division import DividedStages
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.groups import Company
@@ -98,13 +99,15 @@ class Worker:
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
+        divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
+        pairs = pairs_of(capture) if divides else ()  # while parameters have their shapes
         self.held, self.unread = held_tensors(plan, capture, rank)
         if values is not None:
             self._materialize(values)
         elif not keeps_model:
             keep_only(capture, self.held, self.unread, device)
         self._making = Making(plan, capture, self.wiring, self.feed, self.draws, self.order)
-        self._division = Division(plan, capture, self._making, parallelize)
+        self._division = DividedStages(plan, capture, self._making, parallelize, pairs)
         self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
         module = capture.model.module
         self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)

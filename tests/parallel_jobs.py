@@ -154,7 +154,10 @@ def layered_plan(
         source,
         groups,
         ranks=[tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)],
-        configs=[StageConfig(data=d, zero=z) for d, z in zip(data, zero, strict=True)],
+        configs=[
+            StageConfig(data=d, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none")
+            for s, (d, z) in enumerate(zip(data, zero, strict=True))
+        ],
         schedule={"split": split_backwards, "recompute": with_recompute}.get(schedule, schedule),
         num_microbatches=num_microbatches,
         **options,
@@ -162,11 +165,31 @@ def layered_plan(
     return with_lanes(plan, tensor)
 
 
+def graph_errors(schedule: str, zero: int) -> dict[str, Any]:
+    """Run two pairs of branches and what joins them, on two replicas each, and compare with one process."""
+    source = captured("zoo:mmt:small")
+    groups: list[list[str]] = [[], [], []]
+    for name in source.operators:
+        module = source.groups[name].module.split(".") if name in source.groups else []
+        groups[int(module[1]) // 2 if module[:1] == ["branches"] else 2].append(name)
+    plan = plan_by_hand(
+        source,
+        groups,
+        ranks=[(0, 1), (2, 3), (4, 5)],
+        configs=[StageConfig(data=2, zero=zero)] * 3,
+        schedule={"split": split_backwards}.get(schedule, schedule),
+    )
+    return _compared(plan, "zoo:mmt:small", 1, None)
+
+
 def errors(model: str, num_steps: int = 1, how: str = "blocks", **options: Any) -> dict[str, Any]:
     """Run a divided plan, and compare its last step with one process."""
-    plan = layered_plan(model, **options)
+    return _compared(layered_plan(model, **options), model, num_steps, FUNCTIONS[how])
+
+
+def _compared(plan: Plan, model: str, num_steps: int, parallelize: Any) -> dict[str, Any]:
     batch = load_model(model, plan.batch.global_size)
-    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=FUNCTIONS[how]) as pipe:
+    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=parallelize) as pipe:
         for _ in range(num_steps):
             pipe.step(batch.kwargs or batch.args, batch.targets)
         found = compare(pipe.worker, batch if pipe.rank == 0 else None)
@@ -207,12 +230,8 @@ def collectives(model: str, **options: Any) -> list[tuple[dict[str, list[int]], 
 
 
 def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """AdamW over all of them, without its fused kernels, which take no mixture of plain and divided parameters."""
-    plain, divided = (
-        [p for p in parameters if type(p) is nn.Parameter],
-        [p for p in parameters if isinstance(p, DTensor)],
-    )
-    return torch.optim.AdamW([{"params": row} for row in (plain, divided) if row], lr=1e-3)
+    """AdamW that steps all of them at once."""
+    return torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
 
 
 MAX_NORM = 0.5

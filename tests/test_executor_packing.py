@@ -11,6 +11,7 @@ CASES = {
     "one type": [torch.rand(3, 5), torch.rand(16), torch.tensor(2.0)],
     "several types": [torch.arange(3), torch.ones(2, 2, dtype=torch.bfloat16), torch.tensor([True]), torch.rand(5)],
     "not contiguous": [torch.arange(6.0).view(2, 3).t(), torch.rand(4)[::2]],
+    "a column of another type": [torch.arange(8).view(2, 4)[:, 1], torch.rand(3)],
     "empty ones": [torch.zeros(0, 3), torch.ones(2)],
 }
 

@@ -55,6 +55,51 @@ def test_divided_stages_have_the_gradients_of_one_process(ranks: RankPool, degre
     ],
     ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
 )
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "split"])
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"num_stages": 2, "data": (2, 2), "zero": (2, 3)},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 3), "reduce": "step"},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 2), "behind": "q_proj"},
+    ],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
+def test_zero_2_and_3_need_no_function(ranks: RankPool, degrees: dict, schedule: str) -> None:
+    options = {"model": LLAMA, "schedule": schedule, "how": "none", **degrees}
+    assert ranks.run(jobs.errors, num_steps=2, **options)[0]["gradient"] <= 1e-5
+
+
+def test_stages_that_form_a_graph_divide_their_parameters() -> None:
+    """Two stages without a border between them feed the one that joins them."""
+    pool = RankPool(6)
+    try:
+        for schedule, zero in (("graph-1f1b", 2), ("graph-1f1b", 3), ("split", 3)):
+            assert pool.run(jobs.graph_errors, schedule=schedule, zero=zero)[0]["gradient"] <= 1e-5
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "split", "recompute"])
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"num_stages": 2, "data": (2, 2), "zero": (2, 3)},
+        {"num_stages": 1, "data": (4,), "zero": (3,), "num_microbatches": 8},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 3), "behind": "norm_ffn"},
+    ],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
+def test_what_is_gathered_and_scattered_in_a_step_stands_in_the_plan(
+    ranks: RankPool, degrees: dict, schedule: str
+) -> None:
+    """Number and bytes are equal on each rank and in each step, counted where torch hands them to the group."""
+    for rows in ranks.run(jobs.collectives, model=ZOO, schedule=schedule, **degrees):
+        for counted, planned in rows:
+            assert counted == planned
+            assert planned["all_gather"][0]
+
+
 def test_stages_may_be_divided_otherwise_than_their_neighbours(ranks: RankPool, degrees: dict) -> None:
     assert ranks.run(jobs.errors, model=LLAMA, **degrees)[0]["gradient"] <= 1e-5
 
@@ -170,9 +215,8 @@ def plan_with(**options: object) -> Plan:
     ("options", "how", "message"),
     [
         ({"tensor": (2, 2)}, "none", "stage 0 has tensor = 2, which a function of yours brings about"),
-        ({"data": (2, 2), "zero": (3, 3)}, "none", "stage 0 has ZeRO-3, which a function of yours"),
         ({"data": (3, 1), "zero": (2, 0)}, "blocks", "4 micro-batches do not divide by that"),
-        ({"data": (2, 1), "zero": (2, 0)}, "blocks", "stage 1 beside it has 1: plan with as many, or ZeRO-1"),
+        ({"data": (2, 1), "zero": (2, 0)}, "none", "stage 1 has 1 replicas: plan with as many, or ZeRO-1"),
         ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", "has ZeRO-1 and tensor = 2"),
     ],
 )

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from costmodel.errors import InvalidInput
 from costmodel.model.work import Work
@@ -174,6 +175,12 @@ class OperatorGraph:
             for consumer in row:
                 found[consumer].append(producer)
         return tuple(map(tuple, found))
+
+    @cached_property
+    def common_heads(self) -> int:
+        """Into how many parts the heads of all attention divide that says how many it has; 0 where none does."""
+        works = [operator.work for operator in self.operators if operator.work]
+        return gcd(*(work.kv_heads for work in works if work.kind == "attention"))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -18,6 +18,7 @@ from costmodel.capture.heap import keep_freed_memory
 from costmodel.capture.models import explain, load_model
 from costmodel.capture.parts import extract
 from costmodel.capture.separation import check_separates
+from costmodel.capture.works import with_works
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.machines.links import LINKS_KEYS, Links
@@ -187,7 +188,7 @@ class _Session:
         seen = [item(f"kernels/{size}", partial(self._kernels, size)) for size in self.sizes]
         links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
-        graph = counted_graph(self.captured, self.sizes)
+        graph = with_works(counted_graph(self.captured, self.sizes), self.captured)
         found = assemble(graph, rounds, shares)
         shards = self._shards(dict(zip(self.captured.operators, found.times, strict=True)))
         return Profile(

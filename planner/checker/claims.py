@@ -70,16 +70,16 @@ def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str
 
 
 def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProblem]:
-    """Yield what of a plan the executor does not run: it runs replicas, ZeRO and full recompute.
+    """Yield what of a plan the executor does not run: it runs replicas, ZeRO, tensor degrees and full recompute.
 
-    And tensor degrees where a function of the user's `divides` stages.
+    And sequences that are divided where a function of the user's `divides` stages.
     """
     for key, value in (("dtype", plan.training.dtype), ("autocast", plan.training.autocast)):
         if value and value not in DTYPES:
             yield PlanProblem("training", f"training.{key}", f"{value!r}; the executor runs {', '.join(DTYPES)}")
     for index, stage in enumerate(plan.stages):
         config = stage.config
-        degrees = ("context", "expert") if divides else ("tensor", "sequence", "context", "expert")
+        degrees = ("context", "expert") if divides else ("sequence", "context", "expert")
         wrong = [name for name in degrees if getattr(config, name) > 1]
         wrong += ["recompute"] if config.recompute == "selective" else []
         wrong += ["offload"] if config.offload != "none" else []
@@ -87,8 +87,8 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
             yield PlanProblem(
                 "target",
                 f"stage {index}",
-                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO and full recompute: "
-                "plan with --target executor",
+                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO, tensor degrees and full "
+                "recompute: plan with --target executor",
             )
     if problem := gathering_problem(plan):
         yield PlanProblem("target", "runs_on", f"executor, and {problem}")

@@ -1,14 +1,14 @@
 """Blocks of a model: the operators of one of a list of layers that repeat, the unit of recompute and unsharding.
 
-A module path names its block up to its first number (``model.layers.3.mlp`` is of ``model.layers.3``); operators
-beside the layers are in no block. In a model without numbered modules all operators make one block. A block whose
-operators do not follow each other counts as several.
+Operators beside the layers are in no block. In a model without numbered modules all operators make one block. A block
+whose operators do not follow each other counts as several.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from costmodel.model.blocks import block_of
 from costmodel.model.graph import Operator
 
 
@@ -16,13 +16,6 @@ def block_names(operators: Sequence[Operator]) -> tuple[str, ...]:
     """Return the block of each operator; empty for those in none."""
     names = tuple(block_of(operator.module) for operator in operators)
     return names if any(names) else ("all",) * len(names)
-
-
-def block_of(module: str) -> str:
-    """Return the path of the block that a module belongs to; empty for one in none."""
-    parts = module.split(".")
-    number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
-    return "" if number is None else ".".join(parts[: number + 1])
 
 
 def block_spans(names: Sequence[str]) -> tuple[range, ...]:

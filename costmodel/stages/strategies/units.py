@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from costmodel.model.blocks import block_of
 from costmodel.model.graph import OperatorGraph, Parameter
-from costmodel.stages.strategies.blocks import block_of
 from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.unions import UnionSums
 
