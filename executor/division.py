@@ -64,7 +64,7 @@ class DividedStages:
     @property
     def may_be(self) -> bool:
         """Whether any stage may be divided."""
-        return self._parallelize is not None or any(_divides(stage) for stage in self._plan.stages)
+        return self._parallelize is not None or any(stage.config.divides for stage in self._plan.stages)
 
     def divide(
         self, stages: Mapping[int, Stage], meshes: Meshes
@@ -77,7 +77,7 @@ class DividedStages:
         """
         for index, stage in stages.items():
             planned, place = self._plan.stages[index], f"stage {index}"
-            if self._parallelize is None and not _divides(planned):
+            if self._parallelize is None and not planned.config.divides:
                 continue
             part = self._making.part(index, with_modules=True)
             view = view_of(part)
@@ -147,10 +147,6 @@ class DividedStages:
         """Let go of what forwards without a backward have gathered."""
         for sharded in self._sharded.values():
             sharded.rest()
-
-
-def _divides(stage: PlanStage) -> bool:
-    return stage.config.tensor > 1 or stage.config.gathers
 
 
 def _in_units(stage: nn.Module, mesh: DeviceMesh, part: Part, units: Sequence[str], place: str) -> None:

@@ -14,6 +14,7 @@ from functools import cached_property
 from math import gcd
 
 from costmodel.errors import InvalidInput
+from costmodel.model.blocks import block_of
 from costmodel.model.work import Work
 
 LOSS = "loss"
@@ -175,6 +176,11 @@ class OperatorGraph:
             for consumer in row:
                 found[consumer].append(producer)
         return tuple(map(tuple, found))
+
+    @cached_property
+    def blocks(self) -> tuple[str, ...]:
+        """The block of each operator, by its module; empty for none."""
+        return tuple(block_of(operator.module) for operator in self.operators)
 
     @cached_property
     def common_heads(self) -> int:

@@ -41,6 +41,11 @@ class StageConfig:
         """Whether replicas divide gradients or parameters, which they gather and sum together."""
         return self.zero > 1 and self.data > 1
 
+    @property
+    def divides(self) -> bool:
+        """Whether ranks hold parts of parameters, in use or between uses."""
+        return self.tensor > 1 or self.gathers
+
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -14,7 +14,7 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import EXECUTOR
 from planner.ask.problem import ANY, Problem
-from planner.graph.layers import holds_whole_layers
+from planner.graph.layers import holds_whole_layers, why_undivided
 from planner.plan import Plan
 from planner.plan.gathering import gathering_problem
 
@@ -76,6 +76,8 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
         return f"{wrong[0]} parallelism{within}"
     if config.zero not in zeros:
         return f"ZeRO-{config.zero}{within}"
+    if target == EXECUTOR and config.zero == 1 and config.tensor > 1:
+        return "ZeRO-1 and tensor parallelism together"
     if config.recompute not in recompute:
         return f"{config.recompute} recompute"
     return "" if config.offload in offload else f"offload of {config.offload}"
@@ -85,7 +87,7 @@ def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names,
     """Return what a target runs inside stages: degrees, stages of ZeRO, recompute, offload."""
     every = ("tensor", "sequence", "context", "expert")
     if target == EXECUTOR:
-        return (), (0, 1, 2, 3), ("none", "full"), ("none",)
+        return ("tensor",), (0, 1, 2, 3), ("none", "full"), ("none",)
     if target == "torchtitan":
         return every, (0, 2, 3), RECOMPUTE, ("none",)
     if target == "megatron":
@@ -113,7 +115,10 @@ def _executor(job: Job) -> str:
     again = {text.split("R")[0] for order in plan.orders for text in order if "R" in text and text[-1].isdigit()}
     if any(str(i) not in again for i in remade):
         return "recompute block by block (it runs a stage's whole forward again)"
-    return _tied(job) or gathering_problem(plan)
+    degrees = [stage.config.tensor for stage in plan.stages]
+    home = {name: number for number, stage in enumerate(plan.stages) for name in stage.operators}
+    undivided = why_undivided(job.graph, [home[operator.name] for operator in job.graph.operators], degrees)
+    return undivided or _tied(job) or gathering_problem(plan)
 
 
 def _tied(job: Job) -> str:
@@ -126,9 +131,9 @@ def _tied(job: Job) -> str:
         ):
             readers.setdefault(name, set()).add(number)
     for name, numbers in readers.items():
-        divides = any(stages[i].config.gathers for i in numbers)
+        divides = any(stages[i].config.divides for i in numbers)
         if len(numbers) > 1 and divides and graph.parameter_index[name].trainable:
-            return f"the parameter {name!r} in the stages {sorted(numbers)}, one of which divides it (ZeRO-2 or 3)"
+            return f"the parameter {name!r} in the stages {sorted(numbers)}, one of which divides its own"
     return ""
 
 
@@ -200,7 +205,14 @@ def config_not_run(target: str, problem: Problem, config: StageConfig, pipelined
     """Return why a target does not run stages configured so, nothing where it does; any runs all."""
     if target not in RULES:
         return ""
-    return (_no_module(problem) if target == EXECUTOR else "") or config_refusal(target, config, pipelined)
+    if target == EXECUTOR and (why := _no_module(problem) or _odd_heads(problem, config)):
+        return why
+    return config_refusal(target, config, pipelined)
+
+
+def _odd_heads(problem: Problem, config: StageConfig) -> str:
+    heads = problem.profile.graph.common_heads
+    return f"tensor = {config.tensor} of {heads} heads of keys and values" if heads % config.tensor else ""
 
 
 def _no_module(problem: Problem) -> str:

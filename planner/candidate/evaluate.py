@@ -18,6 +18,7 @@ from planner.candidate.host_room import check_host_room
 from planner.candidate.order import ordered
 from planner.candidate.price import Priced, Pricer
 from planner.graph.atoms import Apart, Atoms
+from planner.graph.layers import why_undivided
 from planner.plan.gathering import why_out_of_step
 from planner.plan.rung import strategy_of
 from simulator.engine import Structure, Times
@@ -87,8 +88,8 @@ class Evaluated:
         Of the plan, messages too; where replicas do the same, of one of them.
     copies : int
         How many replicas do the same.
-    in_step : bool
-        Whether replicas that divide parameters gather them together, and no other stage shares one.
+    not_divided : str
+        Why the executor cannot divide its stages as they are cut and replicated; empty where it can.
     """
 
     candidate: Candidate
@@ -98,7 +99,7 @@ class Evaluated:
     is_line: bool = True
     num_actions: int = 0
     copies: int = 1
-    in_step: bool = True
+    not_divided: str = ""
 
     @property
     def strategy(self) -> str:
@@ -165,14 +166,19 @@ class Evaluator:
                 line,
                 run.num_actions,
                 run.replicas,
-                self._in_step(candidate),
+                self._why_not_divided(candidate),
             )
         return self._known[candidate]
 
-    def _in_step(self, candidate: Candidate) -> bool:
-        if why_out_of_step(candidate.places, self.num_microbatches):
-            return False
-        return not self.pricer.sums.shares_divided(candidate.partition, candidate.places)
+    def _why_not_divided(self, candidate: Candidate) -> str:
+        places, graph = candidate.places, self.atoms.graph
+        if not any(place.config.divides for place in places):
+            return ""
+        stage_of = [candidate.partition[atom] for atom in self.atoms.atom_of]
+        why = why_undivided(graph, stage_of, [place.config.tensor for place in places])
+        shares = self.pricer.sums.shares_divided(candidate.partition, places)
+        shared = "a parameter that several stages share, one of which divides its own" if shares else ""
+        return why or why_out_of_step(places, self.num_microbatches) or shared
 
     def limits(self, run: Run) -> list[int]:
         """Return what each simulated rank may hold: the least of the replicas for which it stands."""

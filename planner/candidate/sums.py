@@ -47,8 +47,8 @@ class Sums:
         ]
 
     def shares_divided(self, partition: Partition, places: Sequence[Place]) -> bool:
-        """Whether a stage whose replicas divide parameters shares one with another stage."""
-        divides = [place.config.gathers for place in places]
+        """Whether a stage whose ranks divide parameters shares one with another stage."""
+        divides = [place.config.divides for place in places]
         owners = ({partition[self.atoms.atom_of[i]] for i in row} for row in self._shared.values() if any(divides))
         return any(len(stages) > 1 and any(divides[stage] for stage in stages) for stages in owners)
 

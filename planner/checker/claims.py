@@ -87,8 +87,8 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
             yield PlanProblem(
                 "target",
                 f"stage {index}",
-                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, ZeRO, tensor degrees and full "
-                "recompute: plan with --target executor",
+                f"has config.{name} = {getattr(config, name)}; the executor runs replicas, tensor degrees, ZeRO and "
+                "full recompute: plan with --target executor",
             )
     if problem := gathering_problem(plan):
         yield PlanProblem("target", "runs_on", f"executor, and {problem}")

@@ -49,3 +49,26 @@ def holds_whole_layers(graph: OperatorGraph, stages: Sequence[Sequence[str]]) ->
             if block and home.setdefault(block, index) != index:
                 return False
     return True
+
+
+def why_undivided(graph: OperatorGraph, stage_of: Sequence[int], tensor: Sequence[int]) -> str:
+    """Return why the model's own modules do not divide by the stages' tensor degrees; nothing where they do.
+
+    Parameters
+    ----------
+    stage_of : sequence of int
+        Of each operator.
+    tensor : sequence of int
+        Of each stage.
+    """
+    divided = {stage for stage, degree in enumerate(tensor) if degree > 1}
+    if not divided:
+        return ""
+    home: dict[str, int] = {}
+    for block, stage in zip(graph.blocks, stage_of, strict=True):
+        other = home.setdefault(block, stage)
+        if block and other != stage and divided & {other, stage}:
+            return f"tensor = {max(tensor[other], tensor[stage])} of stages between which {block!r} is cut"
+    columns = {stage for o, stage in zip(graph.operators, stage_of, strict=True) if o.work and o.work.split == "column"}
+    lacking = min(divided - columns, default=None)
+    return "" if lacking is None else f"tensor = {tensor[lacking]} of stage {lacking}, which has no layers that divide"

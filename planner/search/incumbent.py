@@ -13,7 +13,6 @@ from planner.ask.problem import Problem, Report
 from planner.ask.targets import config_not_run
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
-from planner.plan.gathering import why_out_of_step
 from planner.plan.rung import RUNGS
 from planner.search.writing import Writing
 
@@ -90,7 +89,7 @@ class Incumbent:
     def runs(self, each: Evaluated) -> bool:
         """Whether the target runs such a candidate."""
         pipelined = each.candidate.num_stages > 1
-        return (each.in_step or self.aim != EXECUTOR) and all(
+        return (self.aim != EXECUTOR or not each.not_divided) and all(
             self.runs_config(config, pipelined=pipelined) for config in {p.config for p in each.candidate.places}
         )
 
@@ -99,11 +98,7 @@ class Incumbent:
         found = each.candidate
         configs, pipelined = {place.config for place in found.places}, found.num_stages > 1
         why = max(config_not_run(self.aim, self.problem, config, pipelined) for config in configs)
-        if why or self.runs(each):
-            return why
-        return why_out_of_step(found.places, self.problem.global_batch // found.microbatch_size) or (
-            "a parameter that several stages share, one of which divides it (ZeRO-2 or 3)"
-        )
+        return why or (each.not_divided if self.aim == EXECUTOR else "")
 
     def runs_config(self, config: StageConfig, *, pipelined: bool) -> bool:
         """Whether the target runs a stage configured so."""

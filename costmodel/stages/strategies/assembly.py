@@ -59,8 +59,8 @@ class Build:
     def traffic(self, degrees: Degrees, groups: StageGroups) -> Traffic:
         """Return what ranks send each other under one configuration."""
         width, size = training_scale(self.model, self.training)[0], self.model.microbatch_size
-        graph, overlap = self.model.profile.graph, self.training.overlap
-        return Traffic(graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap)
+        graph, overlap, alone = self.model.profile.graph, self.training.overlap, self.training.whole_stages
+        return Traffic(graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone)
 
     def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
         """Return what all operators take together of F, and of I and W: one of each kind is priced."""

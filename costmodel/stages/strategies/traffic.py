@@ -53,6 +53,8 @@ class Traffic:
         Bytes of a value.
     microbatch_size : int
     overlap : bool
+    alone : bool
+        Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it.
     """
 
     graph: OperatorGraph
@@ -64,6 +66,7 @@ class Traffic:
     width: int
     microbatch_size: int
     overlap: bool = True
+    alone: bool = False
 
     def items(self, times: Mapping[int, Times]) -> tuple[list[Item], list[Item], list[Item]]:
         """Return exposed ns in F and in I, and bytes of gathered values; what operators share has one key.
@@ -130,7 +133,8 @@ class Traffic:
             if source is None or source.split in WITHIN_TENSOR or self._among_experts(tensor):
                 continue
             size = ceil(self.sizes[index], self.degrees.context)
-            yield ("entering", index), *self._entrance(size, source.split, tensor.gradient, times)
+            key = (f"entering {index}", position) if self.alone else ("entering", index)
+            yield key, *self._entrance(size, source.split, tensor.gradient, times)
 
     def _among_experts(self, tensor: Tensor) -> bool:
         source = self.graph.operators[self.graph.index[tensor.producer]].work

@@ -39,9 +39,10 @@ class TrainingJob:
     overlap_slowdown : float
         Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
     whole_stages : bool
-        Full recompute runs a stage's whole forward again, as an action R of its own, and parameters that several
-        stages hold are summed once over all their ranks (the executor); else blocks run again one by one within the
-        backward, and tied parameters are summed after the replicas'.
+        The executor: full recompute runs a stage's whole forward again, as an action R of its own, parameters that
+        several stages hold are summed once over all their ranks, what is divided among replicas is gathered in the
+        units of `units`, and each column layer sums the gradient of its input by itself. Else blocks run again one by
+        one within the backward, tied parameters are summed after the replicas', and such gradients are summed once.
 
     Raises
     ------

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from costmodel.model.blocks import block_of
 from costmodel.model.graph import OperatorGraph, Parameter
 from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.unions import UnionSums
@@ -36,7 +35,7 @@ class Unit:
 def units_of(graph: OperatorGraph, operators: Sequence[int]) -> tuple[Unit, ...]:
     """Return the units of a stage, blocks first; numbers by themselves (no dimension) cannot be divided."""
     inside = set(operators)
-    of = [block_of(operator.module) for operator in graph.operators]
+    of = graph.blocks
     torn = {block for i, block in enumerate(of) if i not in inside}
     home: dict[str, str] = {}
     trains: set[str] = set()
