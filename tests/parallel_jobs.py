@@ -165,21 +165,26 @@ def layered_plan(
     return with_lanes(plan, tensor)
 
 
-def graph_errors(schedule: str, zero: int) -> dict[str, Any]:
-    """Run two pairs of branches and what joins them, on two replicas each, and compare with one process."""
-    source = captured("zoo:mmt:small")
+TOWERS = "tests.training_models:towers"
+
+
+def graph_errors(schedule: str, **degrees: int) -> dict[str, Any]:
+    """Run two towers and what joins them, three stages divided alike, and compare with one process."""
+    source = captured(TOWERS)
+    stage_of = {"left": 0, "right": 1}
     groups: list[list[str]] = [[], [], []]
     for name in source.operators:
-        module = source.groups[name].module.split(".") if name in source.groups else []
-        groups[int(module[1]) // 2 if module[:1] == ["branches"] else 2].append(name)
+        module = source.groups[name].module.split(".")[0] if name in source.groups else ""
+        groups[stage_of.get(module, 2)].append(name)
+    config = StageConfig(data=2, **degrees)
     plan = plan_by_hand(
         source,
         groups,
         ranks=[(0, 1), (2, 3), (4, 5)],
-        configs=[StageConfig(data=2, zero=zero)] * 3,
+        configs=[config] * 3,
         schedule={"split": split_backwards}.get(schedule, schedule),
     )
-    return _compared(plan, "zoo:mmt:small", 1, None)
+    return _compared(plan, TOWERS, 1, None)
 
 
 def errors(model: str, num_steps: int = 1, how: str = "blocks", **options: Any) -> dict[str, Any]:

@@ -303,7 +303,7 @@ CLAIMS = [
     ("an optimizer without OPT", replace(PLAN, training=Training("float32", "", "adam")), "training", "no OPT"),
     ("an optimizer nobody knows", replace(PLAN, training=Training("", "", "magic")), "training", "'magic'"),
     ("a precision nobody knows", replace(PLAN, training=Training("int3", "", "none")), "training", "'int3'"),
-    ("an executor that cannot run it", with_stage(PLAN, 1, config=StageConfig(zero=2)), "target", "config.zero = 2"),
+    ("an executor that cannot run it", with_stage(PLAN, 1, config=StageConfig(context=2)), "target", "config.context"),
     ("a trainer nobody knows", replace(PLAN, runs_on=("magic",)), "target", "'magic'"),
     ("a trainer of lines for a graph", replace(PLAN, runs_on=("megatron",)), "target", "no line"),
     ("terms of another sum", with_stage(

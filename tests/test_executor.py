@@ -77,7 +77,7 @@ def test_stages_may_take_several_microbatches_in_one_action(ranks, multiples):
     assert_exact(ranks.run(jobs.errors, model="two_branch", multiples=multiples), limit=1e-6)
 
 
-@pytest.mark.parametrize("config", [{"tensor": 2}, {"zero": 2}, {"recompute": "selective"}, {"offload": "optimizer"}])
+@pytest.mark.parametrize("config", [{"context": 2}, {"recompute": "selective"}, {"offload": "optimizer"}])
 def test_what_the_executor_does_not_run_is_refused_by_name(config):
     plan = jobs.make_plan("two_branch", configs=[{}, config, {}])
     with pytest.raises(DoesNotMatch, match=rf"stage 1 has config.{next(iter(config))} = .*--target executor"):

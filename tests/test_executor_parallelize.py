@@ -45,16 +45,6 @@ def test_divided_stages_have_the_gradients_of_one_process(ranks: RankPool, degre
     assert found["loss"] <= 1e-6
 
 
-@pytest.mark.parametrize(
-    "degrees",
-    [
-        {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)},
-        {"num_stages": 2, "tensor": (2, 1), "data": (1, 2)},
-        {"num_stages": 2, "data": (2, 2), "zero": (3, 2), "schedule": "recompute"},
-        {"num_stages": 2, "data": (2, 2), "zero": (2, 0), "num_steps": 2},
-    ],
-    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
-)
 @pytest.mark.parametrize("schedule", ["graph-1f1b", "split"])
 @pytest.mark.parametrize(
     "degrees",
@@ -70,12 +60,30 @@ def test_zero_2_and_3_need_no_function(ranks: RankPool, degrees: dict, schedule:
     assert ranks.run(jobs.errors, num_steps=2, **options)[0]["gradient"] <= 1e-5
 
 
+@pytest.mark.parametrize("schedule", ["graph-1f1b", "split"])
+@pytest.mark.parametrize(
+    ("model", "degrees"),
+    [
+        (LLAMA, {"num_stages": 2, "tensor": (2, 2)}),
+        (LLAMA, {"num_stages": 1, "data": (2,), "tensor": (2,), "zero": (3,)}),
+        ("tests.hugging_face_models:mixtral", {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)}),
+        ("zoo:gpt:small", {"num_stages": 2, "tensor": (2, 2)}),
+    ],
+    ids=lambda row: str(row),
+)
+def test_tensor_degrees_need_no_function(ranks: RankPool, model: str, degrees: dict, schedule: str) -> None:
+    """Pairs of linear layers are divided, what has none (packed projections, experts) is done by each lane."""
+    found = ranks.run(jobs.errors, model=model, schedule=schedule, how="none", **degrees)[0]
+    assert found["gradient"] <= 1e-5
+
+
 def test_stages_that_form_a_graph_divide_their_parameters() -> None:
     """Two stages without a border between them feed the one that joins them."""
     pool = RankPool(6)
     try:
-        for schedule, zero in (("graph-1f1b", 2), ("graph-1f1b", 3), ("split", 3)):
-            assert pool.run(jobs.graph_errors, schedule=schedule, zero=zero)[0]["gradient"] <= 1e-5
+        for schedule in ("graph-1f1b", "split"):
+            for zero in (2, 3):
+                assert pool.run(jobs.graph_errors, schedule=schedule, zero=zero)[0]["gradient"] <= 1e-5
     finally:
         pool.close()
 
@@ -100,6 +108,16 @@ def test_what_is_gathered_and_scattered_in_a_step_stands_in_the_plan(
             assert planned["all_gather"][0]
 
 
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)},
+        {"num_stages": 2, "tensor": (2, 1), "data": (1, 2)},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 2), "schedule": "recompute"},
+        {"num_stages": 2, "data": (2, 2), "zero": (2, 0), "num_steps": 2},
+    ],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
 def test_stages_may_be_divided_otherwise_than_their_neighbours(ranks: RankPool, degrees: dict) -> None:
     assert ranks.run(jobs.errors, model=LLAMA, **degrees)[0]["gradient"] <= 1e-5
 
@@ -145,6 +163,17 @@ def test_a_degree_that_the_function_leaves_out_is_refused(ranks: RankPool) -> No
     assert "the plan has ZeRO-3, and parallelize= has not divided" in refusal(
         ranks, data=(2, 2), zero=(3, 3), **options
     )
+
+
+def test_tensor_degrees_that_the_model_cannot_have_are_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=LLAMA, num_stages=1, tensor=(4,), how="none")
+    assert (
+        "tensor = 4, which does not divide the 2 heads of keys and values of 'model.layers.0.self_attn.o_proj'" in found
+    )
+    found = refusal(ranks, model="tests.hugging_face_models:gpt2", num_stages=1, data=(2,), tensor=(2,), how="none")
+    assert "calls no block with linear layers that divide in pairs" in found
+    found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), behind="q_proj", how="none")
+    assert "calls no block" in found
 
 
 def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> None:
@@ -214,7 +243,6 @@ def plan_with(**options: object) -> Plan:
 @pytest.mark.parametrize(
     ("options", "how", "message"),
     [
-        ({"tensor": (2, 2)}, "none", "stage 0 has tensor = 2, which a function of yours brings about"),
         ({"data": (3, 1), "zero": (2, 0)}, "blocks", "4 micro-batches do not divide by that"),
         ({"data": (2, 1), "zero": (2, 0)}, "none", "stage 1 has 1 replicas: plan with as many, or ZeRO-1"),
         ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", "has ZeRO-1 and tensor = 2"),

@@ -247,11 +247,24 @@ def test_what_no_stage_names_is_searched_on_the_ranks_that_are_left(tmp_path):
 
 
 def test_a_pinned_stage_may_be_configured_as_other_trainers_run_it(tmp_path):
-    found = planned(tmp_path, stage(["*"], ranks=[0, 1], config="{data = 2, zero = 2}"), num_devices=2)
-    assert found.stages[0].config.zero == 2
+    pinned = stage(["*"], ranks=[0, 1], config='{data = 2, recompute = "selective"}')
+    found = planned(tmp_path, pinned, num_devices=2)
+    assert found.stages[0].config.recompute == "selective"
     assert "executor" not in found.runs_on
-    with pytest.raises(NoPlanFits, match="--target executor does not take this plan: ZeRO-2"):
-        planned(tmp_path, stage(["*"], ranks=[0, 1], config="{data = 2, zero = 2}"), num_devices=2, target="executor")
+    with pytest.raises(NoPlanFits, match="--target executor does not take this plan: selective recompute"):
+        planned(tmp_path, pinned, num_devices=2, target="executor")
+
+
+def test_a_stage_pinned_to_divide_parameters_runs_where_all_have_as_many_replicas(tmp_path):
+    """Replicas that gather together work in step; a neighbour with another number of them would hold some up."""
+    whole = planned(
+        tmp_path, stage(["*"], ranks=[0, 1], config="{data = 2, zero = 3}"), num_devices=2, target="executor"
+    )
+    assert (whole.stages[0].reduce, "executor" in whole.runs_on) == ("microbatch", True)
+    assert {each.kind for each in whole.stages[0].collectives} == {"all_gather", "reduce_scatter"}
+    uneven = stage(["op[0-2]"], ranks=[0, 1], config="{data = 2, zero = 3}") + stage(["*"], ranks=[2])
+    with pytest.raises(NoPlanFits, match="which gather them together, and stage 1 has 1 replicas"):
+        planned(tmp_path, uneven, num_devices=3, target="executor")
 
 
 def test_pinned_stages_keep_to_the_most_that_are_asked_for(tmp_path):

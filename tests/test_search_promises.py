@@ -5,7 +5,7 @@ import pytest
 from tests.search_promises import ratio_or_claim
 
 
-@pytest.mark.parametrize("seed", [12, 15, 26, 29, 66, 122])
+@pytest.mark.parametrize("seed", [12, 15, 29, 66, 122])
 def test_cuts_that_memory_hides_are_found(seed: int) -> None:
     """Problems where little fits: the best needs a cut that is bad without the limit, or other options than its cut."""
     ratio = ratio_or_claim(seed)

@@ -51,6 +51,30 @@ def two_branch(batch: int = 4) -> Any:
     return TwoBranch(), (torch.randn(batch, WIDTH), torch.randn(batch, 3)), torch.randint(5, (batch,)), F.cross_entropy
 
 
+class Towers(nn.Module):
+    """Two towers of blocks, of which a linear layer reads both ends, with a number to weigh them by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.ModuleList(self._block() for _ in range(2)) for _ in range(2))
+        self.balance = nn.Parameter(torch.tensor(0.5))
+        self.head = nn.Linear(WIDTH, 5)
+
+    @staticmethod
+    def _block() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH), nn.LayerNorm(WIDTH))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for left, right in zip(self.left, self.right, strict=True):
+            x, y = left(x), right(y)
+        return self.head(x * self.balance + y)
+
+
+def towers(batch: int = 4) -> Any:
+    torch.manual_seed(1)
+    return Towers(), (torch.randn(batch, WIDTH), torch.randn(batch, WIDTH)), torch.randint(5, (batch,)), F.cross_entropy
+
+
 class Frozen(nn.Module):
     """A frozen encoder whose output needs no gradient, and a trained head."""
 

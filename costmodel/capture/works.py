@@ -42,7 +42,7 @@ def _work(group: CapturedOperator, infos: Infos, size: int, split: str) -> Work:
     if node.target is LINEAR and len(group.nodes) == 1:
         inner = infos[node.all_input_nodes[0].name][0].shape[-1]
         return Work("matmul", split, tokens, inner=inner, outer=outer)
-    if node.target is ATTENTION and len(group.nodes) == 1:
+    if node.target is ATTENTION and split == "inner" and len(group.nodes) == 1:
         (*_, heads, queries, width), (*_, kv_heads, keys, _), (*_, out) = (
             infos[source.name][0].shape for source in node.all_input_nodes[:3]
         )

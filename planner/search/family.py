@@ -130,8 +130,8 @@ class FamilySpace:
         fixed = getattr(self.problem.space, name)
         if fixed:
             return (fixed,) if fixed <= most else ()
-        if not self._divisible:
-            return (1,)
+        if not self._divisible or (name == "context" and self.problem.has_module):
+            return (1,)  # a module's own code works on whole sequences
         return tuple(d for d in divisors(self.problem.num_devices) if d <= most)
 
     def _datas(self, most: int) -> tuple[int, ...]:
@@ -148,7 +148,7 @@ class FamilySpace:
 
     def _sequences(self, tensor: int) -> tuple[int, ...]:
         fixed = self.problem.space.sequence_parallel
-        if tensor == 1 or fixed is False:
+        if tensor == 1 or (not fixed and (fixed is False or self.problem.has_module)):
             return () if fixed else (1,)
         return (tensor,) if fixed else (1, tensor)
 
