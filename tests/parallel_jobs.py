@@ -223,15 +223,19 @@ def collectives(model: str, **options: Any) -> list[tuple[dict[str, list[int]], 
     batch = load_model(model, plan.batch.global_size)
     rows = []
     with Pipeline(plan, load_model(model, plan.batch.global_size)) as pipe:
-        stages = [stage for stage in plan.stages if pipe.rank in stage.ranks]
-        planned: dict[str, list[int]] = {"all_gather": [0, 0], "reduce_scatter": [0, 0]}
-        for each in (each for stage in stages for each in stage.collectives):
-            planned[each.kind] = [a + b for a, b in zip(planned[each.kind], (each.count, each.size_bytes), strict=True)]
         for _ in range(3):
             with Counting() as counting:
                 pipe.step(batch.kwargs or batch.args, batch.targets)
-            rows.append((counting.found, planned))
+            rows.append((counting.found, planned_collectives(plan, pipe.rank)))
     return rows
+
+
+def planned_collectives(plan: Plan, rank: int) -> dict[str, list[int]]:
+    """Return number and bytes of each kind that a rank's stages have in a step by their plan."""
+    planned: dict[str, list[int]] = {"all_gather": [0, 0], "reduce_scatter": [0, 0]}
+    for each in (each for stage in plan.stages if rank in stage.ranks for each in stage.collectives):
+        planned[each.kind] = [a + b for a, b in zip(planned[each.kind], (each.count, each.size_bytes), strict=True)]
+    return planned
 
 
 def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -124,10 +124,15 @@ def test_stages_may_be_divided_otherwise_than_their_neighbours(ranks: RankPool, 
 
 def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: RankPool, tmp_path: Path) -> None:
     expected, folder = jobs.alone(LLAMA, 6), str(tmp_path / "job")
-    first = {"num_stages": 2, "data": (2, 2), "zero": (3, 3)}
+    first = {"num_stages": 2, "data": (2, 2), "zero": (3, 3), "how": "none"}
     begun = ranks.run(jobs.trained, model=LLAMA, num_steps=3, folder=folder, save=True, **first)[0]
     assert begun["losses"] == pytest.approx(expected["losses"][:3], rel=1e-6)
-    others = [first, {"num_stages": 2, "tensor": (2, 2)}, {"num_stages": 2, "data": (2, 2), "how": "none"}]
+    others = [
+        first,
+        {"num_stages": 2, "tensor": (2, 2), "how": "none"},
+        {"num_stages": 2, "data": (2, 2), "zero": (2, 2)},
+    ]
+    others += [{"num_stages": 2, "data": (2, 2), "how": "none"}]
     for options in others:
         found = ranks.run(jobs.trained, model=LLAMA, num_steps=6, folder=folder, **options)[0]
         assert found["losses"] == pytest.approx(expected["losses"][3:], rel=1e-6)

@@ -1,0 +1,151 @@
+"""Stages that divide parameters (ZeRO-2 and 3), as a plan says and as they run: collectives, bytes and peak memory.
+
+    python -m benchmarks.divided [--models zoo:gpt:small,...] [--json]
+
+Each model is profiled on this CPU, planned for four devices under each of `CHOICES` and run on four gloo ranks, one
+thread each. Collectives and their bytes are counted where torch hands them to the process group, the whole third step.
+Memory is that of all tensors which are alive in a rank at once, seen after each operator of that step; the plan's is
+its `peak_memory_bytes`. The first rank of each place is shown. Leaves out times: four ranks share two cores.
+"""
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from costmodel.capture.models import load_model
+from executor import Pipeline
+from executor.optimizer import timing_optimizer
+from planner.plan import read_plan
+from tests.parallel_jobs import Counting, planned_collectives
+from tests.rank_pool import RankPool
+
+MODELS = "zoo:gpt:small,zoo:llama3:small,zoo:t5:small"
+CHOICES = (
+    "--data 4 --zero 3", "--data 4 --zero 2", "--data 2 --stages 2 --chunks 1 --zero 3",
+    "--data 2 --stages 2 --chunks 1 --zero 2", "--data 2 --stages 2 --zero 3 --schedule zb-h1",
+)  # fmt: skip
+RANKS = 4
+
+
+def main() -> None:
+    """Measure and print a row a model and choice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = list(measure(args.models.split(",")))
+    if args.json:
+        print(json.dumps({"rows": rows, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}))
+        return
+    for row in rows:
+        same = "as planned" if row["counted"] == row["planned"] else f"{row['counted']}, planned {row['planned']}"
+        print(
+            f"{row['model']:<18} {row['choice']:<42} ranks {row['ranks']}: collectives {same}; peak "
+            f"{row['peak_bytes'] / 1e6:.2f} MB, planned {row['planned_bytes'] / row['peak_bytes'] - 1:+.1%}"
+        )
+    print(f"one step each, {RANKS} ranks, one thread a rank, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}")
+
+
+def measure(models: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row a model, choice and stage."""
+    pool = RankPool(RANKS)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            profile, plan = Path(folder, "profile.json"), Path(folder, "plan.json")
+            for model in models:
+                _command("profile", model, "-o", profile, "--microbatch-sizes", "2", "--repeats", "3", "--no-links")
+                for choice in CHOICES:
+                    print(f"{model} {choice}", file=sys.stderr, flush=True)
+                    fixed = [*choice.split(), "--batch", "16", "--microbatch-size", "2", "--devices", str(RANKS)]
+                    _command("plan", profile, "-o", plan, "--deterministic-limit", "1", *fixed)
+                    for row in _rows(pool.run(seen, plan=str(plan), model=model)):
+                        yield {"model": model, "choice": choice, **row}
+    finally:
+        pool.close()
+
+
+def _command(*words: object) -> None:
+    subprocess.run([sys.executable, "-m", "planner", *map(str, words)], check=True, capture_output=True)
+
+
+def _rows(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what the first of the ranks of each place have seen, and whether the others have seen the same."""
+    for row in found:
+        if row["ranks"][0] == row["rank"]:
+            alike = all(found[rank]["counted"] == row["counted"] for rank in row["ranks"])
+            yield {**row, "counted": row["counted"] if alike else "unlike on the ranks"}
+
+
+def seen(plan: str, model: str) -> dict[str, Any]:
+    """Run three steps on this rank; return what the third sends and holds, beside what the plan says."""
+    read = read_plan(plan)
+    with Pipeline(read, load_model(model, read.batch.global_size), optimizer=timing_optimizer(read)) as pipe:
+        pipe.step()
+        pipe.step()
+        gc.collect()
+        live, counting = Live(), Counting()
+        states = [value for state in pipe.optimizer.state.values() for value in state.values()]
+        for tensor in (*pipe.worker.parameters.values(), *states):
+            live.add(tensor)
+        with live, counting:
+            pipe.step()
+    return {
+        "rank": pipe.rank,
+        "ranks": list(next(stage.ranks for stage in read.stages if pipe.rank in stage.ranks)),
+        "counted": counting.found,
+        "planned": planned_collectives(read, pipe.rank),
+        "peak_bytes": live.peak,
+        "planned_bytes": read.prediction.peak_memory_bytes[pipe.rank],
+    }
+
+
+class Live(TorchDispatchMode):
+    """The most bytes of tensors alive at once, as seen after each operator within the block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._known: dict[int, Any] = {}
+
+    def add(self, tensor: Any) -> None:
+        """Count a tensor that is there already."""
+        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        own = getattr(own, "elem", own)  # what a collective still makes
+        if isinstance(own, torch.Tensor):
+            known = StorageWeakRef(own.untyped_storage())  # type: ignore[no-untyped-call]
+            self._known[known.cdata] = known
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_iter((found, args, kwargs)):
+            self.add(tensor)
+        self.peak = max(self.peak, self._total())
+        return found
+
+    def _total(self) -> int:
+        """Return what is alive now; storages change in size, too: so parameters that were gathered are let go."""
+        total = 0
+        for key in tuple(self._known):
+            storage: Any = torch.UntypedStorage._new_with_weak_ptr(key)
+            if storage is None:
+                del self._known[key]
+            else:
+                total += storage.nbytes()
+        return total
+
+
+if __name__ == "__main__":
+    main()
