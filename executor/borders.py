@@ -6,7 +6,7 @@ that would have to put parts together: they are refused.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch
+from costmodel.model.graph import LOSS
 from executor.groups import Company
 from executor.lanes import Lanes
 from executor.stage import Stage
@@ -67,17 +68,57 @@ def _sent(stage: Stage, first: int, device: torch.device) -> Told:
     """Run a forward of zeros; returns the shapes of what a stage sends."""
     if not stage.outgoing:
         return {}
+    found = tried(replace(stage, part=replace(stage.part, has_loss=False)), first, device, torch.zeros)
+    sent = {name: found[name] for wire in stage.outgoing for name in wire.names}
+    return {(stage.index, name): (tuple(value.shape), str(value.dtype)) for name, value in sent.items()}
+
+
+def tried(stage: Stage, first: int, device: torch.device, make: Callable[..., torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Run a forward without a trace on made-up values of what a stage receives; returns these and what it computes."""
     kept = [(buffer, buffer.clone()) for buffer in stage.buffers]
-    values: dict[str, Any] = dict(stage.inputs(first)[0])
+    raw, targets = stage.inputs(first)
+    values: dict[str, Any] = dict(raw)
     for wire in stage.incoming:
         for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
-            values[name] = torch.zeros(shape, dtype=dtype, device=device)
+            values[name] = (make if dtype.is_floating_point else torch.zeros)(shape, dtype=dtype).to(device)
     with torch.no_grad(), nullcontext() if stage.draws is None else stage.draws.of_microbatch(first):
-        values |= replace(stage.part, has_loss=False)(values)
+        found = stage.part(values, targets)
     for buffer, value in kept:
         buffer.data.copy_(value)
-    sent = {name: values[name] for wire in stage.outgoing for name in wire.names}
-    return {(stage.index, name): (tuple(value.shape), str(value.dtype)) for name, value in sent.items()}
+    return {**values, **found}
+
+
+def outcome(stage: Stage, first: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Return what a stage sends, and its loss, on numbers by chance, the same whenever and wherever it is asked."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    found = tried(stage, first, device, random)
+    sent = {name: found[name] for wire in stage.outgoing for name in wire.names}
+    return sent | ({LOSS: found[LOSS]} if stage.part.has_loss else {})
+
+
+def check_outcome(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], place: str) -> None:
+    """Refuse a division under which a stage computes something else: its code looks at sizes that are parts now.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    for name, whole in before.items():
+        size = float(whole.double().abs().max()) if whole.numel() else 0.0
+        found, near = after[name], (SAME_IN_SIXTEEN_BITS if whole.dtype.itemsize == 2 else SAME) * size
+        if found.shape != whole.shape or not torch.allclose(found.double(), whole.double(), 0, near, equal_nan=True):
+            raise DoesNotMatch(
+                f"{place}: {name!r} is not what it was once the plan's tensor degree divides the linear layers: the "
+                "model's code looks at their widths; give Pipeline parallelize=, or plan with --tensor 1"
+            )
+
+
+SAME, SAME_IN_SIXTEEN_BITS = 1e-4, 0.03
+"""Part of the largest value by which a divided stage's may differ."""
 
 
 def _as_sent(wire: Wire, told: Told) -> Wire:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -22,8 +23,9 @@ from costmodel.capture.views import view_of
 from costmodel.errors import DoesNotMatch
 from costmodel.model.blocks import block_of
 from costmodel.stages.config import StageConfig
+from executor.borders import check_outcome, outcome
 from executor.making import Making
-from executor.parallel import Meshes, Parallelize, calls, check_split, divide, is_divided, named_parameters
+from executor.parallel import Meshes, Parallelize, check_split, divide, is_divided, named_parameters
 from executor.sharding import ShardedStage
 from executor.stage import Stage
 from planner.plan import Plan, PlanStage
@@ -67,9 +69,11 @@ class DividedStages:
         return self._parallelize is not None or any(stage.config.divides for stage in self._plan.stages)
 
     def divide(
-        self, stages: Mapping[int, Stage], meshes: Meshes
+        self, stages: Mapping[int, Stage], meshes: Meshes, firsts: Mapping[int, int]
     ) -> Iterator[tuple[int, Stage, dict[str, nn.Parameter]]]:
         """Yield each stage that is divided, made anew, with its parameters as they are now; collective.
+
+        `firsts` are the first micro-batches of each. What the plan's tensor degree divides must compute the same.
 
         Raises
         ------
@@ -81,13 +85,18 @@ class DividedStages:
                 continue
             part = self._making.part(index, with_modules=True)
             view = view_of(part)
+            _without_unread(view, self._capture, part)
             first = {name: self._capture.name_of[id(p)] for name, p in named_parameters(view).items()}
+            proves = self._parallelize is None and planned.config.tensor > 1
+            before = outcome(stage, firsts[index], meshes.device) if proves else {}
             function = self._parallelize or partial(self._as_planned, part=part, planned=planned, place=place)
             divide(view, meshes.of(index), part, planned.config, function, place)
             if stage.queue is not None:
                 check_split(view, place)
             self.views[index] = view
             made = self._making.stage(index, view)
+            if proves:
+                check_outcome(before, _outcome(made, firsts[index], meshes.device, place), place)
             if planned.config.zero > 1:
                 self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
                 made.run_halves = self._sharded[index].run_halves
@@ -107,11 +116,11 @@ class DividedStages:
         styles: dict[str, ParallelStyle] = {}
         for pair in self._pairs:
             paths = [groups[name].module for name in (*pair.columns, pair.row)]
-            if {*pair.columns, *pair.inner, pair.row} <= inside and all(calls(part, block_of(path)) for path in paths):
-                if pair.heads % degree:
+            if {*pair.columns, *pair.inner, pair.row} <= inside and part.calls_module(block_of(paths[-1])):
+                if pair.parts % degree:
                     raise DoesNotMatch(
-                        f"{place} has tensor = {degree}, which does not divide the {pair.heads} heads of keys and "
-                        f"values of {paths[-1]!r}: plan with another --tensor"
+                        f"{place} has tensor = {degree}, and {paths[-1]!r} with the layers before it is known to "
+                        f"divide into {pair.parts} parts at most: plan with another --tensor"
                     )
                 styles |= {path: ColwiseParallel() for path in paths[:-1]} | {paths[-1]: RowwiseParallel()}
         if not styles:
@@ -149,11 +158,29 @@ class DividedStages:
             sharded.rest()
 
 
+def _without_unread(view: nn.Module, capture: Capture, part: Part) -> None:
+    """Take what no operator reads out of a view: only rank 0 has its values."""
+    for module in view.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and capture.name_of[id(parameter)] not in part.parameters:
+                module._parameters[name] = None
+
+
+def _outcome(stage: Stage, first: int, device: torch.device, place: str) -> dict[str, torch.Tensor]:
+    try:
+        return outcome(stage, first, device)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise DoesNotMatch(
+            f"{place}: the model's code does not run on parts of its linear layers, which the plan's tensor degree "
+            f"divides ({str(error).strip().splitlines()[0]}): give Pipeline parallelize=, or plan with --tensor 1"
+        ) from None
+
+
 def _in_units(stage: nn.Module, mesh: DeviceMesh, part: Part, units: Sequence[str], place: str) -> None:
     """Divide a stage's parameters among its replicas: each unit's that the stage calls, then all others together."""
     numbers = {p for p in stage.parameters() if not p.dim()}  # torch divides along the first dimension
     for path in units:
-        if not calls(part, path):
+        if not part.calls_module(path):
             warnings.warn(
                 f"{place} gathers {path!r} with all that is beside its units, since it does not call it "
                 f"({part.left.get(path, 'its inputs are hidden')}): more memory and fewer messages than planned",

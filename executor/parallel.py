@@ -75,7 +75,7 @@ class Meshes:
     """The device meshes of a rank's stages, one for the same ranks."""
 
     def __init__(self, lanes: Lanes, company: Company, device: torch.device) -> None:
-        self._lanes, self._company, self._device = lanes, company, device
+        self._lanes, self._company, self.device = lanes, company, device
         self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
 
     def of(self, stage: int) -> DeviceMesh:
@@ -83,9 +83,9 @@ class Meshes:
         rank, blocks = self._company.rank, self._lanes.blocks[stage]
         if blocks not in self._made:
             rows = self._lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
-            groups = [self._company.named_group(self._device, row) for row in rows]
+            groups = [self._company.named_group(self.device, row) for row in rows]
             mesh = torch.tensor(blocks, dtype=torch.int)
-            self._made[blocks] = DeviceMesh.from_group(groups, self._device.type, mesh, mesh_dim_names=AXES)
+            self._made[blocks] = DeviceMesh.from_group(groups, self.device.type, mesh, mesh_dim_names=AXES)
         return self._made[blocks]
 
 
@@ -174,15 +174,10 @@ def _why(part: Part, path: str) -> str:
     return part.left.get(path, "what goes into it is hidden, or it recomputes by itself")
 
 
-def calls(part: Part, path: str) -> bool:
-    """Whether a part calls a module, by itself or within another."""
-    return any(not call.path or f"{path}.".startswith(f"{call.path}.") for call in part.calls)
-
-
 def _sharded_but_not_called(view: nn.Module, part: Part) -> list[str]:
     """Return the modules that gather their parameters when they are called, and are not."""
     paths = [_plain(path) for path, module in view.named_modules() if isinstance(module, FSDPModule) and path]
-    return [path for path in paths if not calls(part, path)]
+    return [path for path in paths if not part.calls_module(path)]
 
 
 def _torn_block(part: Part, name: str) -> str:
@@ -192,7 +187,7 @@ def _torn_block(part: Part, name: str) -> str:
     if number is None:
         return ""
     block = ".".join(words[: number + 1])
-    return "" if calls(part, block) else block
+    return "" if part.calls_module(block) else block
 
 
 def check_split(view: nn.Module, place: str) -> None:

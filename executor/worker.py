@@ -146,7 +146,10 @@ class Worker:
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
         with self.company.refusing_alike():
-            for index, stage, parameters in self._division.divide(dict(self.stages), meshes):
+            graph, lanes = self.wiring.graph, self.wiring.lanes
+            firsts = {i: graph.microbatches_of(i, lanes.lead_of(i, self.rank), stage.num_microbatches)[0]
+                      for i, stage in self.stages.items()}  # fmt: skip
+            for index, stage, parameters in self._division.divide(dict(self.stages), meshes, firsts):
                 self.stages[index] = stage
                 self._take(parameters)
         if self._division.any:

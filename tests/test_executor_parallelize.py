@@ -170,11 +170,21 @@ def test_a_degree_that_the_function_leaves_out_is_refused(ranks: RankPool) -> No
     )
 
 
+@pytest.mark.parametrize("degrees", [{"data": (4,), "zero": (3,)}, {"data": (2,), "tensor": (2,), "zero": (2,)}])
+def test_what_no_stage_reads_is_not_gathered(ranks: RankPool, degrees: dict) -> None:
+    """Rank 0 alone has its values: gathered with the rest it would hold the others up."""
+    found = ranks.run(jobs.errors, model="tests.training_models:odd", num_stages=1, how="none", **degrees)[0]
+    assert found["gradient"] <= 1e-5
+
+
+def test_code_that_looks_at_the_width_of_what_is_divided_is_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model="tests.training_models:looking", num_stages=1, data=(2,), tensor=(2,), how="none")
+    assert "is not what it was once the plan's tensor degree divides the linear layers" in found
+
+
 def test_tensor_degrees_that_the_model_cannot_have_are_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=1, tensor=(4,), how="none")
-    assert (
-        "tensor = 4, which does not divide the 2 heads of keys and values of 'model.layers.0.self_attn.o_proj'" in found
-    )
+    assert "'model.layers.0.self_attn.o_proj' with the layers before it is known to divide into 2 parts" in found
     found = refusal(ranks, model="tests.hugging_face_models:gpt2", num_stages=1, data=(2,), tensor=(2,), how="none")
     assert "calls no block with linear layers that divide in pairs" in found
     found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), behind="q_proj", how="none")

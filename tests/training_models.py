@@ -75,6 +75,41 @@ def towers(batch: int = 4) -> Any:
     return Towers(), (torch.randn(batch, WIDTH), torch.randn(batch, WIDTH)), torch.randint(5, (batch,)), F.cross_entropy
 
 
+class Odd(nn.Module):
+    """Blocks with a layer that nothing calls, whose code may look at the width of what it computes."""
+
+    def __init__(self, looks: bool) -> None:
+        super().__init__()
+        names = {"up": (WIDTH, 2 * WIDTH), "down": (2 * WIDTH, WIDTH), "unread": (WIDTH, 3)}
+        self.layers = nn.ModuleList(OddBlock({n: nn.Linear(*ends) for n, ends in names.items()}) for _ in range(2))
+        for layer in self.layers:
+            layer.looks = looks
+        self.pooler = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class OddBlock(nn.ModuleDict):
+    looks: Any = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.gelu(self["up"](x))
+        return x + self["down"](inner * inner.shape[-1] ** -0.5 if self.looks else inner)
+
+
+def odd(batch: int = 4) -> Any:
+    torch.manual_seed(3)
+    return Odd(looks=False), (torch.randn(batch, WIDTH),), torch.randn(batch, WIDTH), nn.MSELoss()
+
+
+def looking(batch: int = 4) -> Any:
+    torch.manual_seed(3)
+    return Odd(looks=True), (torch.randn(batch, WIDTH),), torch.randn(batch, WIDTH), nn.MSELoss()
+
+
 class Frozen(nn.Module):
     """A frozen encoder whose output needs no gradient, and a trained head."""
 

@@ -1,63 +1,67 @@
 """Linear layers that tensor parallelism divides in pairs (Shoeybi et al., Megatron-LM, 2019, section 3).
 
 Found by structure, whatever their names: a linear layer whose input depends on others of its block alone, with nothing
-but operators without weights between, is a row to their columns. Proved by numbers: on either half of the columns'
-outputs what lies between must give that half of the row's input; so layers packed into one weight, norms over what is
-divided, and code that takes the number of heads as fixed make no pair. Leaves out embeddings, heads over a vocabulary,
-and whether a model's own code runs on parts.
+but operators without weights between, is a row to their columns, if nothing else uses their weights and the block can
+be called as it is. Proved by numbers: on each part of the columns' outputs what lies between must give that part of the
+row's input; so layers packed into one weight, norms over what is divided, and code that takes the number of heads as
+fixed make no pair. Leaves out embeddings, heads over a vocabulary, and whether a model's own code runs on parts.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from costmodel.capture.capture import Capture, CapturedOperator
+from costmodel.capture.parts import extract
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.blocks import block_of
 
 LINEAR = torch.ops.aten.linear.default
 ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 SIZE = torch.ops.aten.sym_size.int
-PARTS = 2
-"""Into how many parts the proof divides."""
+PARTS = (2, 4, 8, 16, 32, 64)
+"""Into how many parts a proof divides."""
+NEAR, NEAR_IN_SIXTEEN_BITS = 1e-4, 2e-2
+"""Part of the largest value by which numbers may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Operators by name: linear layers divided by their outputs, the one divided by its inputs, what lies between.
 
-    `heads` is how many of keys and values attention between has, which divide into parts; 0 without attention.
+    `parts` is the most into which it is proved to divide, a power of two.
     """
 
     columns: tuple[str, ...]
     row: str
     inner: tuple[str, ...]
-    heads: int = 0
+    parts: int = 0
 
 
 def pairs_of(captured: Capture) -> tuple[Pair, ...]:
     """Return the pairs of a model, in the order of their rows."""
     size = captured.static_batch or 2
     infos, finder = captured.describe(size), _Finder(captured)
+    whole = extract(captured, captured.operators, with_modules=True)
     found: list[Pair] = []
     taken: set[str] = set()
-    known: dict[object, bool] = {}
+    known: dict[object, int] = {}
     for name in finder.linears:
         between = finder.between(name)
-        if between is None or between.columns & taken:
+        if between is None or between.columns & taken or not whole.calls_module(block_of(captured.groups[name].module)):
             continue
         proof = _Proof(captured, between, finder.node(name), infos)
         if proof.signature not in known:
-            known[proof.signature] = proof.holds()
+            held = list(takewhile(proof.holds, PARTS))
+            known[proof.signature] = held[-1] if held else 0
         if known[proof.signature]:
             columns = tuple(linear for linear in finder.linears if linear in between.columns)
-            keys = [n.all_input_nodes[1] for n in between.nodes if n.target is ATTENTION]
-            heads = gcd(*(infos[node.name][0].shape[-3] for node in keys))
-            found.append(Pair(columns, name, between.operators, heads))
+            found.append(Pair(columns, name, between.operators, known[proof.signature]))
             taken |= {name, *columns}
     return tuple(found)
 
@@ -78,7 +82,13 @@ class _Finder:
         self._groups = captured.groups
         self._operator = {node: name for name, group in captured.groups.items() for node in group.nodes}
         self._order = {node: i for i, node in enumerate(captured.program.module.graph.nodes)}
-        self.linears = [name for name, group in captured.groups.items() if _is_linear(group)]
+        readers = Counter(parameter for group in captured.groups.values() for parameter in group.parameters)
+        self.linears = [
+            name
+            for name, group in captured.groups.items()
+            if _is_linear(group, captured.model.module) and all(readers[p] == 1 for p in group.parameters)
+        ]
+        self._linear = frozenset(self.linears)
 
     def node(self, linear: str) -> fx.Node:
         """Return the call of a linear layer."""
@@ -94,7 +104,7 @@ class _Finder:
             if node not in seen:
                 name = self._operator.get(node, "")
                 inside = bool(name) and block_of(self._groups[name].module) == block
-                if name in self._groups and _is_linear(self._groups[name]):
+                if name in self._linear:
                     columns.update({name} if inside else ())
                     seen[node] = inside
                 else:
@@ -116,10 +126,12 @@ class _Finder:
         return _Between(frozenset(columns), tuple(nodes), tuple(operators))
 
 
-def _is_linear(group: CapturedOperator) -> bool:
+def _is_linear(group: CapturedOperator, model: nn.Module) -> bool:
     """Whether an operator is the one call of a linear layer's module, with the module's own weight."""
-    own = group.parameters[:1] == (f"{group.module}.weight",)
-    return own and len(group.nodes) == 1 and group.nodes[0].target is LINEAR
+    if group.parameters[:1] != (f"{group.module}.weight",) or [node.target for node in group.nodes] != [LINEAR]:
+        return False
+    module = model.get_submodule(group.module)
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
 class _Proof:
@@ -137,25 +149,27 @@ class _Proof:
         ]
         self.signature = (repr([row[0::2] for row in rows[: len(self._columns)]]), repr(rows[len(self._columns) :]))
 
-    def holds(self) -> bool:
-        """Compute both, with random numbers."""
-        generator = torch.Generator().manual_seed(0)
+    def holds(self, num_parts: int) -> bool:
+        """Compute all and each part, with random numbers."""
+        generator = torch.Generator().manual_seed(num_parts)
         given = {node: self._random(node, generator) for node in self._columns}
-        for source in (s for node in self._nodes for s in node.all_input_nodes):
-            if source not in given and source not in self._nodes:
-                given[source] = self._random(source, generator)
+        if any(value.shape[-1] % num_parts for value in given.values()):
+            return False
         try:
+            for source in (s for node in self._nodes for s in node.all_input_nodes):
+                if source not in given and source not in self._nodes:
+                    given[source] = self._random(source, generator)
             whole = self._run(given)
-            for part in range(PARTS):
-                halves = {node: given[node].chunk(PARTS, -1)[part] for node in self._columns}
-                if any(half.shape[-1] * PARTS != given[node].shape[-1] for node, half in halves.items()):
-                    return False
-                expected, found = whole.chunk(PARTS, -1)[part], self._run({**given, **halves})
-                if found.shape != expected.shape or not torch.allclose(found, expected, 1e-2, 1e-3, equal_nan=True):
-                    return False
+            return all(self._same(whole, given, num_parts, part) for part in range(num_parts))
         except (RuntimeError, ValueError, IndexError, TypeError):  # what torch says of shapes that do not fit
             return False
-        return True
+
+    def _same(self, whole: torch.Tensor, given: Mapping[fx.Node, Any], num_parts: int, part: int) -> bool:
+        parts = {node: given[node].chunk(num_parts, -1)[part] for node in self._columns}
+        expected, found = whole.chunk(num_parts, -1)[part].double(), self._run({**given, **parts}).double()
+        coarse = any(info.dtype.itemsize == 2 for node in self._nodes for info in self._infos.get(node.name, ()))
+        limit = (NEAR_IN_SIXTEEN_BITS if coarse else NEAR) * float(expected.abs().max())
+        return found.shape == expected.shape and bool((found - expected).abs().max() <= limit)  # False for NaN
 
     def _run(self, given: Mapping[fx.Node, Any]) -> torch.Tensor:
         env = {node: value.clone() if isinstance(value, torch.Tensor) else value for node, value in given.items()}
@@ -177,7 +191,10 @@ class _Proof:
         info = self._infos[node.name][0]
         if info.dtype.is_floating_point:
             return torch.randn(info.shape, generator=generator).to(info.dtype)
-        return torch.ones(info.shape, dtype=info.dtype)
+        found = torch.randint(2, info.shape, generator=generator)
+        if info.dtype is torch.bool and found.dim() and found.shape[-1] > 1:
+            found[..., 0], found[..., -1] = 1, 0  # a mask of all or of nothing shows nothing
+        return found.to(info.dtype)
 
     def _number(self, node: fx.Node) -> Any:
         if node.op != "call_function":

@@ -65,6 +65,10 @@ class Part:
     read: tuple[str, ...] = ()
     root: nn.Module | None = None
 
+    def calls_module(self, path: str) -> bool:
+        """Whether it calls a module, by itself or within another."""
+        return any(not call.path or f"{path}.".startswith(f"{call.path}.") for call in self.calls)
+
     def __call__(self, values: Mapping[str, Any], targets: Any = None) -> dict[str, torch.Tensor]:
         """Compute the part for one micro-batch.
 

@@ -24,6 +24,7 @@ def with_works(graph: OperatorGraph, captured: Capture) -> OperatorGraph:
     size, splits = captured.static_batch or 2, _splits(pairs)
     infos = captured.describe(size)
     works = {name: _work(group, infos, size, splits.get(name, "sequence")) for name, group in captured.groups.items()}
+    works |= {pair.row: replace(works[pair.row], parts=pair.parts) for pair in pairs}
     works[LOSS] = Work("loss", "sequence", 1, outer=1)
     return replace(graph, operators=tuple(replace(o, work=works.get(o.name)) for o in graph.operators))
 

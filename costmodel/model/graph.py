@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd
 
 from costmodel.errors import InvalidInput
 from costmodel.model.blocks import block_of
@@ -181,12 +180,6 @@ class OperatorGraph:
     def blocks(self) -> tuple[str, ...]:
         """The block of each operator, by its module; empty for none."""
         return tuple(block_of(operator.module) for operator in self.operators)
-
-    @cached_property
-    def common_heads(self) -> int:
-        """Into how many parts the heads of all attention divide that says how many it has; 0 where none does."""
-        works = [operator.work for operator in self.operators if operator.work]
-        return gcd(*(work.kv_heads for work in works if work.kind == "attention"))
 
     @cached_property
     def fingerprint(self) -> str:

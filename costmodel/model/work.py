@@ -46,6 +46,8 @@ class Work:
         Whether attention skips the masked half.
     experts, active : int
         Of a matmul of experts: how many there are, and how many take each token.
+    parts : int
+        Into how many parts it is known to divide at most, which tensor degrees must divide; 0 where any will do.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Work:
     causal: bool = False
     experts: int = 0
     active: int = 0
+    parts: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

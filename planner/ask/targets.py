@@ -205,14 +205,7 @@ def config_not_run(target: str, problem: Problem, config: StageConfig, pipelined
     """Return why a target does not run stages configured so, nothing where it does; any runs all."""
     if target not in RULES:
         return ""
-    if target == EXECUTOR and (why := _no_module(problem) or _odd_heads(problem, config)):
-        return why
-    return config_refusal(target, config, pipelined)
-
-
-def _odd_heads(problem: Problem, config: StageConfig) -> str:
-    heads = problem.profile.graph.common_heads
-    return f"tensor = {config.tensor} of {heads} heads of keys and values" if heads % config.tensor else ""
+    return (_no_module(problem) if target == EXECUTOR else "") or config_refusal(target, config, pipelined)
 
 
 def _no_module(problem: Problem) -> str:

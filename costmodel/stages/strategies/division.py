@@ -63,6 +63,11 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
             f"operator {operator.name!r} has {work.experts} experts, which {degrees.expert} expert-parallel ranks "
             "do not divide; choose a divisor"
         )
+    if work.parts and work.parts % degrees.tensor:
+        return (
+            f"operator {operator.name!r} is known to divide into {work.parts} parts at most, with the layers before "
+            f"it, and not into {degrees.tensor}; choose a divisor"
+        )
     if work.kind == "attention" and work.heads % degrees.tensor:
         return (
             f"operator {operator.name!r} has {work.heads} heads, which {degrees.tensor} tensor-parallel ranks do not "
@@ -74,8 +79,8 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
 def _unknown(operator: Operator, degrees: Degrees) -> str:
     return (
         f"operator {operator.name!r} does not say what it computes, so it cannot be divided (tensor {degrees.tensor}, "
-        f"context {degrees.context}, expert {degrees.expert}); plan it with degrees of 1, or make the profile with "
-        "`penstock model`"
+        f"context {degrees.context}, expert {degrees.expert}): a module says so where its linear layers divide in "
+        "pairs; plan it with degrees of 1, or make the profile with `penstock model`"
     )
 
 

@@ -33,22 +33,26 @@ class Unit:
 
 
 def units_of(graph: OperatorGraph, operators: Sequence[int]) -> tuple[Unit, ...]:
-    """Return the units of a stage, blocks first; numbers by themselves (no dimension) cannot be divided."""
-    inside = set(operators)
-    of = graph.blocks
-    torn = {block for i, block in enumerate(of) if i not in inside}
-    home: dict[str, str] = {}
+    """Return the units of a stage, blocks first; numbers by themselves (no dimension) cannot be divided.
+
+    Blocks that share a parameter, with each other or with what is beside them, are gathered with the stage.
+    """
+    inside, of = set(operators), graph.blocks
+    beside = {block for i, block in enumerate(of) if i not in inside}
+    homes: dict[str, set[str]] = {}
     trains: set[str] = set()
     for i in operators:
-        block = "" if of[i] in torn else of[i]
         for name in graph.operators[i].parameters:
-            if home.setdefault(name, block) != block:
-                home[name] = ""  # several units read it
+            homes.setdefault(name, set()).add(of[i])
             trains |= {name} if graph.operators[i].trainable else set()
+    beside = beside.union(*(blocks for blocks in homes.values() if len(blocks) > 1))
+    rows: dict[str, list[Parameter]] = {}
+    for name, blocks in homes.items():
+        (block,) = blocks - beside or {""}
+        rows.setdefault(block, []).append(graph.parameter_index[name])
     units = []
-    for path in sorted(set(home.values()), key=lambda path: (not path, path)):
-        own = [graph.parameter_index[name] for name, block in home.items() if block == path]
-        divided = tuple(parameter for parameter in own if parameter.shape)
+    for path in sorted(rows, key=lambda path: (not path, path)):
+        divided = tuple(parameter for parameter in rows[path] if parameter.shape)
         summed = tuple(p for p in divided if p.trainable and p.name in trains)
         units += [Unit(path, divided, summed)] if divided else []
     return tuple(units)
