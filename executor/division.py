@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from costmodel.capture.capture import Capture
-from costmodel.capture.pairs import Pair
+from costmodel.capture.pairs import LinearPair
 from costmodel.capture.parts import Part
 from costmodel.capture.views import view_of
 from costmodel.errors import DoesNotMatch
@@ -25,7 +25,7 @@ from costmodel.model.blocks import block_of
 from costmodel.stages.config import StageConfig
 from executor.borders import check_outcome, outcome
 from executor.making import Making
-from executor.parallel import Meshes, Parallelize, check_split, divide, is_divided, named_parameters
+from executor.parallel import Meshes, Parallelize, check_split, divide, named_parameters
 from executor.sharding import ShardedStage
 from executor.stage import Stage
 from planner.plan import Plan, PlanStage
@@ -41,7 +41,7 @@ class DividedStages:
     making : Making
     parallelize : callable or None
         The user's function, which is given every stage; without one stages are divided that the plan divides.
-    pairs : sequence of Pair
+    pairs : sequence of LinearPair
         Of the model's linear layers, as far as the plan has tensor degrees.
 
     Attributes
@@ -51,7 +51,7 @@ class DividedStages:
     """
 
     def __init__(
-        self, plan: Plan, capture: Capture, making: Making, parallelize: Parallelize | None, pairs: Sequence[Pair]
+        self, plan: Plan, capture: Capture, making: Making, parallelize: Parallelize | None, pairs: Sequence[LinearPair]
     ) -> None:
         self._plan, self._capture, self._making, self._parallelize = plan, capture, making, parallelize
         self._pairs = pairs
@@ -61,12 +61,12 @@ class DividedStages:
     @property
     def any(self) -> bool:
         """Whether the plan divides any stage, on whatever rank."""
-        return any(is_divided(stage.config) for stage in self._plan.stages)
+        return any(stage.config.divides for stage in self._plan.stages)
 
     @property
     def may_be(self) -> bool:
         """Whether any stage may be divided."""
-        return self._parallelize is not None or any(stage.config.divides for stage in self._plan.stages)
+        return self._parallelize is not None or self.any
 
     def divide(
         self, stages: Mapping[int, Stage], meshes: Meshes, firsts: Mapping[int, int]

@@ -29,11 +29,6 @@ AXES = ("data", "tensor")
 """Dimensions of a stage's mesh, in their order."""
 
 
-def is_divided(config: StageConfig) -> bool:
-    """Whether ranks of a stage hold parts of its parameters."""
-    return config.tensor > 1 or config.zero > 1
-
-
 def check_divided(plan: Plan) -> None:
     """Refuse divisions that nothing brings about here, before anything is sent.
 
@@ -59,7 +54,7 @@ def check_tied(plan: Plan, stages_of: Mapping[str, Sequence[int]]) -> None:
     DoesNotMatch
     """
     for name, stages in stages_of.items():
-        divided = [stage for stage in stages if is_divided(plan.stages[stage].config)]
+        divided = [stage for stage in stages if plan.stages[stage].config.divides]
         if len(stages) > 1 and divided:
             raise DoesNotMatch(
                 f"the stages {' and '.join(map(str, stages))} share the parameter {name!r}, and stage {divided[0]} has "

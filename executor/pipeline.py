@@ -24,7 +24,7 @@ from executor.matching import check_device, check_gate, check_hosts, check_targe
 from executor.materializing import Values
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
-from executor.parallel import Parallelize, check_divided, is_divided
+from executor.parallel import Parallelize, check_divided
 from executor.precision import planned_dtype, with_precision
 from executor.standing import Standing
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
@@ -103,7 +103,7 @@ class Pipeline:
         self.rank, self.num_ranks = check_world(plan, self._group)
         check_divided(plan)
         check_target(plan, divides=parallelize is not None)
-        divides = parallelize is not None or any(is_divided(stage.config) for stage in plan.stages)
+        divides = parallelize is not None or any(stage.config.divides for stage in plan.stages)
         if divides and (group is not None or isinstance(model, Capture)):
             what = "parallelize=" if parallelize is not None else "a plan that divides parameters (tensor, ZeRO-2, 3)"
             raise UsageError(f"{what} takes the whole world and a model of its own: neither group= nor a capture")

@@ -31,7 +31,7 @@ NEAR, NEAR_IN_SIXTEEN_BITS = 1e-4, 2e-2
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LinearPair:
     """Operators by name: linear layers divided by their outputs, the one divided by its inputs, what lies between.
 
     `parts` is the most into which it is proved to divide, a power of two.
@@ -43,12 +43,12 @@ class Pair:
     parts: int = 0
 
 
-def pairs_of(captured: Capture) -> tuple[Pair, ...]:
+def pairs_of(captured: Capture) -> tuple[LinearPair, ...]:
     """Return the pairs of a model, in the order of their rows."""
     size = captured.static_batch or 2
     infos, finder = captured.describe(size), _Finder(captured)
     whole = extract(captured, captured.operators, with_modules=True)
-    found: list[Pair] = []
+    found: list[LinearPair] = []
     taken: set[str] = set()
     known: dict[object, int] = {}
     for name in finder.linears:
@@ -61,7 +61,7 @@ def pairs_of(captured: Capture) -> tuple[Pair, ...]:
             known[proof.signature] = held[-1] if held else 0
         if known[proof.signature]:
             columns = tuple(linear for linear in finder.linears if linear in between.columns)
-            found.append(Pair(columns, name, between.operators, known[proof.signature]))
+            found.append(LinearPair(columns, name, between.operators, known[proof.signature]))
             taken |= {name, *columns}
     return tuple(found)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodel.capture.capture import Capture, CapturedOperator
-from costmodel.capture.pairs import ATTENTION, LINEAR, Pair, pairs_of
+from costmodel.capture.pairs import ATTENTION, LINEAR, LinearPair, pairs_of
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.graph import LOSS, OperatorGraph
 from costmodel.model.work import Work
@@ -29,7 +29,7 @@ def with_works(graph: OperatorGraph, captured: Capture) -> OperatorGraph:
     return replace(graph, operators=tuple(replace(o, work=works.get(o.name)) for o in graph.operators))
 
 
-def _splits(pairs: Sequence[Pair]) -> dict[str, str]:
+def _splits(pairs: Sequence[LinearPair]) -> dict[str, str]:
     rows = {pair.row: "row" for pair in pairs}
     columns = {name: "column" for pair in pairs for name in pair.columns}
     return {name: "inner" for pair in pairs for name in pair.inner} | rows | columns
