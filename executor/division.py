@@ -95,11 +95,12 @@ class DividedStages:
                 check_split(view, place)
             self.views[index] = view
             made = self._making.stage(index, view)
-            if proves:
-                check_outcome(before, _outcome(made, firsts[index], meshes.device, place), place)
             if planned.config.zero > 1:
                 self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
                 made.run_halves = self._sharded[index].run_halves
+            if proves:
+                check_outcome(before, _outcome(made, firsts[index], meshes.device, place), place)
+                self.rest()
             yield index, made, {first[name]: parameter for name, parameter in named_parameters(view).items()}
 
     def _as_planned(

@@ -28,6 +28,7 @@ from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.check import compare
+from executor.run import CHECK_PATIENCE
 from planner.plan import Plan
 from tests.module_promises import layer_of
 from tests.plans_by_hand import plan_by_hand, split_backwards, with_lanes, with_recompute
@@ -197,7 +198,8 @@ def _compared(plan: Plan, model: str, num_steps: int, parallelize: Any) -> dict[
     with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=parallelize) as pipe:
         for _ in range(num_steps):
             pipe.step(batch.kwargs or batch.args, batch.targets)
-        found = compare(pipe.worker, batch if pipe.rank == 0 else None)
+        with pipe.together("the check", CHECK_PATIENCE):
+            found = compare(pipe.worker, batch if pipe.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}
 
 

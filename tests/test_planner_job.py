@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.architectures.command import make
-from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
+from costmodel.errors import InvalidInput, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
@@ -284,13 +284,6 @@ def test_the_command_prices_the_job_and_every_reader_understands_its_plan(
     assert idle_ns == pytest.approx(simulated["bubble_ratio"] * 16 * simulated["step_time_ns"])
     assert main(["compare", plan_path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["step_time_ns"] == found["step_time_ns"]
-
-
-def test_the_executor_refuses_tensor_parallel_ranks_and_says_how_to_plan(plan: Plan) -> None:
-    from executor.matching import check_target
-
-    with pytest.raises(DoesNotMatch, match=r"config.tensor = 2; .* plan with --target executor"):
-        check_target(plan)
 
 
 def test_a_search_for_a_trainer_of_lines_gives_a_line_and_says_who_takes_it() -> None:

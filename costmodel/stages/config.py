@@ -44,7 +44,7 @@ class StageConfig:
     @property
     def divides(self) -> bool:
         """Whether ranks hold parts of parameters, in use or between uses."""
-        return self.tensor > 1 or self.zero > 1
+        return self.tensor > 1 or self.gathers
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
