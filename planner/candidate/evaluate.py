@@ -172,7 +172,7 @@ class Evaluator:
 
     def _why_not_divided(self, candidate: Candidate) -> str:
         places, graph = candidate.places, self.atoms.graph
-        if not any(place.config.divides for place in places):
+        if not self.problem.has_module or not any(place.config.divides for place in places):
             return ""
         stage_of = [candidate.partition[atom] for atom in self.atoms.atom_of]
         why = why_undivided(graph, stage_of, [place.config.tensor for place in places])
