@@ -57,7 +57,8 @@ class ShardedStage:
         if not self._each:
             run_in_turn(halves)
             return
-        unit_of = {id(p._unsharded_param): i for i, group in enumerate(self._groups) for p in group.fsdp_params}
+        groups = self._groups
+        unit_of = {id(p._unsharded_param): i for i, group in enumerate(groups) for p in group.fsdp_params}
         found = [{unit_of[id(weight)] for weight in half.weights if id(weight) in unit_of} for half in halves]
         left = Counter(unit for units in found for unit in units)
         for half, units in zip(halves, found, strict=True):
@@ -65,8 +66,8 @@ class ShardedStage:
             left.subtract(units)
             for unit in units:
                 if not left[unit]:
-                    self._sum([self._groups[unit]])
-        self._sum(self._groups)
+                    self._sum([groups[unit]])
+        self._sum(groups)
 
     def reduce(self) -> None:
         """Sum what the step's gradients are still to be summed of, and let go of gathered parameters, once."""

@@ -6,6 +6,7 @@ done by each rank, or for its share of a sequence. Leaves out models without pai
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.pairs import ATTENTION, LINEAR, LinearPair, pairs_of
@@ -39,7 +40,7 @@ def _work(group: CapturedOperator, infos: Infos, size: int, split: str) -> Work:
     node = group.nodes[-1]
     shapes = [info.shape for info in infos.get(node.name, ())]
     outer = shapes[0][-1] if shapes and shapes[0] else 1
-    tokens = max(1, _count(shapes[0]) // outer // size) if shapes and outer else 1
+    tokens = max(1, prod(shapes[0]) // outer // size) if shapes and outer else 1
     if node.target is LINEAR and len(group.nodes) == 1:
         inner = infos[node.all_input_nodes[0].name][0].shape[-1]
         return Work("matmul", split, tokens, inner=inner, outer=outer)
@@ -55,10 +56,3 @@ def _work(group: CapturedOperator, infos: Infos, size: int, split: str) -> Work:
     if group.kind.startswith("embedding"):
         return Work("embedding", split, tokens, inner=1, outer=outer)
     return Work("elementwise", split, tokens, outer=outer)
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count

@@ -115,6 +115,8 @@ def _executor(job: Job) -> str:
     again = {text.split("R")[0] for order in plan.orders for text in order if "R" in text and text[-1].isdigit()}
     if any(str(i) not in again for i in remade):
         return "recompute block by block (it runs a stage's whole forward again)"
+    if not any(stage.config.divides for stage in plan.stages):
+        return ""
     degrees = [stage.config.tensor for stage in plan.stages]
     home = {name: number for number, stage in enumerate(plan.stages) for name in stage.operators}
     undivided = why_undivided(job.graph, [home[operator.name] for operator in job.graph.operators], degrees)

@@ -1,6 +1,7 @@
 """Replicas that gather parameters together (ZeRO-2 and 3): what that asks of a plan, and of one still to be made.
 
-Each gathers when all do, so that they work in step. Leaves out parameters that several stages share.
+Each gathers when all do, so that they work in step; an action of divided stages takes one micro-batch. Leaves out
+parameters that several stages share.
 """
 
 import re
@@ -30,14 +31,17 @@ class Placed(Protocol):
 def gathering_problem(plan: Plan) -> str:
     """Return why replicas of a plan that gather together would wait for each other; nothing where none do."""
     problem = why_out_of_step(plan.stages, plan.batch.num_microbatches)
+    if problem:
+        return problem
     for index, stage in enumerate(plan.stages):
-        orders = {tuple(_MICROBATCH.sub("", text) for text in plan.orders[rank]) for rank in stage.ranks}
-        if not problem and stage.config.gathers and len(orders) > 1:
-            problem = (
+        if not stage.config.gathers:
+            continue
+        if len({tuple(_MICROBATCH.sub("", text) for text in plan.orders[rank]) for rank in stage.ranks}) > 1:
+            return (
                 f"the replicas of stage {index} gather parameters together (ZeRO-{stage.config.zero}), and their "
                 "orders of actions differ: plan with another --schedule"
             )
-    return problem
+    return ""
 
 
 _MICROBATCH = re.compile(r"(?<=[A-Z])\d+")
@@ -48,6 +52,9 @@ def why_out_of_step(stages: Sequence[Placed], num_microbatches: int) -> str:
 
     Stages with another number of replicas may send to one only after another has gone on, which waits for it.
     """
+    several = [i for i, stage in enumerate(stages) if stage.microbatch_multiple > 1]
+    if several and any(stage.config.divides for stage in stages):
+        return f"stage {several[0]} takes several micro-batches in an action, and some divide: plan with multiples of 1"
     index = next((i for i, stage in enumerate(stages) if stage.config.gathers), None)
     if index is None:
         return ""
@@ -60,8 +67,6 @@ def why_out_of_step(stages: Sequence[Placed], num_microbatches: int) -> str:
     for i, other in enumerate(stages):
         if other.config.data != data:
             return f"{text}stage {i} has {other.config.data} replicas: plan with as many, or ZeRO-1"
-        if other.microbatch_multiple > 1:
-            return f"{text}stage {i} takes several micro-batches in an action: plan with multiples of 1"
         for later in stages[i + 1 :]:
             if other.ranks != later.ranks and set(other.ranks) & set(later.ranks):
                 return f"{text}stages share some of their ranks and not all: pin them to the same ones"

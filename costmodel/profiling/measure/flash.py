@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _SIGNATURE = inspect.signature(lambda query, key, value, attn_mask=None, *rest, **named: None)
 
 

@@ -18,8 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.capture.batches import TrainingModel, take
 from costmodel.capture.capture import Capture, operator_graph
+from costmodel.capture.pairs import ATTENTION
 from costmodel.model.graph import LOSS, OperatorGraph, SavedStorage
-from costmodel.profiling.measure.flash import ATTENTION, attend, attention_flop
+from costmodel.profiling.measure.flash import attend, attention_flop
 from costmodel.profiling.measure.walk import Walk
 
 _FUSED_ATTENTION = tuple(

@@ -16,14 +16,12 @@ from torch import fx
 
 from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.clock import Clock
+from costmodel.capture.pairs import ATTENTION, LINEAR
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.measure.blocks import signatures
-from costmodel.profiling.measure.flash import ATTENTION
 from costmodel.profiling.measure.ratio import Infos
-
-LINEAR = torch.ops.aten.linear.default
 
 Shape = tuple[int, ...]
 
