@@ -16,7 +16,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.profile import Profile, read_profile, write_profile
 from costmodel.model.whole import SplitRatios, Whole
-from costmodel.profiling.measure.assemble import Round, assemble
+from costmodel.profiling.measure.assemble import InOrder, Round, assemble
 from costmodel.profiling.measure.rounds import Rounds, time_split
 from costmodel.profiling.measure.timing import MarkCost, time_whole
 from costmodel.profiling.options import Options
@@ -36,6 +36,7 @@ from tests.random_profiles import chain
 from tests.schema_corpus import GOLDEN, broken, validator
 
 RATIOS = SplitRatios(1.1, 1.25)
+CONTEXT = InOrder(20, (50, 10), (160, 20))
 GRAPH = OperatorGraph("two", (Operator("a", "linear"), Operator("loss", "loss")), ())
 
 
@@ -106,17 +107,17 @@ def test_the_nearest_measured_size_gives_the_ratio() -> None:
 
 def test_the_ratio_is_the_median_over_the_rounds_that_ran_the_split_form() -> None:
     pairs = [(110, 480), (0, 0), (900, 900), (0, 0), (120, 440)]
-    rounds = [Round(100, 400, 500, 20, (50, 10), (160, 20), *pair) for pair in pairs]
+    rounds = [Round(100, 400, 500, CONTEXT, *pair) for pair in pairs]
     assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == (SplitRatios(1.2, 1.2),)
 
 
 def test_a_split_form_that_was_quicker_counts_as_noise() -> None:
-    rounds = [Round(100, 400, 500, 20, (50, 10), (160, 20), 90, 410)]
+    rounds = [Round(100, 400, 500, CONTEXT, 90, 410)]
     assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == (SplitRatios(1.0, 1.025),)
 
 
 def test_a_model_of_which_nothing_was_run_in_split_form_has_no_ratios() -> None:
-    rounds = [Round(100, 400, 500, 20, (50, 10), (160, 20))]
+    rounds = [Round(100, 400, 500, CONTEXT)]
     assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == ()
 
 
@@ -138,7 +139,7 @@ def rounds_of(module: nn.Module) -> Rounds:
 def test_the_split_form_is_run_in_every_other_round_and_leaves_two_micro_batches_gradients() -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     rounds = rounds_of(module)
-    assert [rounds.measure(index)[6] > 0 for index in range(4)] == [True, False, True, False]
+    assert [rounds.measure(index)[4] > 0 for index in range(4)] == [True, False, True, False]
     module.zero_grad()
     time_whole(rounds.whole, rounds.piece, rounds.clock)
     once = [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
@@ -153,20 +154,15 @@ def test_the_split_form_is_run_in_every_other_round_and_leaves_two_micro_batches
 def test_a_model_in_which_nothing_can_be_split_is_measured_without() -> None:
     rounds = rounds_of(nn.LayerNorm(6))
     assert rounds.split is None
-    assert rounds.measure(0)[6:] == [0, 0]
+    assert rounds.measure(0)[4:6] == [0, 0]
 
 
 def test_a_split_form_that_cannot_be_run_costs_the_ratio_alone() -> None:
     rounds = rounds_of(nn.Linear(6, 5))
     assert rounds.split is not None
     rounds.split = replace(rounds.split, module=fails)  # type: ignore[arg-type]
-    assert rounds.measure(0)[6:] == [0, 0]
+    assert rounds.measure(0)[4:6] == [0, 0]
     assert rounds.split is None
-
-
-def test_a_journal_of_rounds_without_the_split_form_reads_on() -> None:
-    row = Round(1, 2, 3, 4, (5, 6), (7, 8)).to_list()
-    assert Round.from_list(row[:6]) == Round.from_list(row)
 
 
 def test_ratios_stay_when_a_profile_is_scaled_to_other_sizes() -> None:

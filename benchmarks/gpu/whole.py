@@ -97,7 +97,7 @@ class _NeverWaits:
 
     def __init__(self, clock: Any) -> None:
         self._clock, self._passed = clock, False
-        self.mark, self.span_ns = clock.mark, clock.span_ns
+        self.mark, self.span_ns, self.host_ns = clock.mark, clock.span_ns, clock.host_ns
 
     def wait(self) -> None:
         """Wait from the second time on."""

@@ -45,6 +45,8 @@ class TrainingModel:
         Forward and loss run under autocast to it.
     device : torch.device, optional
         Where it runs, when its parameters are elsewhere or on their way there; default: where they are.
+    remark : str
+        What the user should know of how it is taken; empty where there is nothing.
     """
 
     name: str
@@ -58,6 +60,7 @@ class TrainingModel:
     batch: int
     autocast: torch.dtype | None = None
     device: torch.device | None = None
+    remark: str = ""
 
     def casting(self) -> torch.autocast:
         """Return the context in which the model trains: autocast to its dtype, or one that does nothing."""

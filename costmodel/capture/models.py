@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -138,6 +139,7 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
     """Turn what the function returned into a `TrainingModel`."""
     fields = _fields(spec, returned)
     module, inputs, loss = fields["model"], fields["inputs"], fields["loss"]
+    compiled = _compiled(module)
     module = getattr(module, "_orig_mod", module)  # what torch.compile was given: it hides the names and takes minutes
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"{spec}: the model is {describe(module)}; it must be a torch.nn.Module")
@@ -145,6 +147,7 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
         raise InvalidInput(
             f"{spec}: the model is TorchScript, which hides its operators; give the module it was made of"
         )
+    _refuse_cuda_graphs(spec, module)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, list | tuple | dict):
@@ -166,11 +169,32 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
     model = TrainingModel(
         spec, module.train(), args, kwargs, fields.get(TARGETS), TARGETS in fields, loss, dict(split), batch
     )
+    if compiled:
+        model = replace(model, remark=f"torch.compile is left out: {compiled} is taken as plain modules, uncompiled")
     if all(dimension is None for dimension in batched_dimensions(model)):
         raise InvalidInput(
             f"{spec}: no input tensor has the batch ({batch}) as its first dimension; say where it is by 'split'"
         )
     return model
+
+
+def _compiled(module: Any) -> str:
+    """Return what of a model torch.compile was given, as far as its modules tell; empty for a plain one."""
+    if not isinstance(module, nn.Module):
+        return ""
+    marked = {name: hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for name, m in module.named_modules()}
+    names = [name or "the model" for name, found in marked.items() if found]
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)
+
+
+def _refuse_cuda_graphs(spec: str, module: nn.Module) -> None:
+    for name, inner in module.named_modules():
+        forward = vars(inner).get("forward")
+        if getattr(forward, "__qualname__", "").startswith("make_graphed_callables"):
+            raise InvalidInput(
+                f"{spec}: {name or 'the model'} is a CUDA graph (torch.cuda.make_graphed_callables), whose kernels "
+                "belong to no operator; give the module as it was before, and graph stages when they run"
+            )
 
 
 def _fields(spec: str, returned: Any) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from costmodel.machines.links import LINKS_KEYS, Links
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.model.launches import KEYS as LAUNCHES_KEYS
+from costmodel.model.launches import Launches
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.whole import Whole
 from costmodel.model.work import Work
@@ -22,12 +24,16 @@ PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 2
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """Times of one operator, each one entry a micro-batch size; `spread` is interquartile range / median."""
+    """Times of one operator, each one entry a micro-batch size; `spread` is interquartile range / median.
+
+    On a device that works behind its host they hold what the device waited for it; `launches` has the two apart.
+    """
 
     forward_ns: tuple[int, ...]
     backward_input_ns: tuple[int, ...]
     backward_weight_ns: tuple[int, ...]
     spread: tuple[float, ...]
+    launches: Launches | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class Profile:
                 times.backward_input_ns,
                 times.backward_weight_ns,
                 times.spread,
+                *((getattr(times.launches, key) for key in LAUNCHES_KEYS) if times.launches else ()),
             )
             if any(len(row) != len(sizes) for row in lists):
                 raise InvalidInput(
@@ -219,6 +226,7 @@ def _operator_to_json(operator: Operator, times: OperatorTimes) -> dict[str, obj
         "backward_weight_ns": list(times.backward_weight_ns),
         "spread": list(times.spread),
         **({"work": operator.work.to_json()} if operator.work else {}),
+        **({"launches": times.launches.to_json()} if times.launches else {}),
     }
 
 
@@ -226,10 +234,11 @@ _OPERATOR_KEYS = (
     "name", "kind", "module", "flop", "parameters", "parameter_bytes", "output_bytes", "saved", "trainable", "in_place",
     "forward_ns", "backward_input_ns", "backward_weight_ns", "spread",
 )  # fmt: skip
+_OPTIONAL_KEYS = ("saved_fixed", "work", "launches")
 
 
 def _operator(node: Node) -> Operator:
-    fields = node.members(_OPERATOR_KEYS, ("saved_fixed", "work"))
+    fields = node.members(_OPERATOR_KEYS, _OPTIONAL_KEYS)
     return Operator(
         name=fields["name"].text(),
         kind=fields["kind"].text(),
@@ -256,12 +265,13 @@ def _saved(node: Node | None, fixed: bool) -> tuple[SavedStorage, ...]:
 
 
 def _times(node: Node) -> OperatorTimes:
-    fields = node.members(_OPERATOR_KEYS, ("saved_fixed", "work"))
+    fields = node.members(_OPERATOR_KEYS, _OPTIONAL_KEYS)
     return OperatorTimes(
         fields["forward_ns"].integers(),
         fields["backward_input_ns"].integers(),
         fields["backward_weight_ns"].integers(),
         tuple(item.number() for item in fields["spread"].items()),
+        Launches.from_node(fields["launches"]) if "launches" in fields else None,
     )
 
 

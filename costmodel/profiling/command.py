@@ -19,6 +19,9 @@ BUSY = 1.15
 COVERED = 0.9
 """Share of a step that operators account for below which the user is told that the profile is weak."""
 
+OVER_COVERED = 1.1
+"""The same share from which the user is told that operators were measured too long."""
+
 IDLE = 0.85
 """Kernels' share of a GPU's step below which the user is told that its host is what takes the time."""
 
@@ -152,6 +155,12 @@ def _tell_if_weak(found: Profile) -> None:
         _say(
             f"a weak profile: at micro-batch size {size} operators account for {covered:.0%} of the step; they are so "
             "small that marks and Python are the time; give larger --microbatch-sizes"
+        )
+    most, size = max(zip(unscaled["coverage"], found.microbatch_sizes, strict=False))
+    if most > OVER_COVERED:
+        _say(
+            f"operators are measured too long: at micro-batch size {size} they sum to {most:.0%} of the step, to "
+            "which they are scaled; shares of short operators are too high; give larger --microbatch-sizes"
         )
 
 

@@ -3,7 +3,9 @@
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,14 +13,19 @@ from costmodel.model.profile import Device
 
 _CATALOGUE = (
     (r"V100-SXM2-16GB", 16, "v100-sxm2-16"),
+    (r"V100-SXM2-32GB", 32, "v100-sxm2-32"),
     (r"V100-SXM3-32GB", 32, "v100-sxm3-32"),
     (r"A100-SXM4-40GB", 40, "a100-sxm-40"),
     (r"A100-SXM4-80GB", 80, "a100-sxm-80"),
+    (r"A100-PCIE-40GB", 40, "a100-pcie-40"),
     (r"A100 80GB PCIe", 80, "a100-pcie-80"),
     (r"H100 80GB HBM3", 80, "h100-sxm-80"),
+    (r"H100 NVL", 94, "h100-nvl-94"),
     (r"H100 PCIe", 80, "h100-pcie-80"),
+    (r"H200 NVL", 141, "h200-nvl-141"),
     (r"H200", 141, "h200-sxm-141"),
-    (r"GH200.*96GB", 96, "gh200-96"),
+    (r"GH200 (96|480)GB", 96, "gh200-96"),  # the driver names the host's memory
+    (r"GB200", 186, "gb200-nvl72"),
     (r"B200", 180, "b200-sxm-180"),
     (r"L40S", 48, "l40s-48"),
     (r"GeForce RTX 4090", 24, "rtx4090-24"),
@@ -50,6 +57,39 @@ def catalogue_id(name: str, memory_bytes: int) -> str:
         if re.search(rf"(?<!\w){pattern}(?!\w)", name) and _LEAST <= memory_bytes / (gigabytes * 1e9) <= _MOST:
             return found
     return ""
+
+
+def describe_settings(device: torch.device) -> dict[str, object]:
+    """Return what times on this device depend on beside versions: precision of products, attention, driver, clocks."""
+    if device.type != "cuda":
+        return {}
+    backends: Any = torch.backends.cuda
+    kernels = {
+        "flash": backends.flash_sdp_enabled(),
+        "memory-efficient": backends.mem_efficient_sdp_enabled(),
+        "cudnn": backends.cudnn_sdp_enabled(),
+        "math": backends.math_sdp_enabled(),
+    }
+    return {
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "attention": [name for name, enabled in kernels.items() if enabled],
+        **_driver(device),
+    }
+
+
+_ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
+
+
+def _driver(device: torch.device) -> dict[str, object]:
+    """Return what the driver says of the device, under load as it stands; nothing where its tool is missing."""
+    identity = str(torch.cuda.get_device_properties(device).uuid)
+    command = ["nvidia-smi", f"--id=GPU-{identity}", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"driver": dict(zip(_ASKED, (part.strip() for part in said.strip().split(",")), strict=False))}
 
 
 def _processor() -> str:

@@ -27,26 +27,26 @@ from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
 from costmodel.model.whole import Whole
 from costmodel.profiling.companions import companions
-from costmodel.profiling.device import describe_device
+from costmodel.profiling.device import describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal, begin_journal
 from costmodel.profiling.links import measure_links
 from costmodel.profiling.measure.assemble import Round, assemble
 from costmodel.profiling.measure.blocks import GIB, signatures
 from costmodel.profiling.measure.blockwise import Bench
-from costmodel.profiling.measure.kernels import highest_bytes, kernel_ns
+from costmodel.profiling.measure.highest import highest_bytes
 from costmodel.profiling.measure.memory import counted_graph, saved_bytes
 from costmodel.profiling.measure.optimizer import time_optimizer
 from costmodel.profiling.measure.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
 from costmodel.profiling.measure.ratio import weight_shares
-from costmodel.profiling.measure.rounds import Rounds
+from costmodel.profiling.measure.rounds import Rounds, settle
 from costmodel.profiling.measure.tensor import degrees_without_shards, shard_times
 from costmodel.profiling.measure.timing import MarkCost, measure_mark_cost, trained_parameters
 from costmodel.profiling.options import Options
 from costmodel.profiling.progress import Progress
 
 WARM_UP_STEPS = 2
-ROUNDS_WRITTEN = 2
+ROUNDS_WRITTEN = 3
 """How a journal writes rounds down (`Round.to_list`); one with other rounds cannot be continued."""
 
 
@@ -86,7 +86,7 @@ def profile(
     captured = capture(model, max(sizes), plan_only=True)
     if captured.program.plan_only:
         say(f"plan only: {captured.program.plan_only}. One eager run was written down instead")
-    for remark in filter(None, (captured.program.remark, check_separates(model))):
+    for remark in filter(None, (model.remark, captured.program.remark, check_separates(model))):
         say(remark)
     graph = operator_graph(captured, sizes)
     journal = begin_journal(journal_path, _heading(graph, options), resume, say)
@@ -124,8 +124,8 @@ def _in_blocks(
     if needed <= options.memory_limit_bytes:
         return None
     check_separates(captured.model)
-    if captured.program.remark:
-        say(captured.program.remark)
+    for remark in filter(None, (captured.model.remark, captured.program.remark)):
+        say(remark)
     say(f"training needs {needed / GIB:.2f} GiB, the limit is {options.memory_limit_bytes / GIB:.2f}: block by block")
     journal = begin_journal(journal_path, _heading(graph, options), resume, say)
     alike = signatures(captured, sizes[-1])
@@ -185,7 +185,7 @@ class _Session:
             self.progress.say("splitting backwards into input and weight gradients")
             shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
-        seen = [item(f"kernels/{size}", partial(self._kernels, size)) for size in self.sizes]
+        highest = [item(f"highest/{size}", partial(self._highest, size)) for size in self.sizes]
         links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
         graph = with_works(counted_graph(self.captured, self.sizes), self.captured)
@@ -200,7 +200,7 @@ class _Session:
             Whole(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
             links,
             _provenance(self.options),
-            self._extra(found.unscaled, seen, graph),
+            self._extra(found.unscaled, highest, graph),
             dict(zip(trained_parameters(self.captured, graph.index), found.accumulate_ns, strict=True)),
             Origin(plan_only=self.captured.program.plan_only, autocast=self.options.autocast),
             shards,
@@ -236,6 +236,7 @@ class _Session:
         for index in range(WARM_UP_STEPS):
             bench.measure(index)
             self.progress.advance(f"micro-batch size {size}: warming up", size)
+        settle(bench.whole, piece, self.clock)
         found = []
         for index, key in enumerate(keys):
             found.append(Round.from_list(self.journal.item(key, partial(bench.measure, index))))
@@ -266,16 +267,15 @@ class _Session:
             )
         return found
 
-    def _kernels(self, size: int) -> list[int]:
-        """Measure one whole step's time in kernels, and its memory at its highest."""
+    def _highest(self, size: int) -> int:
+        """Measure one whole step's memory at its highest."""
         captured, piece = self._at(size)
-        what = extract(captured, captured.operators), piece, self.clock, self.device
-        found = [kernel_ns(*what), highest_bytes(*what)]
+        found = highest_bytes(extract(captured, captured.operators), piece, self.clock, self.device)
         captured.model.module.zero_grad(set_to_none=True)
         return found
 
     def _extra(
-        self, unscaled: Mapping[str, list[float]], seen: list[list[int]], graph: OperatorGraph
+        self, unscaled: Mapping[str, list[float]], highest: list[int], graph: OperatorGraph
     ) -> dict[str, object]:
         last = self.sizes[-1]
         extra: dict[str, object] = {
@@ -283,9 +283,8 @@ class _Session:
             "signatures": signatures(self.captured.at(last), last),
         }
         if self.device.type == "cuda":
-            extra["unscaled"] = {**unscaled, "kernel_ns": [kernel for kernel, _ in seen]}
-            pairs = zip(self.sizes, seen, strict=True)
-            extra["workspace_bytes"] = [max(0, highest - saved_bytes(graph, size)) for size, (_, highest) in pairs]
+            pairs = zip(self.sizes, highest, strict=True)
+            extra["workspace_bytes"] = [max(0, most - saved_bytes(graph, size)) for size, most in pairs]
         return extra
 
 
@@ -297,6 +296,7 @@ def versions() -> dict[str, str]:
 def _provenance(options: Options) -> Mapping[str, object]:
     return {
         **versions(),
+        **describe_settings(torch.device(options.device)),
         "threads": options.threads,
         "repeats": options.repeats,
         "seed": options.seed,

@@ -1,50 +1,82 @@
 """From rounds of measured steps to one profile's times: medians, the two gradients, the scale.
 
 Operators are scaled so that their forward and backward sums are those of the whole step without
-instruments; the unscaled sums are kept beside. Leaves out measuring: plain arithmetic, no torch.
+instruments; the unscaled sums are kept beside. On a device, what is scaled is time in kernels and the host's time to
+issue them put together (`costmodel.model.launches`). Leaves out measuring: plain arithmetic, no torch.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
 from costmodel.model.graph import OperatorGraph
+from costmodel.model.launches import Launches, compose, steady
 from costmodel.model.profile import OperatorTimes
 from costmodel.model.whole import SplitRatios
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One whole step and one step in context, ns; the lists have one entry an operator, or one a trained parameter.
+class InOrder:
+    """What a step in context gave: one entry an operator, `accumulate` one a trained parameter.
 
-    `inputs_ns` is what adding up the gradients of other leaves takes: inputs, what a block receives.
+    `inputs` is what adding up the gradients of other leaves takes: inputs, what a block receives.
+    """
+
+    inputs: int
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    accumulate: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Of one step on a device: what the host took to issue forward and backward whole, and the parts of both; kernels.
+
+    `host` is in ns, in a step with marks; `kernels` are counts.
+    """
+
+    issue_forward_ns: int
+    issue_backward_ns: int
+    host: InOrder
+    kernels: InOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One whole step and one step in context, ns; on a device the latter is time in kernels, and `launched` beside it.
+
     A whole step in split form is measured in some rounds only; in the others it has taken 0.
     """
 
     whole_forward_ns: int
     whole_backward_ns: int
     wall_ns: int
-    inputs_ns: int
-    forward_ns: tuple[int, ...]
-    backward_ns: tuple[int, ...]
+    context: InOrder
     split_forward_ns: int = 0
     split_backward_ns: int = 0
-    accumulate_ns: tuple[int, ...] = ()
+    launched: Launched | None = None
 
     def to_list(self) -> list[Any]:
         """Return what a journal keeps."""
-        whole = [self.whole_forward_ns, self.whole_backward_ns, self.wall_ns, [self.inputs_ns, *self.accumulate_ns]]
-        split = [self.split_forward_ns, self.split_backward_ns]
-        return [*whole, list(self.forward_ns), list(self.backward_ns), *split]
+        return list(astuple(self))
 
     @classmethod
     def from_list(cls, row: Sequence[Any]) -> "Round":
         """Read it back."""
-        inputs_ns, *added = row[3]
-        found = cls(row[0], row[1], row[2], inputs_ns, tuple(row[4]), tuple(row[5]), *row[6:])
-        return replace(found, accumulate_ns=tuple(added))
+        forward, backward, wall, context, split_forward, split_backward, launched = row
+        found = cls(forward, backward, wall, _in_order(context), split_forward, split_backward)
+        if launched is None:
+            return found
+        issue_forward, issue_backward, host, kernels = launched
+        both = Launched(issue_forward, issue_backward, _in_order(host), _in_order(kernels))
+        return replace(found, launched=both)
+
+
+def _in_order(row: Sequence[Any]) -> InOrder:
+    inputs, *lists = row
+    return InOrder(inputs, *map(tuple, lists))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +98,31 @@ class Assembled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
-    """One micro-batch size: scaled medians."""
+class _Parts:
+    """Medians of `InOrder` over the rounds."""
 
-    forward_ns: list[float]
-    backward_ns: list[float]
+    inputs: float
+    forward: Sequence[float]
+    backward: Sequence[float]
+    accumulate: Sequence[float]
+
+    @property
+    def backward_sum(self) -> float:
+        return sum(self.backward) + sum(self.accumulate) + self.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """One micro-batch size: scaled medians, what the host and the kernels took where they were told apart."""
+
+    scaled: _Parts
     spread: list[float]
-    accumulate_ns: list[float]
     step_ns: int
     wall_ns: float
     sum_ns: float
+    device: _Parts
+    host: _Parts | None = None
+    kernels: _Parts | None = None
 
 
 def assemble(
@@ -95,14 +142,15 @@ def assemble(
     sizes = [_medians(size_rounds) for size_rounds in rounds]
     times = []
     for i, operator in enumerate(graph.operators):
-        backward = [round(size.backward_ns[i]) for size in sizes]
+        backward = [round(size.scaled.backward[i]) for size in sizes]
         weight = [round(b * share[operator.name]) for b, share in zip(backward, shares, strict=True)]
         times.append(
             OperatorTimes(
-                tuple(round(size.forward_ns[i]) for size in sizes),
+                tuple(round(size.scaled.forward[i]) for size in sizes),
                 tuple(b - w for b, w in zip(backward, weight, strict=True)),
                 tuple(weight),
                 tuple(round(size.spread[i], 4) for size in sizes),
+                _launches(sizes, i),
             )
         )
     loss = times[-1]
@@ -110,13 +158,8 @@ def assemble(
         tuple(times),
         tuple(size.step_ns for size in sizes),
         loss.forward_ns[-1] + loss.backward_input_ns[-1],
-        tuple(round(median(column)) for column in zip(*(size.accumulate_ns for size in sizes), strict=True)),
-        {
-            "sum_ns": [round(size.sum_ns) for size in sizes],
-            "step_ns": [size.step_ns for size in sizes],
-            "wall_ns": [round(size.wall_ns) for size in sizes],
-            "coverage": [round(min(1.0, size.sum_ns / size.step_ns), 4) for size in sizes],
-        },
+        tuple(round(median(column)) for column in zip(*(size.scaled.accumulate for size in sizes), strict=True)),
+        _unscaled(sizes),
         tuple(map(split_ratios, rounds)) if any(r.split_forward_ns for r in chain.from_iterable(rounds)) else (),
     )
 
@@ -132,24 +175,115 @@ def split_ratios(rounds: Sequence[Round]) -> SplitRatios:
     return SplitRatios(*(round(max(1.0, median(ratios or [1.0])), 4) for ratios in (forward, backward)))
 
 
+def coverage(sum_ns: float, step_ns: float) -> float:
+    """Return the share of a step that operators account for, above 1 where they sum to more than it."""
+    return round(sum_ns / max(1, step_ns), 4)
+
+
+def _unscaled(sizes: Sequence[_Size]) -> dict[str, list[float]]:
+    """Return what `Assembled.unscaled` holds."""
+    found: dict[str, list[float]] = {
+        "sum_ns": [round(size.sum_ns) for size in sizes],
+        "step_ns": [size.step_ns for size in sizes],
+        "wall_ns": [round(size.wall_ns) for size in sizes],
+        "coverage": [coverage(size.sum_ns, size.step_ns) for size in sizes],
+    }
+    if all(size.host for size in sizes):
+        found["kernel_ns"] = [round(sum(size.device.forward) + size.device.backward_sum) for size in sizes]
+        found["host_ns"] = [round(sum(s.host.forward) + s.host.backward_sum) for s in sizes if s.host]
+    return found
+
+
 def _medians(rounds: Sequence[Round]) -> _Size:
-    forward = [median(column) for column in zip(*(r.forward_ns for r in rounds), strict=True)]
-    backward = [median(column) for column in zip(*(r.backward_ns for r in rounds), strict=True)]
-    both = [[f + b for f, b in zip(r.forward_ns, r.backward_ns, strict=True)] for r in rounds]
-    accumulate = [median(column) for column in zip(*(r.accumulate_ns for r in rounds), strict=True)]
-    all_backward = sum(backward) + sum(accumulate) + median(r.inputs_ns for r in rounds)
+    device = _median_parts([r.context for r in rounds])
     whole_forward = median(r.whole_forward_ns for r in rounds)
     whole_backward = median(r.whole_backward_ns for r in rounds)
-    scale_forward = whole_forward / max(1.0, sum(forward))
-    scale_backward = whole_backward / max(1.0, all_backward)
+    launched = [r.launched for r in rounds if r.launched]
+    host = kernels = None
+    together = following = device
+    if launched:
+        host = _issued(launched)
+        kernels = _median_parts([of.kernels for of in launched])
+        together, following = _together(host, device, kernels)
+    scale_forward = whole_forward / max(1.0, sum(following.forward))
+    scale_backward = whole_backward / max(1.0, following.backward_sum)
+    both = [[f + b for f, b in zip(r.context.forward, r.context.backward, strict=True)] for r in rounds]
     return _Size(
-        [value * scale_forward for value in forward],
-        [value * scale_backward for value in backward],
+        _Parts(
+            following.inputs * scale_backward,
+            [value * scale_forward for value in following.forward],
+            [value * scale_backward for value in following.backward],
+            [value * scale_backward for value in following.accumulate],
+        ),
         [_spread(column) for column in zip(*both, strict=True)],
-        [value * scale_backward for value in accumulate],
         round(whole_forward + whole_backward),
         median(r.wall_ns for r in rounds),
-        sum(forward) + all_backward,
+        sum(together.forward) + together.backward_sum,
+        device,
+        host,
+        kernels,
+    )
+
+
+def _median_parts(rows: Sequence[InOrder]) -> _Parts:
+    def columns(lists: Iterable[Sequence[int]]) -> list[float]:
+        return [median(column) for column in zip(*lists, strict=True)]
+
+    return _Parts(
+        median(row.inputs for row in rows),
+        columns(row.forward for row in rows),
+        columns(row.backward for row in rows),
+        columns(row.accumulate for row in rows),
+    )
+
+
+def _issued(launched: Sequence[Launched]) -> _Parts:
+    """Return the host's times; where they sum to more than it took without marks, scaled down to that.
+
+    Never up: without marks it may also have stood before a full queue.
+    """
+    host = _median_parts([of.host for of in launched])
+    forward = min(1.0, median(of.issue_forward_ns for of in launched) / max(1.0, sum(host.forward)))
+    backward = min(1.0, median(of.issue_backward_ns for of in launched) / max(1.0, host.backward_sum))
+    return _Parts(
+        host.inputs * backward,
+        [value * forward for value in host.forward],
+        [value * backward for value in host.backward],
+        [value * backward for value in host.accumulate],
+    )
+
+
+def _together(host: _Parts, device: _Parts, kernels: _Parts) -> tuple[_Parts, _Parts]:
+    """Return what each part adds to a step that finds the device idle, and to one that follows others.
+
+    Forward in order, backward in reverse, gradients added up last. In the second no operator pays for the host's
+    start, which comes once a training step and not once a micro-batch.
+    """
+
+    def line(parts: _Parts) -> list[float]:
+        return [*parts.forward, *reversed(parts.backward), *parts.accumulate, parts.inputs]
+
+    calls = list(zip(line(host), line(device), line(kernels), strict=True))
+    n = len(host.forward)
+
+    def parts(row: list[float]) -> _Parts:
+        return _Parts(row[-1], row[:n], row[2 * n - 1 : n - 1 : -1], row[2 * n : -1])
+
+    return parts(compose(calls)), parts(steady(calls))
+
+
+def _launches(sizes: Sequence[_Size], i: int) -> Launches | None:
+    """Return what an operator takes of host and device, where the two were told apart."""
+    apart = [(size.device, size.host, size.kernels) for size in sizes if size.host and size.kernels]
+    if not apart:
+        return None
+    return Launches(
+        tuple(round(device.forward[i]) for device, _, _ in apart),
+        tuple(round(device.backward[i]) for device, _, _ in apart),
+        tuple(round(host.forward[i]) for _, host, _ in apart),
+        tuple(round(host.backward[i]) for _, host, _ in apart),
+        tuple(round(kernels.forward[i]) for _, _, kernels in apart),
+        tuple(round(kernels.backward[i]) for _, _, kernels in apart),
     )
 
 

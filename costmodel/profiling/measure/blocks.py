@@ -2,10 +2,12 @@
 
 A block is the operators of one repeated module (one decoder layer, say); blocks of equal operators and
 shapes cost the same and are measured once. Parameters, inputs and targets that have no values get random
-ones (whole numbers: 0). Leaves out the measuring (`blockwise`), and what values do to time.
+ones; whole numbers are rows of the embedding that they choose from, else 0. Leaves out the measuring
+(`blockwise`), and what values do to time.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,15 @@ from costmodel.model.graph import LOSS, OperatorGraph
 from costmodel.profiling.measure.ratio import Infos, signature
 
 GIB = 2**30
+_EMBEDDINGS = (
+    torch.ops.aten.embedding.default,
+    torch.ops.aten._embedding_bag.default,
+    torch.ops.aten.embedding_bag.padding_idx,
+)
+_SAME_NUMBERS = frozenset({
+    "view", "reshape", "flatten", "unsqueeze", "squeeze", "select", "slice", "to", "_to_copy", "clone", "contiguous",
+    "transpose", "permute", "t", "expand", "detach", "alias",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +151,9 @@ def _model(
 ) -> TrainingModel:
     infos = captured.describe(microbatch_size)
     piece = take(captured.model, microbatch_size)
-    raw = captured.bind(piece)
-    values = [like(infos, name, device) for name in part.receives]
-    values += [_real(raw[name], device, {}) for name in part.raw_inputs]
+    raw, rows = captured.bind(piece), embedding_rows(captured.program.module.graph)
+    values = [like(infos, name, device, rows.get(name, 0)) for name in part.receives]
+    values += [_real(raw[name], device, {}, rows.get(name, 0)) for name in part.raw_inputs]
     whole: dict[str | int, Split] = dict.fromkeys(range(len(values)))  # of the micro-batch's size already
     targets = pytree.tree_map(lambda leaf: _real(leaf, device, {}), piece.targets)
     loss = _loss_of(captured, part, targets)
@@ -188,14 +199,33 @@ def _group(group: CapturedOperator, nodes: Mapping[str, fx.Node], module: fx.Gra
     return CapturedOperator(group.name, group.kind, group.module, own, tuple(names))
 
 
-def _real(value: Any, device: torch.device, known: dict[int, Any]) -> Any:
+def embedding_rows(graph: fx.Graph) -> dict[str, int]:
+    """Return, by node, the rows of the smallest embedding that its values choose from."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.target not in _EMBEDDINGS:
+            continue
+        weight, index = node.args[:2]
+        while isinstance(index, fx.Node):
+            found[index.name] = min(found.get(index.name, sys.maxsize), int(weight.meta["val"].shape[0]))
+            # the same numbers in another shape or dtype; what is computed from them may be any
+            index = index.args[0] if _name(index) in _SAME_NUMBERS else None
+    return found
+
+
+def _name(node: fx.Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.split("::")[-1] if schema is not None and node.args else ""
+
+
+def _real(value: Any, device: torch.device, known: dict[int, Any], rows: int = 0) -> Any:
     """Return a tensor with values on the device, a region (autocast's, say) with such; what has some is moved there."""
     if isinstance(value, fx.GraphModule):
         return _real_region(value, device, known)
     if not isinstance(value, torch.Tensor):
         return value
     if id(value) not in known:
-        made = value.to(device) if not value.is_meta else _made_up(tuple(value.shape), value.dtype, device)
+        made = value.to(device) if not value.is_meta else _made_up(tuple(value.shape), value.dtype, device, rows)
         if isinstance(value, nn.Parameter):
             made = nn.Parameter(made.detach(), value.requires_grad)
         known[id(value)] = made
@@ -211,16 +241,18 @@ def _real_region(region: fx.GraphModule, device: torch.device, known: dict[int, 
     return fx.GraphModule({name: _real(fetch(region, name), device, known) for name in names}, graph)
 
 
-def _made_up(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _made_up(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, rows: int = 0) -> torch.Tensor:
+    if rows and not dtype.is_floating_point:
+        return torch.randint(rows, shape, device=device).to(dtype)
     if not dtype.is_floating_point:
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.randn(shape, device=device).mul_(0.02).to(dtype)
 
 
-def like(infos: Infos, name: str, device: torch.device) -> torch.Tensor:
-    """Return a made-up value of a tensor that flows, with a gradient where it has one."""
+def like(infos: Infos, name: str, device: torch.device, rows: int = 0) -> torch.Tensor:
+    """Return a made-up value of a tensor that flows, with a gradient where it has one; `rows`: `embedding_rows`."""
     info = infos[name][0]
-    return _made_up(info.shape, info.dtype, device).requires_grad_(info.requires_grad)
+    return _made_up(info.shape, info.dtype, device, rows).requires_grad_(info.requires_grad)
 
 
 def _digest(value: object) -> str:

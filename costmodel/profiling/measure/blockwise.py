@@ -18,11 +18,12 @@ from costmodel.capture.parts import Part, extract
 from costmodel.model.graph import LOSS, Operator, OperatorGraph
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal
-from costmodel.profiling.measure.assemble import Assembled, Round, assemble
+from costmodel.profiling.measure.assemble import Assembled, Round, assemble, coverage
 from costmodel.profiling.measure.blocks import Block, make_runnable
 from costmodel.profiling.measure.optimizer import time_optimizer
 from costmodel.profiling.measure.ratio import weight_shares
-from costmodel.profiling.measure.timing import MarkCost, in_order, time_in_context, time_whole, trained_parameters
+from costmodel.profiling.measure.rounds import measure_round, settle
+from costmodel.profiling.measure.timing import MarkCost, time_in_context, time_whole, trained_parameters
 from costmodel.profiling.measure.walk import Walk
 
 WARM_UP_STEPS = 2
@@ -98,10 +99,8 @@ class _Running:
 
     def step(self) -> list[Any]:
         """Measure one round."""
-        bench, captured = self.bench, self.captured
-        whole = time_whole(self.whole, captured.model, bench.clock)
-        context = time_in_context(self.walk, captured.model, bench.clock)
-        return in_order(captured, whole, context, bench.marks).to_list()
+        bench = self.bench
+        return measure_round(self.whole, self.walk, self.captured.model, bench.clock, bench.marks).to_list()
 
     def shares(self) -> dict[str, float]:
         """Measure which share of each backward is weight gradient."""
@@ -123,6 +122,7 @@ class _Running:
         part = extract(self.captured, self.captured.operators)
         for _ in range(WARM_UP_STEPS):
             time_whole(part, self.captured.model, self.bench.clock)
+        settle(part, self.captured.model, self.bench.clock)
         return part
 
     @cached_property
@@ -169,5 +169,5 @@ def unscaled(sums: BlockSums) -> Mapping[str, list[float]]:
         "sum_ns": [float(value) for value in sums.sum_ns],
         "step_ns": [float(value) for value in sums.step_ns],
         "wall_ns": [float(value) for value in sums.wall_ns],
-        "coverage": [round(min(1.0, total / max(1, step)), 4) for total, step in pairs],
+        "coverage": [coverage(total, step) for total, step in pairs],
     }

@@ -1,7 +1,8 @@
 """Which share of an operator's backward is weight gradient: each measured alone.
 
-Only the ratio of the two is used; isolated times themselves are too low (`docs/profiler.md`). Operators
-of the same targets and shapes are measured once. Leaves out operators with nothing to split.
+Only the ratio of the two is used; isolated times themselves are too low (`docs/profiler.md`). On a device it is that
+of time in kernels: between two points of a stream short kernels take the host's time. Operators of the same targets
+and shapes are measured once. Leaves out operators with nothing to split.
 """
 
 from collections.abc import Mapping
@@ -13,10 +14,11 @@ from torch import fx
 
 from costmodel.capture.batches import take
 from costmodel.capture.capture import Capture, CapturedOperator
-from costmodel.capture.clock import Clock
+from costmodel.capture.clock import Clock, Mark
 from costmodel.capture.parts import extract
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.graph import LOSS
+from costmodel.profiling.measure.marks import device_spans
 
 Infos = Mapping[str, tuple[TensorInfo, ...]]
 
@@ -33,18 +35,22 @@ def weight_shares(capture: Capture, microbatch_size: int, clock: Clock, repeats:
     """
     infos = capture.describe(microbatch_size)
     raw = capture.bind(take(capture.model, microbatch_size))
-    known: dict[Any, float] = {}
     shares = {LOSS: 0.0}
+    key_of: dict[str, Any] = {}
+    distinct: dict[Any, CapturedOperator] = {}
     for group in capture.groups.values():
         has_weights = any(capture.parameter(name).requires_grad for name in group.parameters)
         passes_on = any(infos[source.name][0].requires_grad for source in _values(capture, group, infos))
         if not has_weights or not passes_on:
             shares[group.name] = float(has_weights)
             continue
-        key = signature(group, infos)
-        if key not in known:
-            known[key] = _measure(capture, group, infos, raw, clock, repeats)
-        shares[group.name] = known[key]
+        key_of[group.name] = key = signature(group, infos)
+        distinct.setdefault(key, group)
+    with device_spans(clock) as marks:
+        runs = {key: _run(capture, group, infos, raw, marks, repeats) for key, group in distinct.items()}
+        marks.wait()
+    known = {key: _weight_share(marks, *both) for key, both in runs.items()}
+    shares.update({name: known[key] for name, key in key_of.items()})
     return shares
 
 
@@ -65,10 +71,14 @@ def signature(group: CapturedOperator, infos: Infos) -> Any:
     return str([(str(node.target), fx.map_arg((node.args, node.kwargs), stand_in)) for node in group.nodes])
 
 
-def _measure(
+Runs = list[tuple[Mark, Mark]]
+"""The marks round each timed run, the first of which counts for nothing."""
+
+
+def _run(
     capture: Capture, group: CapturedOperator, infos: Infos, raw: Mapping[str, Any], clock: Clock, repeats: int
-) -> float:
-    """Time the operator's input and weight gradients apart, on random values of the right shapes."""
+) -> tuple[Runs, Runs]:
+    """Compute the operator's input and weight gradients apart, on random values of the right shapes."""
     sends = [flow.name for flow in capture.flows.values() if flow.producer == group.name]
     part = extract(capture, [group.name], sends)
     device = capture.parameter(group.parameters[0]).device
@@ -79,18 +89,21 @@ def _measure(
     results = [v for v in part(values).values() if v.requires_grad]
     gradients = [torch.ones_like(value) for value in results]
 
-    def time_gradient(wanted: list[Any]) -> float:
-        spans = []
-        for _ in range(repeats + 1):
-            clock.wait()
-            start = clock.mark()
-            torch.autograd.grad(results, wanted, gradients, retain_graph=True, allow_unused=True)
-            end = clock.mark()
-            clock.wait()
-            spans.append(clock.span_ns(start, end))
-        return median(spans[1:])
+    def run(wanted: list[Any]) -> tuple[Mark, Mark]:
+        start = clock.mark()
+        torch.autograd.grad(results, wanted, gradients, retain_graph=True, allow_unused=True)
+        return start, clock.mark()
 
-    input_ns, weight_ns = time_gradient(inputs), time_gradient(weights)
+    return [run(inputs) for _ in range(repeats + 1)], [run(weights) for _ in range(repeats + 1)]
+
+
+def median_ns(clock: Clock, runs: Runs) -> float:
+    """Return the median span of all runs but the first, which warms up."""
+    return median(clock.span_ns(start, end) for start, end in runs[1:])
+
+
+def _weight_share(clock: Clock, inputs: Runs, weights: Runs) -> float:
+    input_ns, weight_ns = median_ns(clock, inputs), median_ns(clock, weights)
     return weight_ns / max(1.0, input_ns + weight_ns)
 
 

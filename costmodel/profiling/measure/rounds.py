@@ -1,25 +1,32 @@
 """One round of measuring a micro-batch size: a whole step, in some rounds one in split form, a step in context.
 
-One after the other, so that all see the machine at the same pace. The split form is run as on the first of
-two ranks under ZB-H1: two forwards, then I and W of each, so that a forward and an I run while another
-micro-batch is held. More in flight is rarer and would need the memory of as many whole models. Leaves out
-medians (`assemble`) and the stages' messages.
+One after the other, so that all see the machine at the same pace. On a device that works behind its host the step
+in context is run twice: for the host's time to issue it, and for the kernels that the device writes down. The split
+form is run as on the first of two ranks under ZB-H1: two forwards, then I and W of each, so that a forward and an I
+run while another micro-batch is held. More in flight is rarer and would need the memory of as many whole models.
+Leaves out medians (`assemble`) and the stages' messages.
 """
 
 from dataclasses import replace
+from functools import partial
+from statistics import median
 from typing import Any
 
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture
-from costmodel.capture.clock import Clock
+from costmodel.capture.clock import Clock, DeviceClock
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.split import split_part
 from costmodel.capture.split_calls import Queue
 from costmodel.model.graph import LOSS
-from costmodel.profiling.measure.timing import MarkCost, in_order, time_in_context, time_whole
+from costmodel.profiling.measure.assemble import Launched, Round
+from costmodel.profiling.measure.marks import HostMarks, KernelMarks
+from costmodel.profiling.measure.timing import MarkCost, in_order, observe, time_in_context, time_whole
 from costmodel.profiling.measure.walk import Walk
 
 IN_FLIGHT = 2
+SETTLED, SETTLE_STEPS, SETTLE_S = 0.01, 5, 20.0
+"""A device is warm when this many steps take within this share of as many before them; no longer than these seconds."""
 SPLIT_EVERY = 2
 """Rounds for one with the split form, whose two micro-batches take as long as the rest of a round."""
 
@@ -37,10 +44,8 @@ class Rounds:
 
     def measure(self, index: int) -> list[Any]:
         """Measure one round; what a journal keeps of it."""
-        whole = time_whole(self.whole, self.piece, self.clock)
         split = self._split_ns() if index % SPLIT_EVERY == 0 else (0, 0)
-        context = time_in_context(self.walk, self.piece, self.clock)
-        found = in_order(self.captured, whole, context, self.marks)
+        found = measure_round(self.whole, self.walk, self.piece, self.clock, self.marks)
         return replace(found, split_forward_ns=split[0], split_backward_ns=split[1]).to_list()
 
     def _split_ns(self) -> tuple[int, int]:
@@ -53,6 +58,40 @@ class Rounds:
             self.queue.drain()
             self.split = None
             return 0, 0
+
+
+def measure_round(whole: Part, walk: Walk, piece: TrainingModel, clock: Clock, marks: MarkCost) -> Round:
+    """Measure a whole step and the same in context; gradients are added up."""
+    step = time_whole(whole, piece, clock)
+    ordered = partial(in_order, walk.capture)
+    if not isinstance(clock, DeviceClock):
+        context = ordered(time_in_context(walk, piece, clock), marks)
+        return Round(step.forward_ns, step.backward_ns, step.wall_ns, context)
+    host = ordered(time_in_context(walk, piece, HostMarks(clock)), marks)
+    device = KernelMarks(clock)
+    with device.recorded():
+        seen = observe(walk, piece, device)
+    counts = ordered(seen.spans(device.num_kernels), MarkCost())
+    return Round(
+        step.forward_ns,
+        step.backward_ns,
+        step.wall_ns,
+        ordered(seen.spans(device.span_ns), MarkCost()),
+        launched=Launched(step.issue_forward_ns, step.issue_backward_ns, host, counts),
+    )
+
+
+def settle(whole: Part, piece: TrainingModel, clock: Clock) -> None:
+    """Run steps until a device keeps its pace: its clocks fall as it grows warm. A CPU needs none."""
+    if not isinstance(clock, DeviceClock):
+        return
+    start, before = clock.host_ns(), 0.0
+    while clock.host_ns() - start < SETTLE_S * 1e9:
+        steps = [time_whole(whole, piece, clock) for _ in range(SETTLE_STEPS)]
+        now = median(step.forward_ns + step.backward_ns for step in steps)
+        if abs(now - before) <= SETTLED * now:
+            return
+        before = now
 
 
 def time_split(split: Part, queue: Queue, piece: TrainingModel, clock: Clock) -> tuple[int, int]:

@@ -8,7 +8,6 @@ which links price, and operators other than these.
 
 from collections.abc import Mapping
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,7 +20,8 @@ from costmodel.capture.shapes import TensorInfo
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.measure.blocks import signatures
-from costmodel.profiling.measure.ratio import Infos
+from costmodel.profiling.measure.marks import device_spans
+from costmodel.profiling.measure.ratio import Infos, Runs, median_ns
 
 Shape = tuple[int, ...]
 
@@ -82,13 +82,19 @@ def _ratios(
     assert node is not None  # noqa: S101 - asked by the caller
     device = next(captured.model.module.parameters()).device
     shapes = [infos[source.name][0] for source in node.all_input_nodes]
-    base = _time(node, shapes, [info.shape for info in shapes], device, clock, repeats)
-    found = {}
-    for degree in degrees:
-        for cut, sharded in _shards(node, [info.shape for info in shapes], degree).items():
-            row = _time(node, shapes, sharded, device, clock, repeats)
-            found[f"{degree}/{cut}"] = [a / b if b else 0.0 for a, b in zip(row, base, strict=True)]
-    return found
+    whole = [info.shape for info in shapes]
+    wanted = {f"{d}/{cut}": cut_shapes for d in degrees for cut, cut_shapes in _shards(node, whole, d).items()}
+    with device_spans(clock) as marks:
+        base = _run(node, shapes, whole, device, marks, repeats)
+        runs = {cut: _run(node, shapes, sharded, device, marks, repeats) for cut, sharded in wanted.items()}
+        marks.wait()
+
+    def times(three: list[Runs]) -> list[float]:
+        return [median_ns(marks, one) if one else 0.0 for one in three]
+
+    return {
+        cut: [a / b if b else 0.0 for a, b in zip(times(run), times(base), strict=True)] for cut, run in runs.items()
+    }
 
 
 def _shards(node: fx.Node, shapes: list[Shape], degree: int) -> dict[str, list[Shape]]:
@@ -115,10 +121,10 @@ def _heads_of_mask(shape: Shape, heads: int, degree: int) -> Shape:
     return tuple(n // degree if i == len(shape) - 3 and n == heads else n for i, n in enumerate(shape))
 
 
-def _time(
+def _run(
     node: fx.Node, infos: list[TensorInfo], shapes: list[Shape], device: torch.device, clock: Clock, repeats: int
-) -> tuple[float, float, float]:
-    """Return median ns of forward, gradient of the first input(s) and gradient of the weights."""
+) -> list[Runs]:
+    """Run forward, gradient of the first input(s) and gradient of the weights; none where there is nothing to do."""
     values = {
         source: torch.randn(shape, device=device).to(info.dtype).requires_grad_(info.requires_grad)
         for source, info, shape in zip(node.all_input_nodes, infos, shapes, strict=True)
@@ -129,24 +135,21 @@ def _time(
     weights = [v for s, v in values.items() if s.op == "get_attr" and v.requires_grad]
     inputs = [value for value in wanted if all(value is not weight for weight in weights)]
 
-    def span(run: Any) -> float:
-        spans = []
+    def runs(call: Any) -> Runs:
+        found = []
         for _ in range(repeats + 1):
-            clock.wait()
             start = clock.mark()
-            run()
-            end = clock.mark()
-            clock.wait()
-            spans.append(clock.span_ns(start, end))
-        return median(spans[1:])
+            call()
+            found.append((start, clock.mark()))
+        return found
 
-    forward = span(lambda: target(*args, **kwargs))
+    forward = runs(lambda: target(*args, **kwargs))
     out = target(*args, **kwargs)
     gradient = torch.ones_like(out)
 
-    def backward(tensors: list[torch.Tensor]) -> float:
+    def backward(tensors: list[torch.Tensor]) -> Runs:
         if not tensors:
-            return 0.0
-        return span(lambda: torch.autograd.grad(out, tensors, gradient, retain_graph=True))
+            return []
+        return runs(lambda: torch.autograd.grad(out, tensors, gradient, retain_graph=True))
 
-    return forward, backward(inputs), backward(weights)
+    return [forward, backward(inputs), backward(weights)]

@@ -1,14 +1,13 @@
-"""Times in context: one real step, every operator's forward and backward told apart.
+"""Spans in context: one real step, every operator's forward and backward told apart.
 
 Forward is timed node by node; backward by a mark before each autograd node: what lies between two
 marks belongs to the first, so that nothing of the backward is left out; what autograd's engine takes before
 the first node and after the last belongs to all alike. What the marks themselves cost
 is measured on a chain of empty operators and taken off. Leaves out the split of a backward into input
-and weight gradient (`ratio`).
+and weight gradient (`ratio`), and which spans a device needs (`rounds`).
 """
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,11 +18,14 @@ from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture, capture
-from costmodel.capture.clock import Clock, Mark
+from costmodel.capture.clock import Clock, DeviceClock, Mark
 from costmodel.capture.parts import Part, extract
 from costmodel.model.graph import LOSS
-from costmodel.profiling.measure.assemble import Round
+from costmodel.profiling.measure.assemble import InOrder
+from costmodel.profiling.measure.marks import HostMarks
 from costmodel.profiling.measure.walk import Walk
+
+Span = Callable[[Mark, Mark], int]
 
 ACCUMULATE = "accumulate"
 """Owner of the time in which gradients are added to those of inputs; with a parameter's name behind it, to its own."""
@@ -46,12 +48,15 @@ class ContextTimes:
 class WholeTimes:
     """One step of the whole program without instruments, loss and gradient accumulation included.
 
-    `wall_ns` is forward and backward by the wall clock, whatever clock the others are by.
+    `wall_ns` is forward and backward by the wall clock, whatever clock the others are by; `issue_forward_ns` and
+    `issue_backward_ns` are what the host took to issue them, by the wall clock too.
     """
 
     forward_ns: int
     backward_ns: int
     wall_ns: int
+    issue_forward_ns: int
+    issue_backward_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,8 @@ def trained_parameters(captured: Capture, operators: Iterable[str]) -> tuple[str
     return tuple(name for name in names if captured.parameter(name).requires_grad)
 
 
-def in_order(captured: Capture, whole: WholeTimes, context: ContextTimes, marks: MarkCost) -> Round:
-    """Put a round into the order of operators and `trained_parameters`, each mark's own cost taken off."""
+def in_order(captured: Capture, context: ContextTimes, marks: MarkCost) -> InOrder:
+    """Put spans into order, each mark's own cost taken off."""
 
     def net(spans: Mapping[str, int], counts: Mapping[str, int], cost: float, name: str) -> int:
         return max(0, round(spans.get(name, 0) - counts.get(name, 0) * cost))
@@ -84,14 +89,11 @@ def in_order(captured: Capture, whole: WholeTimes, context: ContextTimes, marks:
         return net(context.backward_ns, context.backward_marks, marks.backward_ns, name)
 
     trained = trained_parameters(captured, captured.operators)
-    return Round(
-        whole.forward_ns,
-        whole.backward_ns,
-        whole.wall_ns,
+    return InOrder(
         backward(ACCUMULATE),
         tuple(net(context.forward_ns, context.forward_marks, marks.forward_ns, name) for name in captured.operators),
         tuple(map(backward, captured.operators)),
-        accumulate_ns=tuple(backward(accumulation_owner(name)) for name in trained),
+        tuple(backward(accumulation_owner(name)) for name in trained),
     )
 
 
@@ -99,23 +101,35 @@ def time_whole(whole: Part, piece: TrainingModel, clock: Clock) -> WholeTimes:
     """Time one forward and backward of the part that holds all operators; gradients are added up."""
     values = whole.capture.bind(piece)
     clock.wait()
-    wall = time.perf_counter_ns()
+    issued = [clock.host_ns()]
     start = clock.mark()
     loss = whole(values, piece.targets)[LOSS]
     middle = clock.mark()
+    issued.append(clock.host_ns())
     loss.backward()  # type: ignore[no-untyped-call]
     end = clock.mark()
+    issued.append(clock.host_ns())
     clock.wait()
-    wall = time.perf_counter_ns() - wall
-    return WholeTimes(clock.span_ns(start, middle), clock.span_ns(middle, end), wall)
+    wall = clock.host_ns() - issued[0]
+    spans = clock.span_ns(start, middle), clock.span_ns(middle, end)
+    return WholeTimes(*spans, wall, issued[1] - issued[0], issued[2] - issued[1])
 
 
 def time_in_context(walk: Walk, piece: TrainingModel, clock: Clock) -> ContextTimes:
     """Time every operator in one real step on a micro-batch; gradients are added up."""
-    return _Observer(walk, clock).observe(piece)
+    return observe(walk, piece, clock).spans(clock.span_ns)
 
 
-class _Observer:
+def observe(walk: Walk, piece: TrainingModel, clock: Clock) -> "Observed":
+    """Run one step on a micro-batch with marks round every operator; gradients are added up."""
+    seen = Observed(walk, clock)
+    seen.run(piece)
+    return seen
+
+
+class Observed:
+    """The marks of one step in context, whose spans may be read later."""
+
     def __init__(self, walk: Walk, clock: Clock) -> None:
         self.walk = walk
         self.clock = clock
@@ -126,7 +140,8 @@ class _Observer:
         named = walk.capture.model.module.named_parameters()
         self.accumulations = {id(parameter): accumulation_owner(name) for name, parameter in named}
 
-    def observe(self, piece: TrainingModel) -> ContextTimes:
+    def run(self, piece: TrainingModel) -> None:
+        """Run the step."""
         model, clock = self.walk.capture.model, self.clock
         clock.wait()
         leaves = self.walk.run(self.walk.capture.bind(piece), self._call)
@@ -142,7 +157,6 @@ class _Observer:
         clock.wait()
         for handle in self.handles:
             handle.remove()
-        return self._sums()
 
     def _call(self, owner: str, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         target: Any = node.target
@@ -182,8 +196,8 @@ class _Observer:
 
         return before
 
-    def _sums(self) -> ContextTimes:
-        span = self.clock.span_ns
+    def spans(self, span: Span) -> ContextTimes:
+        """Add up by operator what lies between two marks."""
         forward = [(owner, span(start, end)) for owner, start, end in self.forward]
         marks = zip(self.backward, self.backward[1:], strict=False)
         backward = [(owner, span(start, end)) for (owner, start), (_, end) in marks]
@@ -217,17 +231,16 @@ class _Chain(nn.Module):
 
 
 def measure_mark_cost(clock: Clock, device: torch.device) -> MarkCost:
-    """Measure what a mark costs on a CPU; nothing on a GPU, whose events take no time of its stream."""
-    if device.type != "cpu":
-        return MarkCost()
-    inputs = (torch.ones(2, requires_grad=True),)
+    """Measure what a mark takes of a CPU's time, or of the host's; of the time in kernels it takes none."""
+    inputs = (torch.ones(2, requires_grad=True, device=device),)
     model = TrainingModel("marks", _Chain(), inputs, {}, None, False, torch.sum, {}, 2)
     captured = capture(model)
     walk, part = Walk(captured), extract(captured, captured.operators)
+    marks = HostMarks(clock) if isinstance(clock, DeviceClock) else clock
     forward, backward = [], []
     for _ in range(20):
-        whole = time_whole(part, model, clock)
-        times = time_in_context(walk, model, clock)
+        whole = time_whole(part, model, marks)
+        times = time_in_context(walk, model, marks)
         count = sum(times.forward_marks.values())
         forward.append((sum(times.forward_ns.values()) - whole.forward_ns) / count)
         count = sum(times.backward_marks.values())

@@ -18,10 +18,9 @@ from costmodel.roofline import estimate
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts
+from costmodel.stages.strategies.launching import Launching, Times
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
-Times = tuple[int, int, int]
-"""Forward, input gradient and weight gradient, ns."""
 SCORE_PASSES = 6
 CUTS = {"column": "column", "row": "row"}
 
@@ -37,6 +36,8 @@ class Efficiency:
         self._device = catalogue_device(name) if name else None
         self._estimates: dict[tuple[Work, str], Times] = {}
         self._known: dict[object, Times] = {}
+        self._launching = Launching(model)
+        self._rows: dict[Degrees, list[Times]] = {}
         self._measured = model.profile.shards
         if self._asked != self._profiled and self._device is None:
             raise UsageError(
@@ -47,6 +48,11 @@ class Efficiency:
 
     def times(self, position: int, degrees: Degrees) -> Times:
         """Return what one rank's part of an operator takes, communication left out."""
+        if self._launching.known:
+            if degrees not in self._rows:
+                alone = [self._times(i, degrees) for i in range(len(self._model.profile.times))]
+                self._rows[degrees] = self._launching.divided(alone)
+            return self._rows[degrees][position]
         key = (self.alike[position], degrees)
         if key not in self._known:
             self._known[key] = self._times(position, degrees)
@@ -89,7 +95,14 @@ class Efficiency:
         numbers: dict[object, int] = {}
         return tuple(
             numbers.setdefault(
-                (operator.work, whole, feeds_experts(graph, position), self._measured_as(operator)), len(numbers)
+                (
+                    operator.work,
+                    whole,
+                    feeds_experts(graph, position),
+                    self._measured_as(operator),
+                    position if self._launching.known else 0,  # what stands before it tells, too
+                ),
+                len(numbers),
             )
             for position, (operator, whole) in enumerate(zip(graph.operators, times, strict=True))
         )

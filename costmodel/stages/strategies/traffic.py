@@ -18,8 +18,8 @@ from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_
 from costmodel.model.graph import OperatorGraph, Tensor
 from costmodel.model.work import Work
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, feeds_experts
-from costmodel.stages.strategies.efficiency import Times
 from costmodel.stages.strategies.groups import Ranks, StageGroups
+from costmodel.stages.strategies.launching import Times
 from costmodel.stages.strategies.unions import Item
 
 OF_TENSORS = ("entering", "dispatch")

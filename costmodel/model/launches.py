@@ -1,0 +1,85 @@
+"""What an operator takes of the host that launches it and of the device that runs it, and what both take together.
+
+The host issues operators one after the other, ahead of the device as far as the launch queue reaches; the device
+runs them in that order, none before it is issued. So a stretch of short kernels takes the host's time, unless what the
+device still has to do covers it. Leaves out how the two are measured (`costmodel.profiling.measure`).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from costmodel.files import Node
+
+STEPS = 4
+"""Steps one after the other of which the last shows how host and device keep pace."""
+QUEUE = 1024
+"""Launches that CUDA takes before the host is held up (measured on several generations: 1,022 to 1,024)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Of one operator, each one entry a micro-batch size: ns in kernels, the host's ns to issue, number of kernels."""
+
+    device_forward_ns: tuple[int, ...]
+    device_backward_ns: tuple[int, ...]
+    host_forward_ns: tuple[int, ...]
+    host_backward_ns: tuple[int, ...]
+    kernels_forward: tuple[int, ...]
+    kernels_backward: tuple[int, ...]
+
+    def pick(self, places: Iterable[int]) -> "Launches":
+        """Return the entries of some sizes."""
+        chosen = list(places)
+        return Launches(*(tuple(getattr(self, key)[place] for place in chosen) for key in KEYS))
+
+    def to_json(self) -> dict[str, list[int]]:
+        """Return the JSON form."""
+        return {key: list(getattr(self, key)) for key in KEYS}
+
+    @classmethod
+    def from_node(cls, node: Node) -> "Launches":
+        """Read the JSON form."""
+        members = node.members(KEYS)
+        return cls(*(members[key].integers() for key in KEYS))
+
+
+Call = tuple[float, float, float]
+"""The host's ns, the device's, kernels."""
+KEYS = tuple(member.name for member in fields(Launches))
+
+
+def compose(calls: Iterable[Call]) -> list[float]:
+    """Return by how much each call moves the end of the device's work, the host starting beside an idle device.
+
+    Parameters
+    ----------
+    calls : iterable of (host ns, device ns, kernels)
+        In the order of issue. A call without kernels moves nothing; the next one waits for its host.
+
+    Returns
+    -------
+    list of float
+        One entry a call, ns; their sum is when the device is done.
+    """
+    issued = ended = 0.0
+    queued: deque[tuple[float, float]] = deque()
+    waiting = 0.0
+    moved = []
+    for host, device, kernels in calls:
+        while queued and waiting + kernels > QUEUE:
+            freed, count = queued.popleft()
+            issued, waiting = max(issued, freed), waiting - count
+        issued += host
+        before = ended
+        if kernels:
+            ended = max(ended, issued) + device
+            queued.append((ended, kernels))
+            waiting += kernels
+        moved.append(ended - before)
+    return moved
+
+
+def steady(calls: Sequence[Call]) -> list[float]:
+    """Return the same of a step that follows others like it: none of its calls pays for the host's start."""
+    return compose([*calls] * STEPS)[-len(calls) :] if calls else []

@@ -1,0 +1,19 @@
+"""Memory at its highest of one whole step, as the device's allocator counts it. Leaves out what holds it (`memory`)."""
+
+import torch
+
+from costmodel.capture.batches import TrainingModel
+from costmodel.capture.clock import Clock
+from costmodel.capture.parts import Part
+from costmodel.profiling.measure.timing import time_whole
+
+
+def highest_bytes(whole: Part, piece: TrainingModel, clock: Clock, device: torch.device) -> int:
+    """Return what a step allocates at its highest above what was there; 0 on a CPU, which keeps no count."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    time_whole(whole, piece, clock)
+    return torch.cuda.max_memory_allocated(device) - before
