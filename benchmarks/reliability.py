@@ -44,6 +44,12 @@ def _closed_forms(num_cases: int) -> list[str]:
     return closed_form_failures(num_cases)
 
 
+def _behind_plans(num_cases: int) -> list[str]:
+    from tests.executor_promises import behind_plan_failures
+
+    return behind_plan_failures(num_cases)
+
+
 def _schedules_of_peers(num_rows: int) -> list[str]:
     from tests.schedule_promises import REFERENCES, SYNTHESES, reference_failures
 
@@ -316,6 +322,13 @@ PROMISES = [
         6,
         80,
         _no_rank_is_left,
+    ),
+    Promise(
+        "behind-plans",
+        "On devices that work behind their hosts, with one hardware queue and with eight, random plans are exact",
+        15,
+        300,
+        _behind_plans,
     ),
     Promise(
         "altered-plans",

@@ -53,7 +53,7 @@ class Averages:
     def agree(self) -> None:
         """Make all replicas of each stage hold the same; collective over them."""
         for stage in self._stages:
-            group = self._company.group_on(self._device, stage.ranks)
+            group = self._company.group_on(stage.ranks)
             moved = [not torch.equal(now, then) for now, then in zip(stage.buffers, stage.before, strict=True)]
             changed = torch.tensor(moved, dtype=torch.int64, device=self._device)
             with self._company.waiting(stage.ranks):

@@ -4,8 +4,9 @@ Leaves out memory and speed: whether a device is the planned one asks `matching`
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,6 +38,14 @@ def identity(device: torch.device) -> str:
 def carrier(identities: Sequence[str]) -> str:
     """Return the backend for these devices: NCCL refuses two ranks on one GPU, so then gloo carries everything."""
     return "nccl" if all(identities) and len(set(identities)) == len(identities) else "gloo"
+
+
+def reached(device: torch.device) -> Callable[[], bool]:
+    """Return what answers, later and to any thread, whether the device has done what its stream holds by now."""
+    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    found: Callable[[], bool] = event.query
+    return found
 
 
 def boot_id() -> str:

@@ -49,6 +49,8 @@ class Feed:
             kwargs = {name: kwargs[name] for name in model.kwargs}
         batch = replace(model, args=args, kwargs=kwargs, targets=targets, batch=self._batch_size)
         self._check(batch)
+        if self._device.type == "cuda":  # from memory that stays in place a copy waits for nothing
+            batch = replace(batch, args=_pinned(args), kwargs=_pinned(kwargs), targets=_pinned(targets))
         self._batch = batch
         self._groups.clear()
 
@@ -115,6 +117,10 @@ class Feed:
         if self._device.type == "cpu":
             return value
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=True), value)
+
+
+def _pinned(values: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory() if t.device.type == "cpu" else t, values)
 
 
 _BY_FUNCTION = -1

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from costmodel.errors import DoesNotMatch
-from executor.devices import carrier, identity
+from executor.devices import carrier, identity, reached
 from executor.mesh import connect_all
 from executor.watch import Watch
 
@@ -35,6 +35,10 @@ _PIPELINES: dict[tuple[int, ...], int] = {}
 
 _NAMED: dict[str, Any] = {}
 """Groups that torch's own collectives find by these names."""
+
+MESSAGES = "messages"
+MESSAGE_CTAS = 4
+"""Most blocks (each takes an SM) of a communicator of two ranks: messages are small, and compute runs beside them."""
 
 LIMIT_S = 300.0
 """Least limit of a group: ranks come to the first meeting as fast as they have loaded and captured their model."""
@@ -62,7 +66,9 @@ class Company:
         All ranks, on the CPU; None for a rank that is alone.
     watch : Watch
     carrier : str
-        What takes tensors of the ranks' devices: ``gloo`` or ``nccl``; known after `meet`.
+        What takes tensors of the ranks' devices: ``gloo`` or ``nccl``; known after `choose_carrier`.
+    communicators : int
+        Groups on the devices that this rank is in; each holds memory of its device.
     """
 
     def __init__(self, rank: int, size: int, timeout_s: float, group: Any = None) -> None:
@@ -71,7 +77,7 @@ class Company:
         self._owns_world = size > 1 and not dist.is_initialized()
         self._made: dict[str, Any] = {}
         self.control: Any = None
-        self.carrier = "gloo"
+        self.carrier, self.communicators = "gloo", 0
         sockets = {}
         if self._owns_world:
             dist.init_process_group("gloo", timeout=self._limit)
@@ -93,24 +99,45 @@ class Company:
             store = dist.distributed_c10d.PrefixStore(key, dist.distributed_c10d._get_default_store())
             place = list(ranks).index(self.rank)
             if backend == "nccl":
-                options = dist.ProcessGroupNCCL.Options()
-                options._timeout = self._limit
-                self._made[key] = dist.ProcessGroupNCCL(store, place, len(ranks), options)
+                made: Any = dist.ProcessGroupNCCL(store, place, len(ranks), self._nccl_options(purpose))
+                self._made[key] = made
+                made.bound_device_id = torch.device("cuda", torch.cuda.current_device())
+                with self.waiting(ranks):  # now, and messages travel by this communicator: torch would make another
+                    made.eager_connect_single_device(made.bound_device_id)
             else:
                 self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self._limit)
+            self.communicators += backend != "gloo"
         return self._made[key]
 
-    def group_on(self, device: torch.device, ranks: Sequence[int], purpose: str = "") -> Any:
-        """Return the group of some ranks that takes tensors of a device (through the host if it must)."""
-        return self.group(ranks, "gloo" if device.type == "cpu" else self.carrier, purpose)
+    def _nccl_options(self, purpose: str) -> Any:
+        """Return the options of a communicator: messages of the pipeline go first, and take little from compute."""
+        options: Any = dist.ProcessGroupNCCL.Options()
+        options._timeout = self._limit
+        if purpose == MESSAGES:
+            options.is_high_priority_stream = True
+            options.config.max_ctas = MESSAGE_CTAS
+        return options
 
-    def named_group(self, device: torch.device, ranks: Sequence[int]) -> Any:
+    @property
+    def asynchronous(self) -> bool:
+        """Whether what carries tensors only orders the device's streams, so that no call waits for another rank."""
+        return self.carrier != "gloo"
+
+    def everyone(self) -> Any:
+        """Return the group of all ranks for numbers of a step: on the device where the host waits for none of it."""
+        return self.group(range(self.size), self.carrier) if self.asynchronous else self.control
+
+    def group_on(self, ranks: Sequence[int], purpose: str = "") -> Any:
+        """Return the group of some ranks that takes tensors of their devices (through the host if it must)."""
+        return self.group(ranks, self.carrier, purpose)
+
+    def named_group(self, ranks: Sequence[int]) -> Any:
         """Return a group of some ranks that torch's own collectives find by its name; collective over them.
 
         Torch remembers names by meshes that look alike: a later pipeline's group has the same name, and meets elsewhere
         in the store. In a world of the user's the group stays as long as that world.
         """
-        backend = "gloo" if device.type == "cpu" else self.carrier
+        backend = self.carrier
         c10d: Any = dist.distributed_c10d
         name = f"penstock/{backend}/{'.'.join(map(str, ranks))}"
         if _NAMED.get(name) not in c10d._world.pg_map:
@@ -164,6 +191,14 @@ class Company:
                 self.control.allreduce([values]).wait()
         return values
 
+    def sum_on_devices(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a tensor of the device over all ranks, on the CPU where its carrier is; collective."""
+        if not self.asynchronous:
+            return self.sum(values.cpu())
+        self.everyone().allreduce([values]).wait()
+        self.expects(values.device, (self.rank + 1) % self.size)
+        return values
+
     @contextmanager
     def waiting(self, ranks: Iterable[int] | None = None) -> Iterator[None]:
         """Wait for some ranks (all by default) under the watch; a connection that breaks is a lost rank."""
@@ -182,16 +217,14 @@ class Company:
 
     def expects(self, device: torch.device, peer: int) -> None:
         """Let the watch judge by the device what a call of NCCL has only put into its streams."""
-        if device.type == "cuda" and self.carrier == "nccl":
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(device))
-            self.watch.expects(peer, event.query)
+        if self.asynchronous:
+            self.watch.expects(peer, reached(device))
 
     def choose_carrier(self, device: torch.device) -> None:
         """Agree on what carries tensors of the ranks' devices, and say it once; collective."""
         self.carrier = carrier([row.decode() for row in self.tell_all(identity(device).encode())])
         if self.rank == 0 and self.size > 1 and device.type == "cuda":
-            how = "nccl" if self.carrier == "nccl" else "gloo through the host, for ranks share a GPU"
+            how = "nccl" if self.asynchronous else "gloo through the host, for ranks share a GPU"
             print(f"messages of {self.size} ranks travel by {how}", file=sys.stderr, flush=True)
 
     def end(self) -> None:

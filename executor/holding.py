@@ -110,7 +110,7 @@ def copies_start_alike(plan: Plan, captured: Capture, company: Company, device: 
         if len(ranks) > 1 and company.rank in ranks:
             value = tensor.detach().contiguous()
             with company.waiting(ranks):
-                company.group_on(device, ranks).broadcast(value, 0).wait()
+                company.group_on(ranks).broadcast(value, 0).wait()
             if not tensor.is_contiguous() and tensor.untyped_storage().nbytes() >= value.nbytes:  # else it is expanded
                 tensor.data.copy_(value)
 

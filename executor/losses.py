@@ -1,4 +1,4 @@
-"""The loss of a step: each rank's share of it, and their sum.
+"""The loss of a step: each rank's share of it, and their sum, on the device: nobody there waits for the host.
 
 A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are summed and divided at the end. Leaves
 out gradients, which `stage` scales in the same way.
@@ -15,7 +15,7 @@ from executor.stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """Sum and weight of the losses that one rank saw in a step; the step's loss is total sum / total weight."""
+    """Sum and weight of a step's losses over all ranks; the step's loss is total sum / total weight."""
 
     total: float
     weight: float
@@ -27,17 +27,16 @@ class StepLoss:
         return self.total / self.weight
 
 
-def own_loss(stages: Iterable[Stage]) -> StepLoss:
-    """Return what the stages of one rank have seen in the last step."""
-    total = weight = 0.0
-    weighted = False
+def own_loss(stages: Iterable[Stage], device: torch.device) -> torch.Tensor:
+    """Return what the stages of one rank have seen in the last step: sum, weight, and how many losses had a weight."""
+    seen = torch.zeros(3, dtype=torch.float64, device=device)
     for stage in stages:
         for loss, own in stage.losses:
-            share = stage.multiple / stage.num_microbatches if own is None else 1.0
-            total += float(loss) * share
-            weighted = own is not None
-            weight += 0.0 if own is None else float(own)
-    return StepLoss(total, weight if weighted else 1.0, weighted)
+            seen[0] += loss.double() * (stage.multiple / stage.num_microbatches if own is None else 1.0)
+            if own is not None:
+                seen[1] += own.double()
+                seen[2] += 1
+    return seen
 
 
 class LossSum:
@@ -45,21 +44,28 @@ class LossSum:
 
     Parameters
     ----------
-    own : StepLoss
+    own : torch.Tensor
+        Of `own_loss`.
     company : Company
     """
 
-    def __init__(self, own: StepLoss, company: Company) -> None:
-        self._own, self._company = own, company
-        values = [own.total, own.weight if own.weighted else 0.0, own.weighted]
-        self._values = torch.tensor(values, dtype=torch.float64)
-        self._work = company.control.allreduce([self._values]) if company.size > 1 else None
+    def __init__(self, own: torch.Tensor, company: Company) -> None:
+        self._company, self._values = company, own if company.asynchronous else own.cpu()
+        self._device = own.device
+        self._work = company.everyone().allreduce([self._values]) if company.size > 1 else None
+
+    def divisor(self) -> torch.Tensor:
+        """Return what weighted gradients are divided by, 1 where losses have no weights; on the losses' device."""
+        if self._work is not None:
+            with self._company.waiting():
+                self._work.wait()
+            self._company.expects(self._device, (self._company.rank + 1) % self._company.size)
+            self._work = None
+        _, weight, weighted = self._values
+        return torch.where(weighted > 0, weight, torch.ones_like(weight)).to(self._device)
 
     def result(self) -> StepLoss:
         """Return the loss over all ranks, once it is there."""
-        if self._work is None:
-            return self._own
-        with self._company.waiting():
-            self._work.wait()
-        total, weight, weighted = self._values.tolist()
+        self.divisor()
+        total, weight, weighted = map(float, self._values)
         return StepLoss(total, weight if weighted else 1.0, weighted > 0)

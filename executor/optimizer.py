@@ -192,7 +192,7 @@ def _shares(
         divided = [name for name in mine if name not in elsewhere] if divides else []
         dealt = _even_shares([parameters[name] for name in divided], planned.ranks)
         alone = [parameters[name] for name in mine if name not in divided]
-        group = company.group_on(device, planned.ranks) if dealt else None
+        group = company.group_on(planned.ranks) if dealt else None
         made[stage] = Share((*alone, *dealt.get(company.rank, ())), dealt, group)
     return made
 

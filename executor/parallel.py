@@ -78,7 +78,7 @@ class Meshes:
         rank, blocks = self._company.rank, self._lanes.blocks[stage]
         if blocks not in self._made:
             rows = self._lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
-            groups = [self._company.named_group(self.device, row) for row in rows]
+            groups = [self._company.named_group(row) for row in rows]
             mesh = torch.tensor(blocks, dtype=torch.int)
             self._made[blocks] = DeviceMesh.from_group(groups, self.device.type, mesh, mesh_dim_names=AXES)
         return self._made[blocks]

@@ -260,7 +260,7 @@ class Pipeline:
         if has_opt(self.plan):
             raise UsageError("the plan's OPT has stepped already: give max_norm= to Pipeline")
         with self.together("clipping"):
-            return self.worker.clip(max_norm)
+            return float(self.worker.clip(max_norm))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the unsplit model's state on rank 0, an empty one elsewhere; collective."""

@@ -18,13 +18,14 @@ from executor.groups import Company
 from executor.lanes import Lanes
 from executor.parallel import axes_of, own_part
 from executor.recording import Recorder
+from executor.starts import MESSAGES, Sum, late_sums
 from planner.plan import Plan
 from simulator.actions import Action, Kind
 
 
 @dataclass(slots=True)
 class SharedSet:
-    """Parameters owned by the same stages, and the ranks these run on."""
+    """Parameters owned by the same stages of this rank, behind `MESSAGES` where they wait for those, and all ranks."""
 
     stages: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -72,20 +73,18 @@ class Reduction:
         divided = {name for name, parameter in parameters.items() if "data" in axes_of(parameter)}
         by_stages: dict[tuple[int, ...], list[str]] = {}
         for name, stages in stages_of_parameters(owned).items():
-            if name in divided:  # these sum as they divide
-                continue
             by_stages.setdefault(stages, []).append(name)
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
-        for stages, names in sorted(by_stages.items(), key=lambda item: (_readiness(plan, item[0]), item[0])):
-            if not any(me in plan.stages[stage].ranks for stage in stages):
-                continue
-            members = _members(lanes, stages, me)
-            if len(members) == 1:
-                continue
-            mine = tuple(stage for stage in stages if me in plan.stages[stage].ranks)
-            group = company.group_on(device, members)
-            self._sets.append(SharedSet(mine, members, tuple(parameters[n] for n in sorted(names)), group))
+        sums = _sums(plan, lanes, by_stages)
+        late = late_sums(plan, lanes, sums)
+        for i, one in enumerate(sums):
+            names = sorted(name for name in by_stages[one.stages] if name not in divided)  # these sum as they divide
+            if me in one.ranks and names:
+                mine = tuple(stage for stage in one.stages if me in plan.stages[stage].ranks)
+                behind = (MESSAGES,) if i in late else ()
+                own = tuple(parameters[name] for name in names)
+                self._sets.append(SharedSet((*behind, *mine), one.ranks, own, company.group_on(one.ranks)))
 
     def begin(self) -> None:
         """Start a step: every stage of every set is still at work."""
@@ -94,7 +93,7 @@ class Reduction:
             shared.waiting = set(shared.stages)
 
     def stage_is_done(self, stage: int) -> None:
-        """Start the sums whose turn it is when this stage has ended."""
+        """Start the sums whose turn it is when this stage has ended, or (`MESSAGES`) the last message is issued."""
         for shared in self._sets:
             shared.waiting.discard(stage)
         while self._next < len(self._sets) and not self._sets[self._next].waiting:
@@ -132,11 +131,15 @@ class Reduction:
             self.recorder.note(action, "collective", start, waits=True)
 
 
-def _members(lanes: Lanes, stages: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return the ranks that hold the same parts of what some stages share: in lanes, those of the same lane."""
-    own = next(stage for stage in stages if any(rank in block for block in lanes.blocks[stage]))
-    lane = lanes.lane_of(own, rank)
-    return tuple(sorted({block[lane] for stage in stages for block in lanes.blocks[stage]}))
+def _sums(plan: Plan, lanes: Lanes, by_stages: Iterable[tuple[int, ...]]) -> list[Sum]:
+    """Return all sums of a plan over several ranks, in the order of all: in lanes, one for each lane."""
+    found = []
+    for stages in sorted(by_stages, key=lambda stages: (_readiness(plan, stages), stages)):
+        num_lanes = len(lanes.blocks[stages[0]][0])
+        for lane in range(num_lanes):
+            ranks = tuple(sorted({block[lane] for stage in stages for block in lanes.blocks[stage]}))
+            found += [Sum(stages, ranks)] if len(ranks) > 1 else []
+    return found
 
 
 def _readiness(plan: Plan, stages: Sequence[int]) -> int:

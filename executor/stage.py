@@ -18,7 +18,7 @@ from costmodel.capture.parts import LOSS_WEIGHT, Part
 from costmodel.capture.split_calls import Queue, WeightHalf, run_in_turn
 from costmodel.model.graph import LOSS
 from executor.randomness import Draws
-from executor.wiring import Wire
+from executor.wiring import Wire, join
 
 Gradients = dict[str, torch.Tensor]
 
@@ -145,6 +145,25 @@ class Stage:
     def weight_backward(self, first: int) -> None:
         """Run the weight halves that a group's `input_backward` has left."""
         self.run_halves(self.weight_halves.pop(first))
+
+    def rehearse(self, first: int, device: torch.device) -> None:
+        """Run forward and backward of a group on zeros and leave nothing behind.
+
+        A device loads a kernel when it first runs it, and stands still for it: beside a message that waits for its
+        other end that would be for ever.
+        """
+        kept = [buffer.clone() for buffer in self.buffers]
+        self.forward(first, [self._zeros(wire, range(len(wire.names)), first, device) for wire in self.incoming])
+        if self.trains:
+            self.backward(first, [self._zeros(wire, wire.gradients, first, device) for wire in self.outgoing])
+        for buffer, value in zip(self.buffers, kept, strict=True):
+            buffer.data.copy_(value)
+        self.losses.clear()
+
+    def _zeros(self, wire: Wire, positions: Sequence[int], first: int, device: torch.device) -> list[torch.Tensor]:
+        templates = [wire.templates[wire.units[unit]] for unit in wire.units_in(first, self.multiple)]
+        pieces = [[torch.zeros(row[i][0], dtype=row[i][1], device=device) for i in positions] for row in templates]
+        return join(wire, positions, pieces, gradients=False) if pieces else []
 
     def _run(self, first: int, running: Running) -> dict[str, torch.Tensor]:
         """Compute the part; while recorded, note where its backward starts."""

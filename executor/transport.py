@@ -1,7 +1,8 @@
 """Messages between two ranks on torch.distributed: groups, posting and waiting.
 
-Point-to-point goes through the company's control group with one tag a message on gloo, through one group a directed
-pair on NCCL, which knows no tags; there the plan's order keeps both ends in step. Where gloo carries the tensors of
+Point-to-point goes through the company's control group with one tag a message on gloo, through one group of each two
+ranks on NCCL, which knows no tags; there the plan's order keeps both ends in step, and both directions share a
+communicator: the order is live even if each call waits for its other end. Where gloo carries the tensors of
 GPUs (several ranks share one) they are copied through the host. Leaves out when to send: the plan says that.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import PeerLost
-from executor.groups import Company
+from executor.groups import MESSAGES, Company
 from executor.packing import empty_message, pack
 from executor.wiring import Template
 
@@ -47,16 +48,14 @@ class Transport:
     def __init__(self, company: Company, device: torch.device, pairs: Iterable[tuple[int, int]]) -> None:
         self.device, self._rank = device, company.rank
         self._watch, self._expects = company.watch, company.expects
-        nccl = device.type == "cuda" and company.carrier == "nccl"
-        self._direct = device.type == "cpu" or nccl
+        self._asynchronous = company.asynchronous
+        self._direct = device.type == "cpu" or self._asynchronous
         self._wire_device = device if self._direct else torch.device("cpu")
         self._groups: dict[tuple[int, int], Any] = {}
         self._unsettled: dict[int, deque[tuple[Any, torch.Tensor]]] = {}
-        for pair in sorted(set(pairs)) if nccl else ():
+        for pair in sorted({(min(pair), max(pair)) for pair in pairs}) if self._asynchronous else ():
             if self._rank in pair:
-                self._groups[pair] = company.group(sorted(pair), "nccl", f"{pair[0]} to {pair[1]}")
-                with company.waiting(pair):
-                    self._groups[pair].allreduce([torch.zeros(1, device=device)]).wait()  # connects them now
+                self._groups[pair] = company.group_on(pair, MESSAGES)
         self._control = company.control
 
     def send(self, peer: int, tensors: Sequence[torch.Tensor], tag: int) -> None:
@@ -68,8 +67,10 @@ class Transport:
             waiting.append((group.send([message], place, tag), message))
         except RuntimeError as error:
             raise self._lost(peer, error) from None
-        while len(waiting) > MAX_UNSETTLED:
+        while len(waiting) > MAX_UNSETTLED and not self._asynchronous:
             self._settle(peer)
+        while waiting and self._asynchronous and waiting[0][0].is_completed():  # a wait would hold up the computing
+            waiting.popleft()
 
     def receive(self, peer: int, templates: tuple[Template, ...], tag: int) -> Pending:
         """Start receiving the tensors of one message."""
@@ -117,9 +118,10 @@ class Transport:
         self._unsettled[peer].popleft()
 
     def _group(self, sender: int, receiver: int, peer: int) -> tuple[Any, int]:
-        """Return the group of a directed pair and the peer's rank in it."""
-        group = self._groups.get((sender, receiver))
-        return (self._control, peer) if group is None else (group, int(peer == max(sender, receiver)))
+        """Return the group of two ranks and the peer's rank in it."""
+        low, high = sorted((sender, receiver))
+        group = self._groups.get((low, high))
+        return (self._control, peer) if group is None else (group, int(peer == high))
 
     def _lost(self, peer: int, error: RuntimeError) -> PeerLost:
         return self._watch.lost(peer, str(error).strip().split("\n")[0])

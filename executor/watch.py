@@ -243,7 +243,7 @@ class Watch:
         since, (meeting, within, waits_for) = self._since, self._now
         for peer in waits_for:
             said = self._said[peer]
-            if said.within and said.meeting == meeting and said.within != within:
+            if within and said.within and said.meeting == meeting and said.within != within:
                 self._lose(peer, f"it is in {said.within}, this rank in {within}")
         if waits_for and now - since > self._limit_s:
             self._stalled(self._last_in_line(waits_for), now - since)

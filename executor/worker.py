@@ -16,7 +16,7 @@ from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
 from executor.averages import Averages
 from executor.borders import agree_on_borders, check_lanes
-from executor.clipping import clip, shares_of_norm
+from executor.clipping import by_number, clip, shares_of_norm
 from executor.division import DividedStages
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
@@ -39,6 +39,7 @@ from executor.program import Instruction, Program
 from executor.randomness import Draws
 from executor.reduction import Reduction, stages_of_parameters
 from executor.stage import Stage
+from executor.starts import MESSAGES, last_message
 from executor.transport import Transport
 from executor.wiring import Wiring, wire_plan
 from planner.plan import Plan
@@ -96,6 +97,7 @@ class Worker:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
+        self._last_message = last_message(self.order)
         self.wiring: Wiring = wire_plan(plan, capture)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
@@ -117,6 +119,8 @@ class Worker:
         forwards = [action.stage for action in self.order if action.kind is Kind.F]
         self._num_losses = sum(self.stages[index].part.has_loss for index in forwards if index in self.stages)
         self._sum: LossSum | None = None
+        self._weighted: bool | None = None
+        self._rehearsed = False
         self.observer: Observer | None = None
         self.optimizer: RankOptimizer | None = None
         self.keeps_gradients = False
@@ -130,10 +134,13 @@ class Worker:
         """Make the groups and bind the order to them; collective over all ranks."""
         self.company, self.watch, self._max_norm, lanes = company, company.watch, max_norm, self.wiring.lanes
         company.choose_carrier(self.device)
+        self._behind = company.asynchronous or self.device.type != "cpu"  # the device works behind the host
         self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
         copies_start_alike(self.plan, self.capture, company, self.device)
         if self._division.may_be:
             self._divide(Meshes(lanes, company, self.device))
+        if company.asynchronous:
+            company.everyone()  # made before the first step, as all groups are
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
@@ -142,6 +149,16 @@ class Worker:
             self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
         self.program = self._program(self.stages)
         self._instructions = self.program.bind(self.order)
+
+    def _rehearse(self) -> None:
+        """Run each stage that is not divided once on zeros, before the first step: those that are have run so."""
+        self._rehearsed = True
+        graph, lanes = self.wiring.graph, self.wiring.lanes
+        for index, stage in self.stages.items():
+            if index not in self._division.views:
+                lead = lanes.lead_of(index, self.rank)
+                stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
+        _clear(self.parameters.values())
 
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
@@ -189,16 +206,23 @@ class Worker:
         accumulates : bool
             Whether the gradients stay, for the next call to add its own, and no optimizer steps.
         """
+        if self._behind and not self._rehearsed:
+            self._rehearse()
         self._begin()
-        for instruction in self._instructions:
+        for place, instruction in enumerate(self._instructions):
             if instruction.action.kind is Kind.OPT:
                 self._close()
                 if accumulates:
                     break
             self._do(instruction)
+            if place == self._last_message:
+                self.reduction.stage_is_done(MESSAGES)
         self._close()
         if self.transport is not None:
             self.transport.settle()
+        assert self._sum is not None
+        self.loss = self._sum.result()
+        self._weighted = self.loss.weighted
         if accumulates:
             self._earlier = [parameter.grad for parameter in self.parameters.values()]
         else:
@@ -245,8 +269,8 @@ class Worker:
         self.reduction.begin()
         self._division.begin()
         self._closed = False
-        # Reading a loss waits for a device; on a CPU its sum sets out with the last forward that has one.
-        self._sum, self._losses_left = None, self._num_losses if self.device.type == "cpu" else -1
+        # A device would run the sum where it is issued, and hold up its stream; else it sets out with the last loss.
+        self._sum, self._losses_left = None, -1 if self._behind else self._num_losses
         if not self._losses_left:
             self._sum_losses()
 
@@ -254,10 +278,10 @@ class Worker:
         self._sum = LossSum(self._own_loss(self.stages), self.company)
         return self._sum
 
-    def _own_loss(self, stages: Mapping[int, Stage]) -> StepLoss:
+    def _own_loss(self, stages: Mapping[int, Stage]) -> torch.Tensor:
         """Return what this rank's stages have seen; lanes see the same, of which the first one's counts."""
         lanes = self.wiring.lanes
-        return own_loss(stage for i, stage in stages.items() if lanes.lane_of(i, self.rank) == 0)
+        return own_loss((stage for i, stage in stages.items() if lanes.lane_of(i, self.rank) == 0), self.device)
 
     def _do(self, instruction: Instruction) -> None:
         self.watch.at = instruction.action
@@ -293,22 +317,22 @@ class Worker:
                 check_lanes(self.wiring.lanes, self.company, own)
         recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
         start = recorder.mark() if recorder is not None else None
-        self.loss = (self._sum or self._sum_losses()).result()
+        self._sum = self._sum or self._sum_losses()
+        divisor = self._sum.divisor()
         if recorder is not None:
             recorder.note(Action(Kind.REDUCE, max(self.stages)), "collective", start, waits=True)
-        if self.loss.weighted:
+        if self._weighted is not False:  # what losses are is known after a step: reading it here would stop the device
             gradients = [own_part(p.grad) for p in self.parameters.values() if p.grad is not None]
-            if gradients:
-                torch._foreach_div_(gradients, self.loss.weight)
+            by_number(gradients, divisor, torch._foreach_div_)
         if self._earlier is not None:
             _add(self.parameters.values(), self._earlier)
         if self._max_norm is not None:
             self.norm = self.clip(self._max_norm)
 
-    def clip(self, max_norm: float) -> float:
+    def clip(self, max_norm: float) -> torch.Tensor:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
         shares = shares_of_norm(self.plan, self.owned, self.parameters, self.lowest_owners(), self.rank)
-        return clip(self.parameters, shares, max_norm, self.company)
+        return clip(self.parameters, shares, max_norm, self.company, self.device)
 
     def _program(self, stages: dict[int, Stage]) -> Program:
         return Program(

@@ -171,6 +171,15 @@ def trained_by_the_plan(model: str, num_steps: int = 3, **options: Any) -> dict[
         return pipeline.state_dict()
 
 
+def trained_and_clipped(model: str, max_norm: float, **options: Any) -> dict[str, Any]:
+    """Train three steps by a plan that has OPT; losses, and the model's state on rank 0."""
+    plan = make_plan(model, **options)
+    steps = batches(model, plan.batch.global_size, 3)
+    with Pipeline(plan, steps[0], optimizer=OPTIMIZERS[options["optimizer"]], max_norm=max_norm) as pipeline:
+        losses = [pipeline.step(batch.kwargs or batch.args, batch.targets) for batch in steps]
+        return {"losses": losses, "state": pipeline.state_dict()}
+
+
 def trained_alone(model: str, num_steps: int = 3, **options: Any) -> dict[str, Any]:
     """The state after the same steps in one process, with the plan's optimizer."""
     plan = make_plan(model, **options)

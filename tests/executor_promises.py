@@ -6,11 +6,13 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from executor.__main__ import main
 from planner.plan import write_plan
+from tests import behind_jobs
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool, environment, free_port, process_context
 
@@ -18,37 +20,41 @@ MODEL = "tests.training_models:two_branch"
 NUM_RANKS = 3
 
 
-def _command(arguments: list[str], environ: dict[str, str], out: str, err: str) -> None:
+def _command(
+    command: Callable[[list[str]], int], arguments: list[str], environ: dict[str, str], out: str, err: str
+) -> None:
     os.environ |= environ
     for path, number in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", 1)
-    code = main(arguments)
+    code = command(arguments)
     sys.stdout.flush()
     os._exit(code)
 
 
 class Ranks:
-    """Ranks of the command, each started as torchrun would start it."""
+    """Ranks of the command (or another one), each started as torchrun would start it."""
 
-    def __init__(self, folder: Path, num_ranks: int, *arguments: object) -> None:
+    def __init__(
+        self, folder: Path, num_ranks: int, *arguments: object, command: Callable[[list[str]], int] = main
+    ) -> None:
         port = free_port()
         self.files = [(folder / f"out{rank}", folder / f"err{rank}") for rank in range(num_ranks)]
         self.processes = []
         for rank, (out, err) in enumerate(self.files):
             out.unlink(missing_ok=True)
             err.unlink(missing_ok=True)
-            given = ([str(a) for a in arguments], environment(rank, num_ranks, port), str(out), str(err))
+            given = (command, [str(a) for a in arguments], environment(rank, num_ranks, port), str(out), str(err))
             process = process_context().Process(target=_command, args=given, daemon=True)
             process.start()
             self.processes.append(process)
 
-    def wait_for(self, text: str, timeout_s: float = 90) -> None:
-        """Wait until rank 0 says something on stderr."""
+    def wait_for(self, text: str, rank: int = 0, timeout_s: float = 90) -> None:
+        """Wait until a rank says something on stderr."""
         end = time.monotonic() + timeout_s
-        while not self.files[0][1].exists() or text not in self.files[0][1].read_text():
+        while not self.files[rank][1].exists() or text not in self.files[rank][1].read_text():
             assert time.monotonic() < end
-            assert self.processes[0].is_alive()
+            assert self.processes[rank].is_alive()
             time.sleep(0.02)
 
     def finish(self, timeout_s: float = 90) -> list[tuple[int, str, str]]:
@@ -119,6 +125,29 @@ def random_plan_failures(num_cases: int, num_ranks: int = 4) -> list[str]:
             failures.append(f"seed {seed}: {found}")
     pool.close()
     return failures
+
+
+def behind_plan_failures(num_cases: int, num_ranks: int = 4) -> list[str]:
+    """Run random plans on devices that work behind their hosts, with one queue and with eight."""
+    pool, failures = RankPool(num_ranks), []
+    for seed in range(num_cases):
+        for queues in (1, 8):
+            try:
+                found = pool.run(behind_jobs.random_errors, seed=seed, num_queues=queues)[0]
+            except AssertionError as error:
+                failures.append(f"seed {seed}, {queues} queues: {str(error)[-300:]}")
+                continue
+            if found["gradient"] > 1e-5 or found["loss"] > 1e-6:
+                failures.append(f"seed {seed}, {queues} queues: {found}")
+    pool.close()
+    return failures
+
+
+def still_rank_problems(folder: Path, victim: int, num_queues: int) -> list[str]:
+    """Stop a rank whose peers' hosts wait for nothing, with a timeout of 2 s; return what the others do wrong."""
+    ranks = Ranks(folder, NUM_RANKS, victim, num_queues, 2.0, command=behind_jobs.stand_still)
+    ranks.wait_for("stops after this step", victim)
+    return _last_words(ranks, victim, time.monotonic(), 2 + 5.0)
 
 
 def lost_rank_failures(num_cases: int) -> list[str]:

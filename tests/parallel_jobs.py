@@ -293,7 +293,13 @@ def trained(
         evaluated = pipe.evaluate(batch.kwargs or batch.args, batch.targets)
         state = pipe.state_dict()
         moments = pipe.optimizer_state_dict()
-    return {"losses": losses, "norm": pipe.worker.norm, "evaluated": evaluated, "state": state, "moments": len(moments)}
+    return {
+        "losses": losses,
+        "norm": float(pipe.worker.norm),
+        "evaluated": evaluated,
+        "state": state,
+        "moments": len(moments),
+    }
 
 
 def refused(model: str, how: str, **options: Any) -> str:
