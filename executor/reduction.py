@@ -18,7 +18,7 @@ from executor.groups import Company
 from executor.lanes import Lanes
 from executor.parallel import axes_of, own_part
 from executor.recording import Recorder
-from executor.starts import MESSAGES, Sum, late_sums
+from executor.starts import MESSAGES, sums_in_order
 from planner.plan import Plan
 from simulator.actions import Action, Kind
 
@@ -76,13 +76,11 @@ class Reduction:
             by_stages.setdefault(stages, []).append(name)
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
-        sums = _sums(plan, lanes, by_stages)
-        late = late_sums(plan, lanes, sums)
-        for i, one in enumerate(sums):
+        for one in sums_in_order(plan, lanes, by_stages):
             names = sorted(name for name in by_stages[one.stages] if name not in divided)  # these sum as they divide
             if me in one.ranks and names:
                 mine = tuple(stage for stage in one.stages if me in plan.stages[stage].ranks)
-                behind = (MESSAGES,) if i in late else ()
+                behind = (MESSAGES,) if one.late else ()
                 own = tuple(parameters[name] for name in names)
                 self._sets.append(SharedSet((*behind, *mine), one.ranks, own, company.group_on(one.ranks)))
 
@@ -129,25 +127,6 @@ class Reduction:
         self._expects(self._device, peer)
         if self.recorder is not None:
             self.recorder.note(action, "collective", start, waits=True)
-
-
-def _sums(plan: Plan, lanes: Lanes, by_stages: Iterable[tuple[int, ...]]) -> list[Sum]:
-    """Return all sums of a plan over several ranks, in the order of all: in lanes, one for each lane."""
-    found = []
-    for stages in sorted(by_stages, key=lambda stages: (_readiness(plan, stages), stages)):
-        num_lanes = len(lanes.blocks[stages[0]][0])
-        for lane in range(num_lanes):
-            ranks = tuple(sorted({block[lane] for stage in stages for block in lanes.blocks[stage]}))
-            found += [Sum(stages, ranks)] if len(ranks) > 1 else []
-    return found
-
-
-def _readiness(plan: Plan, stages: Sequence[int]) -> int:
-    """Return how soon a set's stages have ended wherever they run: what is behind the last of their REDUCE, negated."""
-    texts = {f"{stage}REDUCE" for stage in stages}
-    ranks = {rank for stage in stages for rank in plan.stages[stage].ranks}
-    behind = [next((i for i, t in enumerate(reversed(plan.orders[rank])) if t in texts), 0) for rank in ranks]
-    return -min(behind)
 
 
 def _start(shared: SharedSet) -> None:
