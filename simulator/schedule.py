@@ -101,6 +101,17 @@ class StageGraph:
         ranks = self.ranks[stage]
         return ranks[microbatch // self.multiples[stage] % len(ranks)]
 
+    def neighbours(self, num_microbatches: int) -> tuple[frozenset[int], ...]:
+        """Return for each rank those that it exchanges micro-batches with."""
+        found: list[set[int]] = [set() for _ in range(self.num_ranks)]
+        for edge in self.edges:
+            for k in range(num_microbatches):
+                ends = self.rank_of(edge.source, k), self.rank_of(edge.target, k)
+                if ends[0] != ends[1]:
+                    found[ends[0]].add(ends[1])
+                    found[ends[1]].add(ends[0])
+        return tuple(map(frozenset, found))
+
     def microbatches_of(self, stage: int, rank: int, num_microbatches: int) -> tuple[int, ...]:
         """First micro-batch of each action that a stage runs on `rank`, rising."""
         return tuple(k for k in range(0, num_microbatches, self.multiples[stage]) if self.rank_of(stage, k) == rank)

@@ -14,6 +14,7 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.strategies import MemoryTerms
+from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
 from planner.ask.problem import Problem
 from planner.ask.targets import runs_on
 from planner.candidate.candidate import Candidate
@@ -141,16 +142,21 @@ def _prediction(evaluator: Evaluator, candidate: Candidate, run: Run) -> Predict
 def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[int]:
     """Return the upper bound of each simulated rank: its peak, and by how much its stages' terms may exceed theirs.
 
-    The device's context and workspace, which no stage has for itself, count once a rank.
+    The device's context and workspace, which no stage has for itself, count once a rank; so do the communicators of
+    its messages, one with each neighbour, and the one of all ranks.
     """
     schedule = run.times.structure.schedule
     peaks = list(run.times.peak_memory_bytes)
+    neighbours = schedule.graph.neighbours(evaluator.num_microbatches)
+    on_gpus = any(device.type == "cuda" for device in evaluator.problem.machines.devices)
     more, shared = [0] * len(peaks), [0] * len(peaks)
     for stage in range(candidate.num_stages):
         for rank in schedule.graph.ranks[stage]:
             terms = _terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
             workspace = terms.workspace.upper - terms.workspace.point
             more[rank] += terms.upper_bytes - terms.point_bytes - workspace
+            if on_gpus:
+                workspace += len(neighbours[rank]) * MESSAGES_BYTES + (len(peaks) > 1) * COMMUNICATOR_BYTES
             shared[rank] = max(shared[rank], workspace)
     return [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
 

@@ -15,6 +15,9 @@ CONTEXT_BYTES = 512 * 2**20
 """A CUDA context with loaded kernels, 0.3 to 0.5 GiB on devices of today: seen as memory in use by no tensor."""
 COMMUNICATOR_BYTES = 256 * 2**20
 """Buffers of one NCCL communicator, at most: up to 32 channels of 4 MiB a peer in both directions."""
+MESSAGES_BYTES = 64 * 2**20
+"""Buffers of a communicator of two ranks that carries messages, at most: 4 channels of 4 MiB, both directions, and as
+much again for the two protocols of short messages. The executor gives it no more channels."""
 CUBLAS_BYTES = 8 * 2**20
 """torch's default workspace of cuBLAS, ``:4096:2:16:8``; on Hopper it is 32 MiB, which the upper bound takes."""
 TERMS = ("parameters", "gradients", "optimizer", "master_weights", "activations", "recompute_peak",
