@@ -46,7 +46,7 @@ def train(captured: Capture, device: torch.device) -> None:
         plan = plan_by_hand(captured, groups, schedule=schedule, num_microbatches=2, microbatch_size=1)
         for rank in range(3):
             worker = Worker(plan, captured, rank, device)
-            print(rank, sum(memory._run(worker, action) for action in worker.order))
+            print(rank, memory.run_alone(worker))
             assert {p.grad.device for p in worker.parameters.values()} <= {device}
 
 

@@ -1,25 +1,26 @@
 """Question `memory` (Show 5): what a stage holds at its highest, against the plan's estimate and bound.
 
 A Llama stack in four stages, planned from its profile, under 1F1B, under 1F1B with recompute, and with the backward
-split. The first and the last rank run their planned order alone on the device, with made-up messages: what neighbours
-would send has the same shapes. Leaves out the optimizer, and what torch's allocator does not hand out.
+split. The first and the last rank run their planned order alone on the device, by the executor's own program, with a
+transport that makes up what neighbours would send, where the order posts its receive; they take what is sent at once.
+Leaves out the optimizer, and what torch's allocator does not hand out.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent, within
 from costmodel.capture.capture import capture
-from executor.stage import Stage
-from executor.wiring import Wire
+from executor.packing import empty_message, pack
+from executor.program import Program
+from executor.transport import Pending, Transport
+from executor.wiring import Template
 from executor.worker import Worker
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.plan import Plan
 from planner.search.planners import plan as make_plan
-from simulator.actions import Action, Kind
 
 MODELS = ("llama3",)
 NUM_STAGES, NUM_MICROBATCHES = 4, 8
@@ -49,13 +50,13 @@ def _row(setting: Setting, case: str, rank: int) -> Row:
     names = {name for stage in worker.stages.values() for name in stage.part.parameters}
     own = sum(captured.parameter(name).nbytes for name in names)
     with setting.growth() as growth:
-        num_actions = sum(_run(worker, action) for action in worker.order)
+        run_alone(worker)
         measured = growth() + own
     point, upper = plan.prediction.peak_memory_bytes[rank], plan.prediction.peak_memory_upper_bytes[rank]
     return {
         "case": case,
         "rank": rank,
-        "actions": num_actions,
+        "actions": len(worker.order),
         "measured_mib": round(measured / 2**20, 1),
         "point_mib": round(point / 2**20, 1),
         "upper_mib": round(upper / 2**20, 1),
@@ -86,35 +87,42 @@ def planned(setting: Setting, case: str) -> Plan:
     )
 
 
-def _run(worker: Worker, action: Action) -> int:
-    """Run one compute action with made-up messages; returns 1, for any other 0."""
-    stage = worker.stages[action.stage]
-    if action.kind is Kind.F:
-        stage.forward(action.microbatch, [_message(wire, worker) for wire in stage.incoming])
-    elif action.kind is Kind.B:
-        stage.backward(action.microbatch, _gradients(stage, worker))
-    elif action.kind is Kind.I:
-        stage.input_backward(action.microbatch, _gradients(stage, worker))
-    elif action.kind is Kind.W:
-        stage.weight_backward(action.microbatch)
-    elif action.kind is Kind.R:
-        stage.recompute(action.microbatch)
-    else:
-        return 0
-    return 1
+def run_alone(worker: Worker) -> int:
+    """Run a rank's order with made-up messages; returns how many actions there were."""
+    program = Program(
+        worker.rank,
+        worker.wiring,
+        worker.stages,
+        Alone(worker.device),
+        lambda _: None,
+        lambda _: None,
+        worker.plan.batch.num_microbatches,
+    )
+    instructions = program.bind(worker.order)
+    for instruction in instructions:
+        instruction.execute(instruction.collect() if instruction.collect is not None else None)
+    return len(instructions)
 
 
-def _message(wire: Wire, worker: Worker) -> list[torch.Tensor]:
-    return [_made_up(shape, dtype, worker.device) for shape, dtype in wire.templates[1]]
+class Alone(Transport):
+    """A transport without other ranks: what is received is there at once, and so is what is sent."""
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
-def _gradients(stage: Stage, worker: Worker) -> list[list[torch.Tensor]]:
-    wanted = [[wire.templates[1][position] for position in wire.gradients] for wire in stage.outgoing]
-    return [[_made_up(shape, dtype, worker.device) for shape, dtype in row] for row in wanted]
+    def send(self, peer: int, tensors: Sequence[torch.Tensor], tag: int) -> None:
+        """Make the message."""
+        pack(tensors)
 
+    def receive(self, peer: int, templates: tuple[Template, ...], tag: int) -> Pending:
+        """Make room for a message, and one up."""
+        message, tensors = empty_message(templates, self.device)
+        message.fill_(0.01)
+        return Pending(peer, None, tensors)
 
-def _made_up(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.full(shape, 0.01, device=device).to(dtype)
+    def wait(self, pending: Pending) -> list[torch.Tensor]:
+        """Return the tensors."""
+        return pending.tensors
 
 
 def verdicts(found: list[Row]) -> list[Verdict]:
