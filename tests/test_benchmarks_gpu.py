@@ -8,11 +8,11 @@ import torch
 from benchmarks.gpu import analytic, memory, profiles
 from benchmarks.gpu.__main__ import QUESTIONS, ask, main
 from benchmarks.gpu.execution import branches_plan, one_stage
-from benchmarks.gpu.live import LiveBytes
 from benchmarks.gpu.setting import SUBJECTS, Setting
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.model.profile import read_profile
+from costmodel.profiling.measure.live import LiveBytes
 
 
 def test_live_bytes_are_those_of_new_tensors_until_nothing_refers_to_them():
@@ -84,7 +84,8 @@ def test_the_described_stack_has_the_measured_ones_parameters_and_matrix_product
 def test_an_order_alone_on_a_rank_has_all_its_computations(setting):
     rows = [measure() for measure in memory.rows(setting)]
     counts = {(row["case"], row["rank"]): row["actions"] for row in rows}
-    assert counts == {(case, rank): 16 + 8 * (case != "1f1b") for case in memory.CASES for rank in (0, 3)}
+    assert counts == {(case, rank): 32 + 8 * (case != "1f1b") for case in memory.CASES for rank in (0, 3)}
+    assert [row for row in rows if abs(row["point_%"]) > 5 or not row["below_upper"]] == []
 
 
 def test_one_stage_steps_beside_a_plain_loop(setting):

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.live import LiveBytes
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.clock import Clock, clock_for
 from costmodel.capture.models import load_model
 from costmodel.model.profile import Profile, read_profile, write_profile
+from costmodel.profiling.measure.live import LiveBytes
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 

@@ -27,6 +27,7 @@ class OperatorTimes:
     """Times of one operator, each one entry a micro-batch size; `spread` is interquartile range / median.
 
     On a device that works behind its host they hold what the device waited for it; `launches` has the two apart.
+    `working_bytes` is what is alive while it runs, beyond what it and those before it save; empty where not measured.
     """
 
     forward_ns: tuple[int, ...]
@@ -34,6 +35,7 @@ class OperatorTimes:
     backward_weight_ns: tuple[int, ...]
     spread: tuple[float, ...]
     launches: Launches | None = None
+    working_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Profile:
                 times.backward_weight_ns,
                 times.spread,
                 *((getattr(times.launches, key) for key in LAUNCHES_KEYS) if times.launches else ()),
+                *((times.working_bytes,) if times.working_bytes else ()),
             )
             if any(len(row) != len(sizes) for row in lists):
                 raise InvalidInput(
@@ -227,6 +230,7 @@ def _operator_to_json(operator: Operator, times: OperatorTimes) -> dict[str, obj
         "spread": list(times.spread),
         **({"work": operator.work.to_json()} if operator.work else {}),
         **({"launches": times.launches.to_json()} if times.launches else {}),
+        **({"working_bytes": list(times.working_bytes)} if times.working_bytes else {}),
     }
 
 
@@ -234,7 +238,7 @@ _OPERATOR_KEYS = (
     "name", "kind", "module", "flop", "parameters", "parameter_bytes", "output_bytes", "saved", "trainable", "in_place",
     "forward_ns", "backward_input_ns", "backward_weight_ns", "spread",
 )  # fmt: skip
-_OPTIONAL_KEYS = ("saved_fixed", "work", "launches")
+_OPTIONAL_KEYS = ("saved_fixed", "work", "launches", "working_bytes")
 
 
 def _operator(node: Node) -> Operator:
@@ -272,6 +276,7 @@ def _times(node: Node) -> OperatorTimes:
         fields["backward_weight_ns"].integers(),
         tuple(item.number() for item in fields["spread"].items()),
         Launches.from_node(fields["launches"]) if "launches" in fields else None,
+        fields["working_bytes"].integers() if "working_bytes" in fields else (),
     )
 
 

@@ -35,13 +35,15 @@ from costmodel.profiling.measure.assemble import Round, assemble
 from costmodel.profiling.measure.blocks import GIB, signatures
 from costmodel.profiling.measure.blockwise import Bench
 from costmodel.profiling.measure.highest import highest_bytes
-from costmodel.profiling.measure.memory import counted_graph, saved_bytes
+from costmodel.profiling.measure.memory import counted_graph, observe_memory, saved_bytes
 from costmodel.profiling.measure.optimizer import time_optimizer
 from costmodel.profiling.measure.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
 from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.rounds import Rounds, settle
 from costmodel.profiling.measure.tensor import degrees_without_shards, shard_times
 from costmodel.profiling.measure.timing import MarkCost, measure_mark_cost, trained_parameters
+from costmodel.profiling.measure.walk import Walk
+from costmodel.profiling.measure.working import working_bytes
 from costmodel.profiling.options import Options
 from costmodel.profiling.progress import Progress
 
@@ -185,6 +187,7 @@ class _Session:
             self.progress.say("splitting backwards into input and weight gradients")
             shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
+        working = [item(f"working/{size}", partial(self._working, size)) for size in self.sizes]
         highest = [item(f"highest/{size}", partial(self._highest, size)) for size in self.sizes]
         links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
@@ -196,7 +199,10 @@ class _Session:
             describe_device(self.device),
             self.options.dtype,
             self.sizes,
-            found.times,
+            tuple(
+                replace(times, working_bytes=tuple(one[operator.name] for one in working))
+                for operator, times in zip(graph.operators, found.times, strict=True)
+            ),
             Whole(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
             links,
             _provenance(self.options),
@@ -265,6 +271,13 @@ class _Session:
                 f"--tensor {','.join(map(str, nothing))}: nothing measured, no linear layer and no attention divides "
                 "into that many shards; choose divisors of the layers' widths"
             )
+        return found
+
+    def _working(self, size: int) -> dict[str, int]:
+        captured, piece = self._at(size)
+        walk = Walk(captured)
+        found = working_bytes(walk, piece, observe_memory(walk, piece).saved)
+        captured.model.module.zero_grad(set_to_none=True)
         return found
 
     def _highest(self, size: int) -> int:

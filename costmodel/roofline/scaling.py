@@ -147,7 +147,13 @@ def _times(
             PARTS, (times.forward_ns, times.backward_input_ns, times.backward_weight_ns), strict=True
         )
     )
-    return OperatorTimes(forward, backward_input, backward_weight, tuple(times.spread[i] for i in nearest))
+    spread = tuple(times.spread[i] for i in nearest)
+    working = tuple(
+        times.working_bytes[i] * size // measured[i]
+        for i, size in zip(nearest, sizes, strict=True)
+        if times.working_bytes
+    )
+    return OperatorTimes(forward, backward_input, backward_weight, spread, working_bytes=working)
 
 
 def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]) -> Whole:

@@ -47,6 +47,12 @@ class MeasuredOperators:
         return tuple(self.at(times.backward_weight_ns) for times in self.profile.times)
 
     @cached_property
+    def working_bytes(self) -> tuple[int, ...]:
+        """What is alive while each operator runs, beyond what is kept; empty where the profile does not know."""
+        times = self.profile.times
+        return tuple(self.at(one.working_bytes) for one in times) if all(one.working_bytes for one in times) else ()
+
+    @cached_property
     def accumulation(self) -> Accumulation:
         """What adding up gradients takes of each parameter, the same at every micro-batch size."""
         return accumulation_of(self.profile)

@@ -104,6 +104,7 @@ def _known(old: Profile, device: str, dtype: str, sizes: tuple[int, ...], path: 
             pick(times.backward_weight_ns),
             tuple(times.spread[place] for place in places),
             times.launches.pick(places) if times.launches else None,
+            pick(times.working_bytes) if times.working_bytes else (),
         )
         for operator, times in zip(old.graph.operators, old.times, strict=True)
     }

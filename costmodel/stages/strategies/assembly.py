@@ -11,7 +11,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
-from costmodel.stages.strategies.division import Degrees
+from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
 from costmodel.stages.strategies.kept import kept_bytes, kept_items, tensor_bytes_of, training_scale
@@ -21,6 +21,7 @@ from costmodel.stages.strategies.traffic import Reads, Traffic
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 from costmodel.stages.strategies.unions import Item, UnionSums
 from costmodel.stages.strategies.vectors import TimeVectors, Vectors
+from costmodel.stages.strategies.working import Working
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,11 @@ class VectorCache:
         build, graph = self._build, self._build.model.profile.graph
         times, forward = self._known_times(degrees, groups)
         again = [item for item in forward if self._runs_again(recompute, item[0])]
+        width, profiled = training_scale(build.model, build.training)
+        working = [
+            ceil(size * width // profiled, output_parts(graph, i, degrees))
+            for i, size in enumerate(build.model.working_bytes)
+        ]
         single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
         return Vectors(
             times,
@@ -230,6 +236,7 @@ class VectorCache:
             self._names,
             self._blocks,
             self._blocks if recompute == "full" else single,
+            Working(working, self._kept_items(degrees)) if working else None,
         )
 
     def _runs_again(self, recompute: str, position: int) -> bool:

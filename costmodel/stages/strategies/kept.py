@@ -25,7 +25,7 @@ class Kept:
     kept : UnionSums
         What stays from F until the backward.
     late : UnionSums
-        The part that W reads.
+        What W reads: a part of that, and gradients of outputs.
     dropped : UnionSums
         What recompute makes again: alive while one block's (or one attention's) backward runs.
     tensor_bytes : tuple of int
@@ -84,7 +84,7 @@ def kept_bytes(
         dropped = [item for item in everything if _is_score(graph, item, named)]
         scores = set(dropped)
         kept = [item for item in everything if item not in scores]
-    late = [item for item in kept if _has_w(graph, graph.operators[item[0]])]
+    late = [item for item in kept if _has_w(graph, graph.operators[item[0]])] + _weights_gradients(graph, tensor_bytes)
     storages: dict[object, int] = {}
     for _, key, size in everything:
         storages[key] = max(size, storages.get(key, 0))
@@ -92,8 +92,18 @@ def kept_bytes(
 
 
 def _has_w(graph: OperatorGraph, operator: Operator) -> bool:
-    """Whether an operator has a gradient of its own to compute: frozen parameters get none."""
-    return operator.trainable and any(graph.parameter_index[name].trainable for name in operator.parameters)
+    """Whether an operator leaves something to W: frozen parameters get no gradient, those of norms come with I."""
+    parameters = (graph.parameter_index[name] for name in operator.parameters)
+    return operator.trainable and any(p.trainable and len(p.shape) != 1 for p in parameters)
+
+
+def _weights_gradients(graph: OperatorGraph, tensor_bytes: Sequence[int]) -> list[Item]:
+    """Return the gradients of outputs that W multiplies with what was kept: from I on they wait for it, too."""
+    return [
+        (position, ("gradient", index), tensor_bytes[index])
+        for index, tensor in enumerate(graph.tensors)
+        if tensor.gradient and _has_w(graph, graph.operators[position := graph.index[tensor.producer]])
+    ]
 
 
 def tensor_bytes_of(graph: OperatorGraph, degrees: Degrees, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -57,7 +57,8 @@ class MemoryTerms:
     offload_window : Amount
         Activations on their way to the host or back.
     workspace : Amount
-        Matmul workspace, and the gradient of the loss's input while all else is kept.
+        Matmul workspace, and what a micro-batch works with while all else is kept (not measured: the gradient of the
+        loss's input).
     activations_per_microbatch, in_flight, host : int
         One micro-batch's bytes, how many are alive, and bytes in host memory.
     """

@@ -96,7 +96,7 @@ class MemoryModel:
         point = upper = spread.vectors.gathered_bytes(spread.operators)
         if self.build.training.whole_stages and config.gathers:
             summed = self._summed_in_units(spread)
-            point += max(0, summed - self._loss_gradient(spread))  # gone when the first of these is there
+            point += max(0, summed - self._working(spread))  # gone when the first of these is there
             upper += 2 * summed
         elif config.zero >= 2 or config.offload in ("optimizer", "parameters"):
             unit = spread.vectors.largest_weights(
@@ -140,14 +140,17 @@ class MemoryModel:
             return Amount()
         return Amount.known(min(2 * spread.vectors.largest_kept(spread.operators), moved_bytes))
 
-    def _loss_gradient(self, spread: Spread) -> int:
-        return self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+    def _working(self, spread: Spread) -> int:
+        """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
+        found = spread.vectors.working_peak(spread.operators)
+        if found is None:
+            return self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+        return found
 
     def _workspace(self, spread: Spread) -> Amount:
-        """Return the gradient of the loss's input, alive while all else is kept, and cuBLAS's workspace."""
-        loss = self._loss_gradient(spread)
-        cuda = self.build.cuda
-        return Amount(loss + CUBLAS_BYTES * cuda, 2 * loss + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
+        """Return what a micro-batch works with beyond what is kept, and cuBLAS's workspace."""
+        working, cuda = self._working(spread), self.build.cuda
+        return Amount(working + CUBLAS_BYTES * cuda, 2 * working + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
 
 
 def moved_bytes(spread: Spread, kept_bytes: int) -> int:

@@ -13,6 +13,7 @@ from costmodel.stages.strategies.kept import Kept
 from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.units import UnitWeights
+from costmodel.stages.strategies.working import Working
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Vectors:
         Positions of blocks.
     recompute_spans : tuple of range
         Positions of what recompute makes again together.
+    working : Working or None
+        None where the profile knows nothing of it.
     """
 
     times: TimeVectors
@@ -59,6 +62,7 @@ class Vectors:
     names: tuple[str, ...]
     blocks: tuple[range, ...]
     recompute_spans: tuple[range, ...]
+    working: Working | None
 
     def gathered_bytes(self, operators: Sequence[int]) -> int:
         """Return the most bytes that one of the operators holds gathered."""
@@ -71,6 +75,16 @@ class Vectors:
     def recompute_peak(self, operators: Sequence[int]) -> int:
         """Return the most bytes that recompute makes again at once, beyond what is kept anyhow."""
         return self._recompute.over(operators)
+
+    def working_peak(self, operators: Sequence[int]) -> int | None:
+        """Return the most bytes beyond what is kept or made again, None where the profile does not know them."""
+        if self.working is None:
+            return None
+        if operators not in self._worked:
+            most = self.working.over(operators)
+            again = BlockMost(self.recompute_spans, self.working.over).over(operators) if self.recompute_spans else 0
+            self._worked[operators] = max(most, again)
+        return self._worked[operators]
 
     def largest_weights(self, operators: Sequence[int]) -> int:
         """Return the most bytes of weights that one block, or one operator beside the blocks, has."""
@@ -85,6 +99,10 @@ class Vectors:
         """Return the most bytes that one block, or one operator beside the blocks, keeps."""
         alone = max((sum(self.kept.kept.rows[i].values()) for i in operators if i in self._beside), default=0)
         return max(self._kept_block.over(operators), alone)
+
+    @cached_property
+    def _worked(self) -> dict[Sequence[int], int]:
+        return {}
 
     @cached_property
     def _gathered(self) -> dict[Sequence[int], int]:
