@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from simulator.schedule import Schedule
     from simulator.timeline import Timeline
 
-P2P_MODES = ("latency", "blocking", "links")
+P2P_MODES = ("latency", "blocking", "links", "nccl")
 OPTIMIZER_MODES = ("independent", "global-norm", "post-validated")
 MOST_SHOWN = 64
 """Ranks up to which people see the memory of each."""
@@ -112,6 +112,10 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     elapsed = time.perf_counter() - start
     synthesis = given is None and SCHEDULES[args.schedule].synthesis
     schedule = _closed(compute, costs)
+    if args.p2p == "nccl":
+        from simulator.lowering import lower
+
+        schedule = lower(schedule, simulate(schedule, costs))
     timeline = simulate(schedule, costs, p2p=args.p2p, optimizer_mode=args.optimizer_mode)
     _check_limit(args, timeline, limit, share_bytes)
     extra: dict[str, object] = {"search_seconds": elapsed} if synthesis else {}

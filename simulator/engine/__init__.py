@@ -39,7 +39,7 @@ def simulate(
         Compute orders, with REDUCE and OPT where the step has them; or lowered ones with SEND and RECV.
     costs : Costs
         Of the stage graph that the schedule was made for.
-    p2p : {"latency", "blocking", "links"}
+    p2p : {"latency", "blocking", "links", "nccl"}
         What a message occupies.
     optimizer_mode : {"independent", "global-norm", "post-validated"}
         What an optimizer step waits for.

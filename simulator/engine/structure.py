@@ -18,12 +18,12 @@ from simulator.engine.flows import flows
 from simulator.engine.memory import Holds, activation_holds
 from simulator.engine.order_arrays import OPT, REDUCE, Ints, order_arrays
 from simulator.engine.times import Times
-from simulator.engine.transfers import matched, wire_blocking, wire_links
+from simulator.engine.transfers import matched, wire_blocking, wire_links, wire_nccl
 from simulator.engine.wiring import EventWiring, starts, wire_latency, wire_local
 from simulator.schedule import Schedule
 
 _LONGEST_NS = 1 << 60
-P2P_MODES = {"latency": wire_latency, "blocking": wire_blocking, "links": wire_links}
+P2P_MODES = {"latency": wire_latency, "blocking": wire_blocking, "links": wire_links, "nccl": wire_nccl}
 """How messages are carried."""
 
 
@@ -34,7 +34,7 @@ class Structure:
     ----------
     schedule : Schedule
         Compute orders, or lowered ones with SEND and RECV.
-    p2p : {"latency", "blocking", "links"}
+    p2p : {"latency", "blocking", "links", "nccl"}
         What a message occupies (`simulator.engine.wiring`, `simulator.engine.transfers`).
     optimizer_mode : {"independent", "global-norm", "post-validated"}
         What an OPT waits for (`simulator.engine.closing`).

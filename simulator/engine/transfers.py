@@ -12,7 +12,12 @@
   receiver has posted it. Lowered orders issue SEND and post RECV when the compute action before them has
   ended; orders without transfers issue a send as its action ends and have posted all receives from the start.
 
-Leaves out contention between different links, and time that depends on what else travels.
+- `nccl`: as `links`, but both directions between two ranks share one communicator, as in the executor: what is
+  posted there holds up all that follow it until both ends have come to it. Orders whose ends issue in different
+  orders wait for ever, and are refused. It needs lowered orders.
+
+Leaves out contention between different links, the few SMs that a posted receive takes from compute, and time that
+depends on what else travels.
 """
 
 from itertools import chain, compress
@@ -53,9 +58,34 @@ def wire_links(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions on their streams and messages on their links."""
     add_compute(wiring, compute)
     arrays, messages = wiring.arrays, wiring.messages
-    link = arrays.rank[messages.source] * wiring.arrays.graph.num_ranks + arrays.rank[messages.target]
+    link = arrays.rank[messages.source] * arrays.graph.num_ranks + arrays.rank[messages.target]
     found = matched(wiring)
-    issued = np.arange(len(link)) if found is None else _issued(wiring, *found)
+    issued = np.arange(len(link)) if found is None else _issued(wiring, *found)[0]
+    _carry(wiring, link, issued, found)
+
+
+def wire_nccl(wiring: EventWiring, compute: Ints) -> None:
+    """Put compute actions on their streams and messages on the communicators of each two ranks."""
+    add_compute(wiring, compute)
+    arrays, messages = wiring.arrays, wiring.messages
+    found = matched(wiring)
+    if found is None:
+        if len(messages.source):
+            raise InvalidInput("p2p nccl follows the SEND and RECV of the orders, which have none; lower the schedule")
+        return
+    sent, received = _issued(wiring, *found)
+    source, target = arrays.rank[messages.source], arrays.rank[messages.target]
+    pair = np.minimum(source, target) * arrays.graph.num_ranks + np.maximum(source, target)
+    first, second = (np.where(source < target, *ends) for ends in ((sent, received), (received, sent)))
+    events = _carry(wiring, pair, first, found)
+    order = np.lexsort((second, pair))  # as the other rank issues them; where the two differ, both wait for ever
+    follows = ~starts(pair[order])[1:]
+    wiring.add_arrivals(events[order][:-1][follows], events[order][1:][follows])
+
+
+def _carry(wiring: EventWiring, link: Ints, issued: Ints, found: tuple[Ints, Ints] | None) -> Ints:
+    """Put messages on links, one at a time in the order in which they are issued; returns their events."""
+    messages = wiring.messages
     order = np.lexsort((issued, link))
     events = np.empty(len(link), np.int64)
     events[order] = wiring.add_events((wiring.places.edge_row + messages.edge)[order], starts(link[order]))
@@ -67,23 +97,25 @@ def wire_links(wiring: EventWiring, compute: Ints) -> None:
         before, after = wiring.before()[actions], events[which]
         said = (before >= 0) & (before != wiring.event_of[messages.source[which]])
         wiring.add_arrivals(before[said], after[said])
+    return events
 
 
-def _issued(wiring: EventWiring, actions: Ints, which: Ints) -> Ints:
-    """Return the place of each message's SEND in its sender's order."""
+def _issued(wiring: EventWiring, actions: Ints, which: Ints) -> tuple[Ints, Ints]:
+    """Return the place of each message's SEND in its sender's order, and of its RECV in its receiver's."""
     code = wiring.arrays.code[actions]
-    issued = np.full(len(wiring.messages.source), -1)
-    for kinds, name in (((RECV_F, RECV_B), "RECV"), ((SEND_F, SEND_B), "SEND")):
+    places = []
+    for kinds, name in (((SEND_F, SEND_B), "SEND"), ((RECV_F, RECV_B), "RECV")):
         chosen = np.isin(code, kinds)
-        issued[:] = -1
+        issued = np.full(len(wiring.messages.source), -1)
         issued[which[chosen]] = actions[chosen]
+        places.append(issued)
         if (issued < 0).any():
             source, target = (end[np.argmin(issued)] for end in (wiring.messages.source, wiring.messages.target))
             raise InvalidInput(
                 f"the orders hold transfers, but no {name} from {wiring.arrays.actions[source]} to "
                 f"{wiring.arrays.actions[target]}; lower the whole schedule, or take all transfers out"
             )
-    return issued
+    return places[0], places[1]
 
 
 def matched(wiring: EventWiring) -> tuple[Ints, Ints] | None:
