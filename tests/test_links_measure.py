@@ -1,19 +1,27 @@
 """Links are measured between real local processes, and the fit follows the table."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 
-from costmodel.errors import UsageError
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.links import LinkClass, Links, SizeRange, read_links, write_links
 from costmodel.profiling.links import SIZES_BYTES, fit_ranges, measure_links
 from costmodel.profiling.links_host import HOST_SIZES_BYTES
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import StrategyModel, TrainingJob
+from tests.gpt_graph import cluster, gpt
+from tests.schema_corpus import validator
+
+LAYERS = range(1, 21)
 
 
 def test_two_local_ranks_are_measured_at_every_size():
     links = measure_links(2, "cpu", ("p2p",))
     table = links.classes["p2p"].table
-    assert [size for size, _ in table] == list(SIZES_BYTES)
+    assert [size for size, _ in table] == list(SIZES_BYTES["cpu"])
     assert all(ns > 0 for _, ns in table)
     assert (links.backend, links.num_ranks) == ("gloo", 2)
 
@@ -22,6 +30,25 @@ def test_the_time_that_a_message_takes_from_a_computing_rank_is_measured_by_size
     table = measure_links(2, "cpu", ("p2p_host",)).classes["p2p_host"].table
     assert [size for size, _ in table] == list(HOST_SIZES_BYTES)
     assert all(ns > 0 for _, ns in table)
+
+
+def test_the_slowdown_of_compute_beside_a_sum_is_measured_kept_and_planned_with(tmp_path):
+    links = measure_links(2, "cpu", ("all_reduce",), overlap=True)
+    assert 1 <= links.overlap_slowdown < 50
+    write_links(tmp_path / "links.json", links)
+    assert read_links(tmp_path / "links.json") == links
+    assert validator("links").is_valid(json.loads((tmp_path / "links.json").read_text()))
+    with pytest.raises(InvalidInput, match="at least 1"):
+        replace(links, overlap_slowdown=0.5)
+
+
+def test_a_plan_takes_the_measured_slowdown_in_place_of_the_catalogues():
+    def forward_ns(factor):
+        machines = replace(cluster(8), links=Links("nccl", "any", 8, {}, factor))
+        config = StageConfig(data=8, zero=3)
+        return StrategyModel(gpt(2, 64, 32, 4), machines, 1, TrainingJob()).stage(LAYERS, config, range(8)).forward_ns
+
+    assert forward_ns(1.0) < forward_ns(0.0) < forward_ns(3.0)
 
 
 def test_links_without_host_time_price_none_and_an_empty_message_is_a_byte():
@@ -38,7 +65,7 @@ def test_a_links_file_keeps_host_time(tmp_path):
 
 
 def test_a_fit_of_latency_and_bandwidth_gives_them_back():
-    table = tuple((size, 20_000 + size // 4) for size in SIZES_BYTES)
+    table = tuple((size, 20_000 + size // 4) for size in SIZES_BYTES["cpu"])
     ranges = fit_ranges(table)
     assert {r.latency_ns for r in ranges} == {20_000}
     assert {round(r.bandwidth_gbs, 6) for r in ranges} == {4.0}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
 from costmodel.machines.cluster_rules import check_cluster, check_order
-from costmodel.machines.links import LINKS_KEYS, Links, read_links
+from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links, read_links
 from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def read_cluster(path: str | Path) -> Cluster:
 def cluster_from_node(node: Node) -> Cluster:
     """Read the cluster that stands inside a plan."""
     top = node.members(("device", "host"), ("link", "rank", "links", "order"))
-    links = Links.from_node(top["links"].members(LINKS_KEYS)) if "links" in top else None
+    links = Links.from_node(top["links"].members(LINKS_KEYS, LINKS_OPTIONAL)) if "links" in top else None
     order = top["order"].integers() if "order" in top else ()
     return node.build(lambda: _cluster(top, links, order))
 

@@ -58,12 +58,20 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Measured links: backend, device, number of ranks, and a `LinkClass` for each class measured."""
+    """Measured links: backend, device, number of ranks, and a `LinkClass` for each class measured.
+
+    `overlap_slowdown` is compute's time beside a sum over all ranks against its time alone; 0 where not measured.
+    """
 
     backend: str
     device: str
     num_ranks: int
     classes: Mapping[str, LinkClass]
+    overlap_slowdown: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.overlap_slowdown and self.overlap_slowdown < 1:
+            raise InvalidInput(f"overlap_slowdown is {self.overlap_slowdown:g}; it must be a factor of at least 1")
 
     def host_ns(self, size_bytes: int) -> int:
         """Time that a rank loses to one end of a message, which holds a byte at least; 0 where it was not measured."""
@@ -76,6 +84,7 @@ class Links:
             "device": self.device,
             "num_ranks": self.num_ranks,
             "classes": {name: _class_to_json(link) for name, link in self.classes.items()},
+            **({"overlap_slowdown": self.overlap_slowdown} if self.overlap_slowdown else {}),
         }
 
     @classmethod
@@ -86,15 +95,24 @@ class Links:
             if name not in CLASSES:
                 node.fail(f"the classes are {', '.join(CLASSES)}")
             classes[name] = _class_from_node(node)
-        return cls(members["backend"].text(), members["device"].text(), members["num_ranks"].integer(1), classes)
+        backend, device, num_ranks = (
+            members["backend"].text(),
+            members["device"].text(),
+            members["num_ranks"].integer(1),
+        )
+        if "overlap_slowdown" not in members:
+            return cls(backend, device, num_ranks, classes)
+        return cls(backend, device, num_ranks, classes, members["overlap_slowdown"].number(1))
 
 
-LINKS_KEYS = ("backend", "device", "num_ranks", "classes")
+LINKS_KEYS, LINKS_OPTIONAL = ("backend", "device", "num_ranks", "classes"), ("overlap_slowdown",)
 
 
 def read_links(path: str | Path) -> Links:
     """Read a links file."""
-    return Links.from_node(document(read_json(path), LINKS_FORMAT, LINKS_VERSION, LINKS_KEYS, ("provenance", "extra")))
+    return Links.from_node(
+        document(read_json(path), LINKS_FORMAT, LINKS_VERSION, LINKS_KEYS, (*LINKS_OPTIONAL, "provenance", "extra"))
+    )
 
 
 def write_links(path: str | Path, links: Links, provenance: Mapping[str, object] | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json, write_json
-from costmodel.machines.links import LINKS_KEYS, Links
+from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.launches import KEYS as LAUNCHES_KEYS
 from costmodel.model.launches import Launches
@@ -158,7 +158,9 @@ def read_profile(path: str | Path) -> Profile:
             top["microbatch_sizes"].integers(1),
             tuple(times for _, times in operators),
             Whole.from_node(top["whole"]),
-            Links.from_node(links.members(LINKS_KEYS)) if links is not None and links.entries() else None,
+            Links.from_node(links.members(LINKS_KEYS, LINKS_OPTIONAL))
+            if links is not None and links.entries()
+            else None,
             _free(top.get("provenance")),
             extra,
             _accumulate_of(top["parameters"]),

@@ -6,6 +6,7 @@ are timed from a common start to the last rank's end, by the bytes of the whole 
 contention between transfers.
 """
 
+import json
 import os
 import tempfile
 import time
@@ -23,14 +24,18 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.link_fit import Table, fit_ranges
 from costmodel.machines.links import LinkClass, Links
 from costmodel.profiling.links_host import HOST_SIZES_BYTES, host_ns
+from costmodel.profiling.links_overlap import slowdown
 
-SIZES_BYTES = tuple(1024 * 4**i for i in range(8))
-"""1 KiB to 16 MiB."""
+SIZES_BYTES = {device: tuple(1024 * 4**i for i in range(count)) for device, count in (("cpu", 8), ("cuda", 11))}
+"""1 KiB to 16 MiB; between GPUs to 1 GiB, where NVLink has its full rate from some hundred MiB on."""
+
+GRADIENTS = {"cpu": torch.float32, "cuda": torch.bfloat16}
+"""What is summed: as gradients are, since NVLink's own sums (NVLS) take no bytes."""
 
 BYTES_A_SIZE = 32 * 2**20
 """Bytes moved at one size: repetitions follow from it, within MIN_REPEATS and MAX_REPEATS."""
 
-MIN_REPEATS, MAX_REPEATS = 3, 60
+MIN_REPEATS, MAX_REPEATS = 5, 60
 
 FOR_PLANS = ("p2p", "p2p_host", "all_reduce")
 """Classes that plans are priced with."""
@@ -47,7 +52,9 @@ class _Setting:
     result: str
 
 
-def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, ...] = FOR_PLANS) -> Links:
+def measure_links(
+    num_ranks: int = 2, device: str = "cpu", classes: tuple[str, ...] = FOR_PLANS, *, overlap: bool = False
+) -> Links:
     """Measure links between `num_ranks` local processes, or between torchrun's ranks under torchrun.
 
     Parameters
@@ -58,6 +65,8 @@ def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, .
         ``cpu`` (gloo) or ``cuda`` (NCCL, one GPU a rank).
     classes : tuple of str
         Which of `costmodel.machines.links.CLASSES`.
+    overlap : bool
+        Measure too by what compute slows beside a sum over all ranks.
 
     Raises
     ------
@@ -69,14 +78,14 @@ def measure_links(num_ranks: int = 2, device: str = "cpu", classes: tuple[str, .
     if device == "cuda" and torch.cuda.device_count() < num_ranks:
         raise UsageError(f"{num_ranks} ranks need as many GPUs, found {torch.cuda.device_count()}; use --device cpu")
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return _under_torchrun(num_ranks, device, classes)
+        return _under_torchrun(num_ranks, device, classes, overlap)
     with tempfile.TemporaryDirectory() as folder:
         setting = _Setting(num_ranks, device, f"{folder}/store", f"{folder}/tables")
-        spawn(_worker, (setting, classes), nprocs=num_ranks)  # type: ignore[no-untyped-call]
-        return _links(_read_tables(Path(setting.result)), num_ranks, device)
+        spawn(_worker, (setting, classes, overlap), nprocs=num_ranks)  # type: ignore[no-untyped-call]
+        return _links(*_read_tables(Path(setting.result)), num_ranks, device)
 
 
-def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...]) -> Links:
+def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...], overlap: bool) -> Links:
     world = int(os.environ["WORLD_SIZE"])
     if world != num_ranks:
         raise UsageError(f"torchrun started {world} ranks, --ranks says {num_ranks}; give the same number")
@@ -84,34 +93,34 @@ def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...]) -> Li
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(_backend(device))
     try:
-        return _links(_tables(device, classes), world, device)
+        return _links(_tables(device, classes), _slowdown(device, overlap), world, device)
     finally:
         dist.destroy_process_group()
 
 
-def _worker(rank: int, setting: _Setting, classes: tuple[str, ...]) -> None:
+def _slowdown(device: str, overlap: bool) -> float:
+    return slowdown(GRADIENTS[device], device) if overlap else 0.0
+
+
+def _worker(rank: int, setting: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     if setting.device == "cuda":
         torch.cuda.set_device(rank)
     store = FileStore(setting.store, setting.num_ranks)
     dist.init_process_group(_backend(setting.device), store=store, rank=rank, world_size=setting.num_ranks)
-    tables = _tables(setting.device, classes)
+    tables, factor = _tables(setting.device, classes), _slowdown(setting.device, overlap)
     if rank == 0:
-        lines = [f"{name} {size} {ns}" for name, table in tables.items() for size, ns in table]
-        Path(setting.result).write_text("\n".join(lines))
+        Path(setting.result).write_text(json.dumps([tables, factor]))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _read_tables(path: Path) -> dict[str, Table]:
+def _read_tables(path: Path) -> tuple[dict[str, Table], float]:
     if not path.exists():
         raise InvalidInput("the measuring ranks ended without a result; run `penstock links` again")
-    tables: dict[str, list[tuple[int, int]]] = {}
-    for line in path.read_text().splitlines():
-        name, size, ns = line.split()
-        tables.setdefault(name, []).append((int(size), int(ns)))
-    return {name: tuple(rows) for name, rows in tables.items()}
+    tables, factor = json.loads(path.read_text())
+    return {name: tuple((size, ns) for size, ns in rows) for name, rows in tables.items()}, factor
 
 
 def _backend(device: str) -> str:
@@ -127,7 +136,7 @@ def _table(name: str, device: str) -> Table:
     if name == "p2p_host":
         dist.barrier()
         return tuple((size, host_ns(size, device)) for size in HOST_SIZES_BYTES)
-    return tuple((size, _measure(_TRANSFERS[name], size, device)) for size in SIZES_BYTES)
+    return tuple((size, _measure(_TRANSFERS[name], size, device)) for size in SIZES_BYTES[device])
 
 
 def _measure(transfer: Callable[[torch.Tensor], int], size: int, device: str) -> int:
@@ -135,7 +144,7 @@ def _measure(transfer: Callable[[torch.Tensor], int], size: int, device: str) ->
 
     `transfer` says how many it made.
     """
-    tensor = torch.zeros(size, dtype=torch.uint8, device=device)
+    tensor = torch.zeros(size // GRADIENTS[device].itemsize, dtype=GRADIENTS[device], device=device)
     repeats = max(MIN_REPEATS, min(MAX_REPEATS, BYTES_A_SIZE // size) // IN_A_ROW)
     spans = []
     for _ in range(repeats + 1):
@@ -166,7 +175,7 @@ def _p2p(tensor: torch.Tensor) -> int:
 
 
 def _all_reduce(tensor: torch.Tensor) -> int:
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    dist.all_reduce(tensor)
     return 1
 
 
@@ -178,7 +187,7 @@ def _all_gather(tensor: torch.Tensor) -> int:
 
 def _reduce_scatter(tensor: torch.Tensor) -> int:
     pieces = list(tensor.chunk(dist.get_world_size()))
-    dist.reduce_scatter(torch.empty_like(pieces[dist.get_rank()]), pieces, op=dist.ReduceOp.MAX)
+    dist.reduce_scatter(torch.empty_like(pieces[dist.get_rank()]), pieces)
     return 1
 
 
@@ -196,7 +205,7 @@ _TRANSFERS: Mapping[str, Callable[[torch.Tensor], int]] = {
 }
 
 
-def _links(tables: Mapping[str, Table], num_ranks: int, device: str) -> Links:
+def _links(tables: Mapping[str, Table], factor: float, num_ranks: int, device: str) -> Links:
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     classes = {kind: LinkClass(fit_ranges(table), table) for kind, table in tables.items()}
-    return Links(_backend(device), name, num_ranks, classes)
+    return Links(_backend(device), name, num_ranks, classes, factor)

@@ -12,6 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="links file to write")
     parser.add_argument("--ranks", type=int, default=2, help="local processes to start (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s")
+    parser.add_argument("--overlap", action="store_true", help="measure by what compute slows beside a sum, too")
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
@@ -21,7 +22,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     from costmodel.profiling.links import measure_links
 
     start = time.perf_counter()
-    links = measure_links(args.ranks, args.device, CLASSES)
+    links = measure_links(args.ranks, args.device, CLASSES, overlap=args.overlap)
     if os.environ.get("RANK", "0") == "0":  # under torchrun every rank measures, one writes
         write_links(args.output, links, {"torch": torch.__version__})
     return {"output": args.output, "seconds": round(time.perf_counter() - start, 3), **links.to_json()}

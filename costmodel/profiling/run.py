@@ -21,7 +21,7 @@ from costmodel.capture.separation import check_separates
 from costmodel.capture.works import with_works
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.machines.links import LINKS_KEYS, Links
+from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
@@ -156,7 +156,7 @@ def _measured_links(options: Options, journal: Journal, say: Callable[[str], Non
         return None
     say("measuring links between two local ranks")
     body = journal.item("links", lambda: measure_links(2, options.device).to_json())
-    return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS))
+    return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS, LINKS_OPTIONAL))
 
 
 class _Session:

@@ -164,4 +164,5 @@ class StepTimes:
     def _overlap(self) -> Overlap:
         name, training = self.build.cluster.device_of(0).catalogue, self.build.training
         known = catalogue_device(name).overlap_slowdown if name else OVERLAP_SLOWDOWN
-        return Overlap(training.overlap, training.overlap_slowdown or known)
+        measured = self.build.cluster.links.overlap_slowdown if self.build.cluster.links else 0.0
+        return Overlap(training.overlap, training.overlap_slowdown or measured or known)
