@@ -1,6 +1,7 @@
 """Every question of the GPU benchmark runs on a CPU, so that a session with a GPU meets no bug of the code's own."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,3 +97,27 @@ def test_the_four_ranks_hold_a_branch_each_and_the_last_has_the_head():
     plan = branches_plan(capture(load_model("zoo:mmt:small", 2), 2))
     assert sorted((edge.source, edge.target) for edge in plan.edges) == [(0, 3), (1, 3), (2, 3)]
     assert plan.stages[3].operators[-1] == "loss"
+
+
+def test_a_run_that_has_ended_early_goes_on_where_it_was_and_tries_again_what_failed(setting):
+    tried, saved = [], []
+
+    def rows(_):
+        for number in range(4):
+
+            def measure(number=number):
+                tried.append(number)
+                if number == 1 and tried.count(1) == 1:
+                    raise RuntimeError("once")
+                return {"number": number}
+
+            yield measure
+
+    question = SimpleNamespace(rows=rows, verdicts=lambda found: [("all", len(found) == 4)])
+    assert ask("none", question, setting, saved.append, end=0.0)["complete"] is False
+    assert (tried, saved) == ([], [])
+    first = ask("some", question, setting, saved.append)
+    assert (first["complete"], first["done"], first["errors"]) == (False, [0, 2, 3], ["RuntimeError: once"])
+    again = ask("rest", question, setting, saved.append, before=saved[1])
+    assert tried == [0, 1, 2, 3, 1, 3]
+    assert (again["complete"], sorted(row["number"] for row in again["rows"])) == (True, [0, 1, 2, 3])

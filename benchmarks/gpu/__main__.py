@@ -1,19 +1,22 @@
 """All that issue "On a real GPU" shows, in one command; each question apart, an error in one hinders no other.
 
     python -m benchmarks.gpu [--device cuda|cpu] [--only QUESTION,...] [--models NAME,...] [--repeats 9] [-o FOLDER]
+                             [--minutes 10]
 
 Profiles go to FOLDER/profiles, figures to FOLDER/gpu-QUESTION.json. On a CPU every model is its small one: that shows
-that the code runs, its figures say nothing. A profile that lies in the folder is used again.
+that the code runs, its figures say nothing. A profile that lies in the folder is used again, and so are the rows of a
+run that was not completed, by the same command on the same machine.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,20 +41,34 @@ QUESTIONS = {
 
 
 def ask(
-    name: str, question: ModuleType, setting: Setting, save: Callable[[dict[str, Any]], None] = lambda _: None
+    name: str,
+    question: ModuleType,
+    setting: Setting,
+    save: Callable[[dict[str, Any]], None] = lambda _: None,
+    before: Mapping[str, Any] | None = None,
+    end: float = math.inf,
 ) -> dict[str, Any]:
-    """Measure one question, print and save each row when it is there, the verdicts below, and return all of it."""
+    """Measure one question, print and save each row when it is there, the verdicts below, and return all of it.
+
+    What an earlier run has measured (`before`) stands; after `end` (of `time.perf_counter`) no measurement begins.
+    """
     start = time.perf_counter()
     print(f"\n{name}", flush=True)
-    rows: list[Row] = []
+    known = before or {}
+    rows: list[Row] = list(known.get("rows", ()))
+    done: list[int] = list(known.get("done", ()))
     errors: list[str] = []
+    complete, number = False, -1
     measures = iter(question.rows(setting))
-    while True:
-        began = time.perf_counter()
+    while time.perf_counter() < end:
+        began, number = time.perf_counter(), number + 1
         try:
             measure = next(measures)
+            if number in done:
+                continue
             found = measure()
         except StopIteration:
+            complete = True
             break
         except Exception as error:  # a row that fails is reported, and the rest goes on
             errors.append(f"{type(error).__name__}: {error}")
@@ -60,16 +77,18 @@ def ask(
         for row in found if isinstance(found, list) else [found]:
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
             rows.append(row)
+        done.append(number)
         print(f"        {time.perf_counter() - began:.1f} s", flush=True)
         setting.free()
-        save({"rows": rows, "errors": errors})
+        save({"rows": rows, "done": done, "errors": errors, "complete": False})
     verdicts = [] if not rows else question.verdicts(rows)
     for sentence, kept in verdicts:
         print(f"{'kept  ' if kept else 'MISSED'}  {sentence}")
-    seconds = round(time.perf_counter() - start, 1)
-    print(f"{name}: {seconds} s", flush=True)
+    seconds = round(time.perf_counter() - start + known.get("seconds", 0), 1)
+    print(f"{name}: {seconds} s{'' if complete else '; the same command goes on from here'}", flush=True)
     judged = [{"sentence": sentence, "kept": kept} for sentence, kept in verdicts]
-    return {"rows": rows, "verdicts": judged, "errors": errors, "seconds": seconds}
+    found_all = {"rows": rows, "done": done, "verdicts": judged, "errors": errors}
+    return {**found_all, "complete": complete and not errors, "seconds": seconds}
 
 
 def circumstances(setting: Setting, argv: Sequence[str]) -> dict[str, Any]:
@@ -107,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--models", metavar="LIST", default="", help=f"of {', '.join(SUBJECTS)}; default each question's"
     )
     parser.add_argument("--repeats", type=int, default=9, help="timed rounds (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no measurement after so long")
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=Path("out/gpu"))
     args = parser.parse_args(words)
     chosen, models = ([word for word in text.split(",") if word] for text in (args.only, args.models))
@@ -118,9 +138,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     setting = Setting(torch.device(args.device), args.output, args.repeats, tuple(models))
     args.output.mkdir(parents=True, exist_ok=True)
+    end = time.perf_counter() + 60 * args.minutes
     for name in chosen or QUESTIONS:
-        save = partial(_save, args.output / f"gpu-{name}.json", circumstances(setting, words))
-        save(ask(name, QUESTIONS[name], setting, save))
+        path, now = args.output / f"gpu-{name}.json", circumstances(setting, words)
+        save = partial(_save, path, now)
+        save(ask(name, QUESTIONS[name], setting, save, _before(path, now), end))
+
+
+def _before(path: Path, now: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a run that was not completed has measured under the same circumstances."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    alike = all(found.get(key) == now[key] for key in ("command", "device", "torch", "python"))
+    return found if alike and not found.get("complete", True) else None
 
 
 def _save(path: Path, circumstances: dict[str, Any], found: dict[str, Any]) -> None:
