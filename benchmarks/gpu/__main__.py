@@ -80,7 +80,7 @@ def ask(
         done.append(number)
         print(f"        {time.perf_counter() - began:.1f} s", flush=True)
         setting.free()
-        save({"rows": rows, "done": done, "errors": errors, "complete": False})
+        save({"rows": [*rows], "done": [*done], "errors": errors, "complete": False})
     verdicts = [] if not rows else question.verdicts(rows)
     for sentence, kept in verdicts:
         print(f"{'kept  ' if kept else 'MISSED'}  {sentence}")
