@@ -101,9 +101,10 @@ class Company:
             if backend == "nccl":
                 made: Any = dist.ProcessGroupNCCL(store, place, len(ranks), self._nccl_options(purpose))
                 self._made[key] = made
-                made.bound_device_id = torch.device("cuda", torch.cuda.current_device())
+                device = torch.device("cuda", torch.cuda.current_device())
+                bind(made, store, place, len(ranks), device)
                 with self.waiting(ranks):  # now, and messages travel by this communicator: torch would make another
-                    made.eager_connect_single_device(made.bound_device_id)
+                    made.eager_connect_single_device(device)
             else:
                 self._made[key] = dist.ProcessGroupGloo(store, place, len(ranks), self._limit)
             self.communicators += backend != "gloo"
@@ -193,6 +194,8 @@ class Company:
 
     def sum_on_devices(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of a tensor of the device over all ranks, on the CPU where its carrier is; collective."""
+        if self.size == 1:
+            return values
         if not self.asynchronous:
             return self.sum(values.cpu())
         self.everyone().allreduce([values]).wait()
@@ -236,6 +239,13 @@ class Company:
             while _NAMED:
                 _NAMED.popitem()[1].shutdown()
             dist.destroy_process_group()
+
+
+def bind(backend: Any, store: Any, place: int, size: int, device: torch.device) -> None:
+    """Tell a backend the one device that it will ever use; only a group can, when the backend is made part of it."""
+    group = dist.ProcessGroup(store, place, size)
+    group.bound_device_id = device
+    group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, backend)
 
 
 class Membership:

@@ -1,8 +1,13 @@
 """Communicators of a rank: one with each rank that it exchanges messages with, one a set of ranks that sums."""
 
+from datetime import timedelta
+
 import pytest
+import torch
+import torch.distributed as dist
 
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
+from executor.groups import bind
 from executor.lanes import Lanes
 from tests import behind_jobs
 from tests import executor_jobs as jobs
@@ -51,3 +56,18 @@ def test_their_bytes_are_in_the_upper_bound_of_a_plans_memory():
         assert more >= count * MESSAGES_BYTES + COMMUNICATOR_BYTES
     end, middle = prediction.peak_memory_upper_bytes[:2]
     assert middle - end == pytest.approx(MESSAGES_BYTES, rel=0.1)
+
+
+def test_a_backend_is_told_its_device_by_a_group_of_torchs():
+    store = dist.HashStore()
+    backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=10))
+    bind(backend, store, 0, 1, torch.device("cuda", 0))
+    backend.eager_connect_single_device(torch.device("cuda", 0))
+    values = torch.ones(2)
+    backend.allreduce([values]).wait()
+    assert values.tolist() == [1, 1]
+
+
+def test_one_rank_with_a_device_of_its_own_makes_no_group(pools):
+    answers = pools(1).run(behind_jobs.trained, model="small_gpt", optimizer="adam", max_norm=0.1, num_stages=1)
+    assert answers[0]["communicators"] == 0
