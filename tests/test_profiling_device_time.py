@@ -89,9 +89,19 @@ def test_every_operators_time_in_kernels_is_told_and_the_step_composed_of_both(p
     assert found.unscaled["coverage"][0] == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("call_ns", [SLOW_NS, FAST_NS])
-def test_parts_of_a_launch_bound_model_take_what_the_profile_says(call_ns):
-    captured, device = captured_blocks(), device_of(*LAUNCH_BOUND, call_ns)
+@pytest.mark.parametrize(
+    ("kernels_us", "call_ns", "within"),
+    [
+        (LAUNCH_BOUND, SLOW_NS, 0.05),
+        (LAUNCH_BOUND, FAST_NS, 0.05),
+        ((1500, 60), SLOW_NS, 0.05),
+        (TABLE[0], SLOW_NS, 0.22),
+    ],
+)
+def test_parts_take_what_the_profile_says_and_where_host_and_device_are_even_a_fifth_more_or_less(
+    kernels_us, call_ns, within
+):
+    captured, device = captured_blocks(), device_of(*kernels_us, call_ns)
     found, raw = measured(device, captured), captured.bind(captured.model)
     last = len(captured.operators) - 1
     for low, high in ((0, 5), (0, 13), (7, 22), (5, last), (20, last)):
@@ -105,10 +115,11 @@ def test_parts_of_a_launch_bound_model_take_what_the_profile_says(call_ns):
         with device:
             device.wait()
             start = device.mark()
-            part(values)
+            for _ in range(4):
+                part(values)
             end = device.mark()
         forward_ns = sum(times.forward_ns[0] for times in found.times[low:high])
-        assert forward_ns == pytest.approx(device.span_ns(start, end), rel=0.05)
+        assert forward_ns == pytest.approx(device.span_ns(start, end) / 4, rel=within)
 
 
 def test_the_share_of_weight_gradients_is_that_of_kernels_and_not_of_their_launches():
