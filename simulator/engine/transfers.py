@@ -104,7 +104,7 @@ def _issued(wiring: EventWiring, actions: Ints, which: Ints) -> tuple[Ints, Ints
     """Return the place of each message's SEND in its sender's order, and of its RECV in its receiver's."""
     code = wiring.arrays.code[actions]
     places = []
-    for kinds, name in (((SEND_F, SEND_B), "SEND"), ((RECV_F, RECV_B), "RECV")):
+    for kinds, name in (((RECV_F, RECV_B), "RECV"), ((SEND_F, SEND_B), "SEND")):
         chosen = np.isin(code, kinds)
         issued = np.full(len(wiring.messages.source), -1)
         issued[which[chosen]] = actions[chosen]
@@ -115,7 +115,7 @@ def _issued(wiring: EventWiring, actions: Ints, which: Ints) -> tuple[Ints, Ints
                 f"the orders hold transfers, but no {name} from {wiring.arrays.actions[source]} to "
                 f"{wiring.arrays.actions[target]}; lower the whole schedule, or take all transfers out"
             )
-    return places[0], places[1]
+    return places[1], places[0]
 
 
 def matched(wiring: EventWiring) -> tuple[Ints, Ints] | None:
