@@ -159,7 +159,7 @@ def test_people_read_few_lines(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("graph-pipeline, 4 stages on 4 ranks, graph-1f1b, 2 micro-batches of 2")
     assert lines[3] == "next best: chain 0.000 ms (+21.0%)"
-    assert len(lines) == 6 + 5 + 5 + 5 + 5
+    assert len(lines) == 7 + 5 + 5 + 5 + 5 + 1
 
 
 def test_a_configuration_is_told_where_it_is_not_the_usual_one(tmp_path, capsys):
@@ -168,8 +168,8 @@ def test_a_configuration_is_told_where_it_is_not_the_usual_one(tmp_path, capsys)
     assert main(["explain", str(tmp_path / "plan.json")]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].endswith("2 micro-batches of 2, times estimated")
-    assert "zero 1 recompute full  stem .. stem (1)" in out[7]
-    assert "-  left .. left (1)" in out[8]
+    assert "zero 1 recompute full  stem .. stem (1)" in out[8]
+    assert "-  left .. left (1)" in out[9]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def _changed_links(cluster: Cluster, before: LinkGroup, after: LinkGroup) -> Lin
         return None
     last = min(max(links.num_ranks, 2), cluster.num_devices) - 1
     outermost = cluster.link_between(0, last).name if last > 0 else ""
-    measured_on = {name: outermost for name in links.classes}
+    measured_on = dict.fromkeys(links.classes, outermost)
     measured_on |= {"p2p": cluster.link_between(0, 1).name if last > 0 else "", "p2p_host": ""}
     faster = Fraction(after.bandwidth_gbs) / Fraction(before.bandwidth_gbs)
     more_ns = after.latency_ns - before.latency_ns

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 from costmodel.errors import PenstockError, UsageError
-from planner.commands.answer import print_answer, print_error
+from planner.commands.answer import INTERRUPTED, print_answer, print_error
 from planner.search.interrupts import as_before
 
 COMMANDS = {
@@ -35,8 +35,6 @@ COMMANDS = {
 
 _MODULES = {"import": "import_"}
 """Commands whose names are Python's own words."""
-
-INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):

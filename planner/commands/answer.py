@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from planner.report.text import Table
 
+INTERRUPTED = 130
+"""Exit code of what was interrupted, the best so far kept."""
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -1,30 +1,49 @@
 """Say why a plan takes as long as it does: critical path, idle time by cause, stages, cuts, memory, rivals.
 
-    penstock explain plan.json [--json]
+    penstock explain plan.json
+    penstock explain plan.json --profile profile.json --time-limit 5
 
 The changes at the end are each simulated with all else as it is; they say what would be gained, not how. A cut's
-transfer is exposed as far as it lies on the critical path.
+transfer is exposed as far as it lies on the critical path. With the profile that the plan was made from, every boundary
+is moved by one operator either way, the cut is put under other schedules, and the question is planned anew with one
+thing changed: replicas, one more GiB, a link twice as fast, one more micro-batch, one more device.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.commands.answer import Answer
-from planner.report.text import mebibytes, milliseconds, percent
+from planner.commands.answer import INTERRUPTED, Answer, say
+from planner.commands.flags import seconds
+from planner.report.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
+    from planner.plan import Plan
     from planner.report.explanation import Explanation
+    from planner.report.reasons import Reasons
     from planner.report.what_if import WhatIf
 
 NUM_CAUSES, NUM_RIVALS, NUM_STAGES, NUM_CUTS = 5, 3, 64, 12
 """How much people are shown; the JSON has all."""
+LEFT_OUT = "what moving a boundary costs, other schedules and replicas, and changes planned anew need operators' costs"
 USUAL = ("parameters", "gradients", "optimizer", "master_weights")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("plan", metavar="PLAN", help="plan file")
+    parser.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="profile that the plan was made from; again for each type of device",
+    )
+    parser.add_argument("--pin", metavar="FILE", help="pin file that the plan was made with")
+    parser.add_argument(
+        "--time-limit", type=seconds, metavar="S", help="of each plan made anew (default: the plan's own)"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -47,9 +66,26 @@ def run(args: argparse.Namespace) -> Answer:
             for c in changes
         ],
     }
-    lines = [*_head(args.plan, rung(plan), found), *_path(found), *_idle(found)]
+    lines: list[str | Table] = [*_head(args.plan, rung(plan), found), *_path(found), *_idle(found), *_binding(found)]
     lines += [*_stages(found), *_memory(found), *_cuts(found), *_changes(step_ns, changes)]
-    return Answer(body, lines)
+    if not args.profile:
+        return Answer({**body, "left_out": LEFT_OUT}, [*lines, f"without --profile: {LEFT_OUT}"])
+    why = _reasons(args, plan)
+    return Answer({**body, **why.to_json()}, [*lines, *why.text()], INTERRUPTED if why.interrupted else 0)
+
+
+def _reasons(args: argparse.Namespace, plan: "Plan") -> "Reasons":
+    from costmodel.model.profile import read_profile
+    from planner.ask.again import asked_again
+    from planner.ask.pins import read_pins
+    from planner.front import make_plan
+    from planner.report.reasons import reasons
+
+    profiles = list(map(read_profile, args.profile))
+    problem = asked_again(plan, profiles, read_pins(args.pin) if args.pin else None)
+    if args.time_limit is not None:
+        problem = replace(problem, effort=replace(problem.effort, time_limit_s=args.time_limit))
+    return reasons(plan, problem, lambda changed: make_plan(changed).plan, say)
 
 
 def _gain(before_ns: int, after_ns: int) -> float:
@@ -95,6 +131,11 @@ def _idle(found: "Explanation") -> Iterator[str]:
     rest = sum(ns for _, ns in shown[NUM_CAUSES:])
     parts += [f"{len(shown) - NUM_CAUSES} more causes {percent(rest / whole)}"] if len(shown) > NUM_CAUSES else []
     yield f"idle {percent(found.timeline.bubble_ratio)} of all ranks' time: {', '.join(parts) or 'nothing'}"
+
+
+def _binding(found: "Explanation") -> Iterator[str]:
+    binding = found.binding
+    yield f"what binds: {binding.text}"
 
 
 def _stages(found: "Explanation") -> Iterator[str]:

@@ -11,14 +11,13 @@ import argparse
 import time
 
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
-from planner.commands.answer import Answer
+from planner.commands.answer import INTERRUPTED, Answer
 from planner.commands.flags import GIB, amount, positive
 from planner.search.interrupts import raised
 from planner.search.peers.answer import INFEASIBLE, PeerAnswer
 
 FORMATS = ("dnn-partitioning", "piper", "pipedream")
 GB = 1e9
-INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

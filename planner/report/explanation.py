@@ -13,8 +13,9 @@ from statistics import fmean
 from costmodel.stages.costs import Amount, largest, stage_to_json
 from planner.plan import Plan, PlanEdge
 from planner.plan.replay import plan_schedule, replay
+from planner.report.binding import Binding, binding
 from simulator.actions import Action, Kind
-from simulator.bubbles import bubble_causes
+from simulator.bubbles import BubbleCauses, bubble_causes
 from simulator.critical_path import critical_path
 
 FREES = (Kind.B, Kind.W)
@@ -56,11 +57,20 @@ class Explanation:
         return sum(ns for (what, *pair, _), (ns, _) in self.path.items() if what == "transfer" and tuple(pair) in ends)
 
     @cached_property
+    def causes(self) -> BubbleCauses:
+        """Idle time of each simulated rank by cause."""
+        return bubble_causes(self.schedule, self.costs, self.timeline)
+
+    @cached_property
+    def binding(self) -> Binding:
+        """What holds the step up."""
+        return binding(self.plan, self.timeline, self.causes)
+
+    @cached_property
     def idle(self) -> Mapping[str, int]:
         """Idle time by cause, summed over ranks, the largest first."""
         causes: Counter[str] = Counter()
-        found = bubble_causes(self.schedule, self.costs, self.timeline)
-        for block, row in zip(self.plan.blocks, found.per_rank, strict=True):
+        for block, row in zip(self.plan.blocks, self.causes.per_rank, strict=True):
             for cause, time_ns in row.items():
                 causes[cause] += time_ns * len(block)
         return dict(causes.most_common())
@@ -131,6 +141,7 @@ class Explanation:
             ],
             "bubble_ratio": self.timeline.bubble_ratio,
             "bubble_causes": dict(self.idle),
+            "binding": self.binding.to_json(),
             "stages": [self.stage_json(index) for index in range(len(self.plan.stages))],
             "cuts": [self.cut_json(edge) for edge in self.plan.edges],
             "schedule": self.plan.schedule,
