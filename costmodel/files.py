@@ -6,11 +6,9 @@ names the place. Leaves out: what the fields mean (each type reads itself from a
 
 import codecs
 import gzip
-import io
 import json
 import math
-import os
-import tempfile
+import stat
 import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from costmodel import limits
 from costmodel.errors import InvalidInput
+from costmodel.outputs import check_format, place
 
 T = TypeVar("T")
 
@@ -194,53 +194,19 @@ def document(
 
 def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, object]) -> None:
     """Write a document atomically; the same body gives the same bytes."""
+    check_format(path, kind)
     write_text(path, json.dumps({"format": kind, "version": version, **body}, indent=1, allow_nan=False) + "\n")
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write text (gzip by the suffix ``.gz``) atomically."""
     data = text.encode()
-    write_bytes(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
-
-
-def write_bytes(path: str | Path, data: bytes) -> None:
-    """Replace the file at `path` as a whole: whoever reads it sees the old or the new one, never a part.
-
-    A temporary file in the same folder is written, flushed to disk and renamed over the target; then
-    the folder is flushed, so that the new name survives a power cut too.
-    """
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    except OSError as error:
-        raise InvalidInput(
-            f"{path}: cannot be written: {error.strerror}; name a folder that you may write to"
-        ) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    place(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def _read_text(path: Path) -> str:
     try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read()
+        data = _read_bytes(path)
         if data.startswith(codecs.BOM_UTF8):
             raise InvalidInput(f"{path}: begins with a byte order mark; save it as UTF-8 without one (BOM)")
         return data.decode("utf-8")
@@ -254,10 +220,16 @@ def _read_text(path: Path) -> str:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _read_bytes(path: Path) -> bytes:
+    """Read a regular file, decompressed if its name says so, as far as the limit and no further."""
+    kind = path.stat().st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # opening a folder says so
+        raise InvalidInput(f"{path}: is no regular file; give the name of a file, which is read as often as needed")
+    allowed = limits.most("bytes")
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        data = file.read(allowed + 1)
+    limits.check("bytes", len(data), str(path))
+    return data
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

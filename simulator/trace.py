@@ -16,6 +16,7 @@ from pathlib import Path
 
 from costmodel.errors import UsageError
 from costmodel.files import write_text
+from costmodel.outputs import check_kind
 from simulator.actions import RECEIVES, SENDS, Kind, receive_of
 from simulator.timeline import STREAMS, Span, Timeline
 
@@ -173,4 +174,5 @@ def _counters(timeline: Timeline, rank: int) -> Iterator[Event]:
 def _write(path: Path, events: Iterable[Event], head: Mapping[str, object]) -> None:
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in events)
     start = json.dumps(head, allow_nan=False)[:-1]
+    check_kind(path, '"traceEvents"', "a trace")
     write_text(path, f'{start}, "traceEvents": [\n{lines}\n]}}\n')

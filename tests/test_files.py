@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node, document, read_json, read_toml, write_json, write_text
 from tests.schema_corpus import GOLDEN
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_written_is_an_error_of_the_user(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be written: "):
         write_text(tmp_path / "file" / "plan.json", "x")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InvalidInput, match="cannot be written: "):
+    with pytest.raises(UsageError, match="is a folder"):
         write_text(tmp_path / "folder", "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 

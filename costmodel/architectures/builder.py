@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from costmodel import limits
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.work import Work
 
@@ -109,6 +110,7 @@ class GraphBuilder:
         size = rows * width * (element_bytes or self.precision.activation_bytes)
         sizes = tuple(size if fixed else size * n for n in self.microbatch_sizes)
         read = sum(parameter.size_bytes for parameter in owned)
+        limits.check("operators", len(self.operators) + 1, self.name)
         self.operators.append(
             Operator(
                 name, kind, module, work_flop(work), tuple(p.name for p in owned), read, sizes,

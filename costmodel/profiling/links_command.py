@@ -4,6 +4,7 @@ import argparse
 import os
 import time
 
+from costmodel import limits
 from costmodel.machines.links import CLASSES, write_links
 
 
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, object]:
     """Measure, write the file and return the answer."""
+    limits.check("processes", args.ranks, "--ranks")
     import torch
 
     from costmodel.profiling.links import measure_links

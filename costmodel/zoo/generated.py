@@ -6,6 +6,7 @@ For planners. Costs are plausible, not measured (`profile_builder`). Needs the s
 import math
 from random import Random
 
+from costmodel import limits
 from costmodel.errors import UsageError
 from costmodel.model.graph import LOSS
 from costmodel.model.profile import Profile
@@ -27,6 +28,7 @@ def generate(spec: str) -> Profile:
     numbers = rest.split(":")
     if kind != "random" or len(numbers) != 2 or not all(n.isdecimal() for n in numbers) or int(numbers[0]) < 2:
         raise UsageError(f"{spec!r} names no generated graph; allowed are nasnet and random:N:SEED with N at least 2")
+    limits.check("operators", int(numbers[0]), spec)
     return random_graph(int(numbers[0]), int(numbers[1]))
 
 

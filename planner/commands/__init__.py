@@ -7,14 +7,18 @@ that it works on a GPU box and answers ``--help`` at once.
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from errno import ENOSPC
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from costmodel.errors import PenstockError, UsageError
+from costmodel.errors import InvalidInput, PenstockError, UsageError
+from costmodel.limits import LIMITS, raised, read_limits
+from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
 from planner.search.interrupts import as_before
 
@@ -37,6 +41,12 @@ _MODULES = {"import": "import_"}
 """Commands whose names are Python's own words."""
 
 
+CLOSED = 141
+"""Exit code when the reader of the output went away: that of a shell's SIGPIPE."""
+OUTPUTS = ("output", "chart", "html", "trace", "cluster_output", "timeline_output")
+"""Flags that name files to write."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours, so that ``--json`` gets them too."""
 
@@ -48,6 +58,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
     if argv is None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
         return _main(sys.argv[1:])
     with as_before():
         return _main(list(argv))
@@ -62,13 +73,27 @@ def _main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED, as_json)
     except BrokenPipeError:  # the reader of our output went away: nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _without_stdout(CLOSED)
+    except OSError as error:
+        if error.errno != ENOSPC:
+            return _bug(error, as_json)
+        _without_stdout(0)
+        return print_error("nothing more can be written to the output: no space is left", InvalidInput.exit_code, False)
     except Exception as error:
-        if "PENSTOCK_TRACEBACK" in os.environ:
-            raise
-        text = f"a bug of Penstock's: {type(error).__name__}: {error}; PENSTOCK_TRACEBACK=1 shows where"
-        return print_error(text, 1, as_json)
+        return _bug(error, as_json)
+
+
+def _bug(error: Exception, as_json: bool) -> int:
+    if "PENSTOCK_TRACEBACK" in os.environ:
+        raise error
+    text = f"a bug of Penstock's: {type(error).__name__}: {error}; PENSTOCK_TRACEBACK=1 shows where"
+    return print_error(text, 1, as_json)
+
+
+def _without_stdout(exit_code: int) -> int:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code
 
 
 def _run(arguments: list[str]) -> int:
@@ -82,13 +107,31 @@ def _run(arguments: list[str]) -> int:
     parser = Parser(prog=f"penstock {chosen}", description=module.__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="NAME=N", help=f"allow more: {', '.join(LIMITS)}"
+    )
     module.add_arguments(parser)
     arguments.remove(chosen)
     parsed = parser.parse_args(arguments)
-    with redirect_stdout(sys.stderr):  # a user's model may print
+    _check_files(parsed, getattr(module, "WRITES", ""))
+    with raised(read_limits(parsed.limit)), redirect_stdout(sys.stderr):  # a user's model may print
         answer = module.run(parsed)
+    if sys.stdout is None:
+        return CLOSED
     print_answer(answer, "--json" in arguments)
+    sys.stdout.flush()
     return int(answer.exit_code)
+
+
+def _check_files(parsed: argparse.Namespace, kind: str) -> None:
+    """Refuse outputs that are inputs or of another kind than what a command writes, before anything is read."""
+    texts: dict[str, list[str]] = {}
+    for name, value in vars(parsed).items():
+        texts[name] = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+    written = [text for name in OUTPUTS for text in texts.pop(name, [])]
+    check_outputs(written, [text for row in texts.values() for text in row])
+    if kind:
+        check_format(parsed.output, kind)
 
 
 def _top_parser() -> argparse.ArgumentParser:

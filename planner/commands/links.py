@@ -12,6 +12,8 @@ from planner.report.text import Table
 
 __all__ = ["add_arguments", "run"]
 
+WRITES = "penstock-links"
+
 
 def run(args: argparse.Namespace) -> Answer:
     """Measure and show each class of transfers by size range."""

@@ -14,6 +14,8 @@ from costmodel.architectures.command import DEFAULT_DEVICE
 from planner.commands.answer import Answer, say
 from planner.commands.flags import positive
 
+WRITES = "penstock-profile"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""

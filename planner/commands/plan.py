@@ -30,6 +30,8 @@ DEGREES = {
 if TYPE_CHECKING:
     from planner.ask.problem import Problem
 
+WRITES = "penstock-plan"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""

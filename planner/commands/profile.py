@@ -12,6 +12,8 @@ from planner.commands.answer import Answer
 
 __all__ = ["add_arguments", "run"]
 
+WRITES = "penstock-profile"
+
 
 def run(args: argparse.Namespace) -> Answer:
     """Profile the model and say what was measured."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from costmodel import limits
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Compare the schedules."""
     from simulator.comparison import Case, standings
+    from simulator.schedules import SCHEDULES
 
     case = Case(
         args.ranks, args.microbatches, args.forward_ns, args.backward_input_ns, args.backward_weight_ns, args.p2p_ns,
@@ -62,6 +64,8 @@ def run(args: argparse.Namespace) -> Answer:
     )  # fmt: skip
     if not case.forward_ns + case.backward_input_ns + case.backward_weight_ns:
         raise UsageError("all times are 0; give --forward-ns, --backward-input-ns or --backward-weight-ns above 0")
+    limits.check("actions", len(SCHEDULES) * case.ranks * (case.chunks or 1) * case.microbatches * 3,
+                 f"{len(SCHEDULES)} schedules of {case.ranks} ranks and {case.microbatches} micro-batches")  # fmt: skip
     found = standings(case)
     body: dict[str, object] = {"ranks": case.ranks, "microbatches": case.microbatches, "rows": list(map(_row, found))}
     if args.chart:

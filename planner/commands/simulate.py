@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
-from planner.commands.answer import Answer
+from planner.commands.answer import Answer, say
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seconds
 from planner.report.text import Table, milliseconds, percent
 
@@ -97,7 +98,10 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     if not args.schedule or not args.microbatches:
         raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
     given = _given_orders(args)
+    if not given and args.ranks:
+        _check_size(args, args.ranks * _chunks(args))
     costs, share_bytes = _costs(args, given)
+    _check_size(args, len(costs.stages))
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
     start = time.perf_counter()
     compute = given or build_schedule(
@@ -138,6 +142,23 @@ def _given_orders(args: argparse.Namespace) -> "Schedule | None":
         if getattr(args, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} does not go with a CSV of orders, which fixes it")
     return schedule
+
+
+def _check_size(args: argparse.Namespace, num_stages: int) -> None:
+    """Refuse more actions than there may be, and announce many, before any of them is made."""
+    from simulator.schedules import SCHEDULES
+
+    kinds = 3 if args.schedule not in SCHEDULES or SCHEDULES[args.schedule].split else 2
+    number = num_stages * args.microbatches * _slices(args) * kinds
+    limits.check("actions", number, f"{num_stages} stages, {args.microbatches} micro-batches")
+    if number and (text := limits.announced("actions", number)) and not args.ranks:
+        say(text)
+
+
+def _chunks(args: argparse.Namespace) -> int:
+    from simulator.schedules import SCHEDULES
+
+    return args.chunks or (SCHEDULES[args.schedule].chunks if args.schedule in SCHEDULES else 1)
 
 
 def _slices(args: argparse.Namespace) -> int:

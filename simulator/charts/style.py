@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from costmodel.errors import UsageError
-from costmodel.files import write_bytes
+from costmodel.outputs import place
 from simulator.actions import Kind
 
 FONT_SIZE = 8.0
@@ -114,7 +114,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise UsageError(f"{path}: a chart is written as {', '.join(FORMATS)}; choose one of these suffixes")
-    write_bytes(path, _content(figure, suffix))
+    place(path, _content(figure, suffix))
 
 
 def figure_svg(figure: Figure) -> str:
