@@ -140,7 +140,7 @@ class Worker:
         copies_start_alike(self.plan, self.capture, company, self.device)
         if self._division.may_be:
             self._divide(Meshes(lanes, company, self.device))
-        if company.asynchronous and company.size > 1:
+        if company.size > 1:
             company.everyone()  # made before the first step, as all groups are
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
