@@ -125,8 +125,11 @@ class Company:
         return self.carrier != "gloo"
 
     def everyone(self) -> Any:
-        """Return the group of all ranks for numbers of a step: on the device where the host waits for none of it."""
-        return self.group(range(self.size), self.carrier) if self.asynchronous else self.control
+        """Return the group of all ranks for numbers of a step: on the device where the host waits for none of it.
+
+        On gloo one of its own: a rank's loss may set out before a sum of gradients over all ranks, another's behind it.
+        """
+        return self.group(range(self.size), self.carrier, "" if self.asynchronous else "numbers")
 
     def group_on(self, ranks: Sequence[int], purpose: str = "") -> Any:
         """Return the group of some ranks that takes tensors of their devices (through the host if it must)."""

@@ -4,6 +4,7 @@ A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are s
 out gradients, which `stage` scales in the same way.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,8 +24,8 @@ class StepLoss:
 
     @property
     def value(self) -> float:
-        """The loss."""
-        return self.total / self.weight
+        """The loss; no number where nothing has any weight, as tensors divide."""
+        return self.total / self.weight if self.weight else math.nan
 
 
 def own_loss(stages: Iterable[Stage], device: torch.device) -> torch.Tensor:

@@ -124,7 +124,8 @@ class Worker:
         self.observer: Observer | None = None
         self.optimizer: RankOptimizer | None = None
         self.keeps_gradients = False
-        self._earlier: list[torch.Tensor | None] | None = None  # gradients of the calls before, while they accumulate
+        self._accumulates = False
+        self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, while they accumulate
         self._closed = False
         self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
@@ -139,7 +140,7 @@ class Worker:
         copies_start_alike(self.plan, self.capture, company, self.device)
         if self._division.may_be:
             self._divide(Meshes(lanes, company, self.device))
-        if company.asynchronous and company.size > 1:
+        if company.size > 1:
             company.everyone()  # made before the first step, as all groups are
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
@@ -208,7 +209,7 @@ class Worker:
         """
         if self._behind and not self._rehearsed:
             self._rehearse()
-        self._begin()
+        self._begin(accumulates)
         for place, instruction in enumerate(self._instructions):
             if instruction.action.kind is Kind.OPT:
                 self._close()
@@ -223,12 +224,8 @@ class Worker:
         assert self._sum is not None
         self.loss = self._sum.result()
         self._weighted = self.loss.weighted
-        if accumulates:
-            self._earlier = [parameter.grad for parameter in self.parameters.values()]
-        else:
-            self._earlier = None
-            if self.optimizer is not None and not self.keeps_gradients:
-                _clear(self.parameters.values())  # they are stepped: no other optimizer shall do it again
+        if not accumulates and self.optimizer is not None and not self.keeps_gradients:
+            _clear(self.parameters.values())  # they are stepped: no other optimizer shall do it again
         self.draws.step += 1
         return self.loss
 
@@ -260,7 +257,10 @@ class Worker:
             buffer.data.copy_(value)
         return LossSum(self._own_loss(program.stages), self.company).result()
 
-    def _begin(self) -> None:
+    def _begin(self, accumulates: bool) -> None:
+        # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
+        self._earlier = [parameter.grad for parameter in self.parameters.values()] if self._accumulates else []
+        self._accumulates = accumulates
         _clear(self.parameters.values())
         for stage in self.stages.values():
             stage.losses.clear()
@@ -324,9 +324,10 @@ class Worker:
         if self._weighted is not False:  # what losses are is known after a step: reading it here would stop the device
             gradients = [own_part(p.grad) for p in self.parameters.values() if p.grad is not None]
             by_number(gradients, divisor, torch._foreach_div_)
-        if self._earlier is not None:
+        if self._earlier:
             _add(self.parameters.values(), self._earlier)
-        if self._max_norm is not None:
+            self._earlier = []
+        if self._max_norm is not None and not self._accumulates:  # the sum of all calls is clipped, and no part of it
             self.norm = self.clip(self._max_norm)
 
     def clip(self, max_norm: float) -> torch.Tensor:

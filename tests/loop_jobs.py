@@ -151,6 +151,50 @@ def accumulated(model: str, calls: int, **options: Any) -> tuple[dict[str, torch
         return {name: p.grad.clone() for name, p in pipe.named_parameters()}, losses
 
 
+def in_two_calls(model: str, size: int, **options: Any) -> list[float]:
+    """Losses of three steps of two calls each; without OPT all of them accumulate, and zero_grad clears."""
+    plan = jobs.make_plan(model, **options)
+    batches = jobs.batches(model, size, 6)
+    opt = "optimizer" in options
+    given = {"optimizer": adamw, "max_norm": 0.1} if opt else {}
+    losses = []
+    with Pipeline(plan, load_model(f"tests.training_models:{model}", size), **given) as pipe:
+        optimizer = None if opt else adamw(list(pipe.parameters()))
+        for number, batch in enumerate(batches):
+            again = number % 2 == 0
+            losses.append(pipe.step(batch.kwargs or batch.args, batch.targets, accumulate=again or not opt))
+            if optimizer is not None and not again:
+                pipe.clip_grad_norm_(0.1)
+                optimizer.step()
+                optimizer.zero_grad()
+    return losses
+
+
+def plain_in_two_calls(model: str, size: int, count: int) -> list[float]:
+    """The same in one process, with a scalar loss."""
+    batches = jobs.batches(model, size, 6)
+    module = load_model(f"tests.training_models:{model}", size).module
+    optimizer = adamw(list(module.parameters()))
+    losses = []
+    for number, batch in enumerate(batches):
+        losses.append(jobs.accumulate(module, batch, count))
+        if number % 2:
+            nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+def without_weight(**options: Any) -> tuple[float, float, float]:
+    """Loss of a step, an evaluation and a step after it, of samples that weigh nothing and then of others."""
+    plan = jobs.make_plan("masked", **options)
+    batch = jobs.batches("masked", plan.batch.global_size, 1)[0]
+    nothing = torch.full_like(batch.targets, -100)
+    with Pipeline(plan, batch) as pipe:
+        step, evaluation = pipe.step(batch.args, nothing), pipe.evaluate(batch.args, nothing)
+        return step, evaluation, pipe.step(batch.args, batch.targets)
+
+
 def averages(**options: Any) -> tuple[dict[str, torch.Tensor], float]:
     """Buffers that this rank holds after steps and an evaluation, and that evaluation."""
     plan = jobs.make_plan("normed", **options)

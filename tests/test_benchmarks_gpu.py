@@ -1,6 +1,7 @@
 """Every question of the GPU benchmark runs on a CPU, so that a session with a GPU meets no bug of the code's own."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -121,3 +122,31 @@ def test_a_run_that_has_ended_early_goes_on_where_it_was_and_tries_again_what_fa
     again = ask("rest", question, setting, saved.append, before=saved[1])
     assert tried == [0, 1, 2, 3, 1, 3]
     assert (again["complete"], sorted(row["number"] for row in again["rows"])) == (True, [0, 1, 2, 3])
+
+
+def test_the_same_command_goes_on_with_the_question_it_was_at_and_nothing_measured_takes_no_figures(
+    tmp_path, monkeypatch
+):
+    tried = []
+
+    def question(name):
+        def measure(number):
+            tried.append(f"{name} {number}")
+            if len(tried) == 3:
+                raise KeyboardInterrupt
+            return {"number": number}
+
+        return SimpleNamespace(rows=lambda _: (partial(measure, i) for i in range(2)), verdicts=lambda _: [])
+
+    for name in ("profiles", "whole"):
+        monkeypatch.setitem(QUESTIONS, name, question(name))
+    words = ["--device", "cpu", "--only", "profiles,whole", "-o", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        main(words)
+    main(words)
+    assert tried == ["profiles 0", "profiles 1", "whole 0", "whole 0", "whole 1"]
+    main([*words, "--minutes", "0"])
+    assert len(json.loads((tmp_path / "gpu-profiles.json").read_text())["rows"]) == 2
+    (tmp_path / "gpu-whole.json").unlink()
+    main(words)
+    assert tried[5:] == ["whole 0", "whole 1"]

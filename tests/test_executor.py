@@ -47,6 +47,11 @@ def test_a_stage_without_gradients_has_forwards_only(ranks):
     assert_exact(ranks.run(jobs.errors, model="frozen"))
 
 
+def test_a_sum_over_all_ranks_may_start_before_the_last_loss(ranks):
+    placed = [(0, 1, 2), (0,), (1,)]
+    assert_exact(ranks.run(jobs.errors, model="stopped", ranks=placed, num_microbatches=6), limit=1e-6)
+
+
 def test_a_weighted_loss_is_total_sum_over_total_weight(ranks):
     assert_exact(ranks.run(jobs.errors, model="masked"), limit=1e-6)
 

@@ -1,6 +1,7 @@
 """A real job's loop around a pipeline gives the plain loop's losses, whatever the cut; what cannot be is refused."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ def ranks():
     pool.close()
 
 
+THREE = {"ranks": [(0, 1), (2,), (3, 1)]}
 CUTS = [
     {"num_stages": 4},
     {"num_stages": 1, "ranks": [(0, 1, 2, 3)]},
@@ -73,7 +75,7 @@ def test_a_job_with_groups_warm_up_clipping_evaluation_and_checkpoints_has_the_p
 
 @pytest.mark.parametrize("model", ["two_branch", "masked", "tied_gpt"])
 def test_gradients_accumulate_over_calls_when_asked_and_start_anew_behind_them(ranks, model):
-    options = {"num_stages": 3, "ranks": [(0, 1), (2,), (3, 1)]}
+    options = {"num_stages": 3, **THREE}
     found = ranks.run(loops.accumulated, model=model, calls=3, **options)
     plan = jobs.make_plan(model, **options)
     batches = jobs.batches(model, plan.batch.global_size, 3)
@@ -84,6 +86,20 @@ def test_gradients_accumulate_over_calls_when_asked_and_start_anew_behind_them(r
     for gradients, _ in found:
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("plan", [{}, {"optimizer": "adam"}])
+def test_what_several_calls_add_up_is_clipped_once_and_gone_when_an_optimizer_clears_it(ranks, plan):
+    size = 8
+    losses = ranks.run(loops.in_two_calls, model="two_branch", size=size, num_stages=3, **THREE, **plan)[0]
+    assert losses == pytest.approx(loops.plain_in_two_calls("two_branch", size, 4), rel=1e-5)
+
+
+def test_the_loss_of_samples_that_weigh_nothing_is_no_number_and_ends_nothing(ranks):
+    for step, evaluation, after in ranks.run(loops.without_weight, num_stages=3, **THREE):
+        assert math.isnan(step)
+        assert math.isnan(evaluation)
+        assert math.isfinite(after)
 
 
 def plain_gradients(batch, count):

@@ -8,7 +8,8 @@ import pytest
 
 from costmodel.errors import InvalidInput
 from costmodel.model.launches import Launches, steady
-from costmodel.model.profile import Profile, read_profile, write_profile
+from costmodel.model.profile import Device, Profile, read_profile, write_profile
+from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import TrainingJob
 from costmodel.stages.strategies.division import Degrees
@@ -87,3 +88,21 @@ def test_dividing_short_kernels_saves_nothing_and_dividing_long_ones_their_time_
     num_operators = len(middle.times)
     assert all_of(middle, Degrees(4)) >= 3 * HOST_NS * num_operators * 0.99
     assert all_of(middle, Degrees(4)) < all_of(middle, Degrees())
+
+
+@pytest.mark.parametrize(("device_ns", "sizes"), [(4_000, ()), (4_000, (1, 4)), (400_000, ())])
+def test_on_another_device_kernels_take_their_time_and_the_host_what_it_took(device_ns, sizes) -> None:
+    profile = replace(with_launches(device_ns), device=Device("cuda", "A100", 0, "a100-sxm-80"))
+    bare = replace(profile, times=tuple(replace(times, launches=None) for times in profile.times))
+    scaled, kernels = (scale_profile(one, "v100-sxm2-32", sizes) for one in (profile, bare))
+    for place in range(len(scaled.microbatch_sizes)):
+        whole, alone, before = (
+            sum(t.forward_ns[i] + t.backward_input_ns[i] + t.backward_weight_ns[i] for t in one.times)
+            for one, i in ((scaled, place), (kernels, place), (profile, 0))
+        )
+        assert alone != before
+        assert whole == pytest.approx(before if device_ns < HOST_NS else alone, rel=1e-4)
+        ratio = kernels.times[0].forward_ns[place] / profile.times[0].forward_ns[0]
+        assert scaled.times[0].launches is not None
+        assert scaled.times[0].launches.device_forward_ns[place] == round(device_ns * ratio)
+        assert scaled.times[0].launches.host_forward_ns[place] == HOST_NS

@@ -128,6 +128,20 @@ def test_only_operators_of_new_kinds_shapes_or_dtypes_are_measured_again(old):
 
 
 @pytest.mark.parametrize(
+    ("model", "flags", "leaves_out"),
+    [
+        ("build", ("--memory-limit", "0.0003"), True),
+        ("wider_head", ("--reuse", "OLD"), True),
+        ("build", ("--reuse", "OLD"), False),
+    ],
+)
+def test_a_profile_that_leaves_out_what_operators_have_alive_says_so(old, capsys, model, flags, leaves_out):
+    command(f"blockmodels:{model}", "new.json", *(old if flag == "OLD" else flag for flag in flags))
+    assert all(times.working_bytes for times in read_profile("new.json").times) is not leaves_out
+    assert ("up to a fifth more memory" in capsys.readouterr().err) is leaves_out
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--dtype", "float64"), "measured on .* with float32, this is .* with float64"),

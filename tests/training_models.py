@@ -128,6 +128,23 @@ def frozen(batch: int = 4) -> Any:
     return Frozen(), (torch.randn(batch, WIDTH),), torch.randn(batch, 4), nn.MSELoss()
 
 
+class Stopped(nn.Module):
+    """A branch whose parameters train nowhere: its gradient is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped, self.body, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        beside = self.stopped(x).tanh().detach()
+        return self.head(self.body(x).tanh() + beside)
+
+
+def stopped(batch: int = 4) -> Any:
+    torch.manual_seed(2)
+    return Stopped(), (torch.randn(batch, WIDTH),), torch.randn(batch, WIDTH), nn.MSELoss()
+
+
 class Gated(nn.Module):
     """The second tensor of each half steers which positions count, without a gradient of its own."""
 

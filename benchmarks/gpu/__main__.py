@@ -4,8 +4,8 @@
                              [--minutes 10]
 
 Profiles go to FOLDER/profiles, figures to FOLDER/gpu-QUESTION.json. On a CPU every model is its small one: that shows
-that the code runs, its figures say nothing. A profile that lies in the folder is used again, and so are the rows of a
-run that was not completed, by the same command on the same machine.
+that the code runs, its figures say nothing. A profile that lies in the folder is used again, and so is what the same
+command has measured on the same machine: it goes on where it was ended.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import torch
 from benchmarks.gpu import analytic, execution, memory, parts, profiles, whole
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting
 from costmodel.capture.heap import keep_freed_memory
+from costmodel.files import write_text
 from costmodel.profiling.device import describe_device
 
 QUESTIONS = {
@@ -141,21 +142,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     end = time.perf_counter() + 60 * args.minutes
     for name in chosen or QUESTIONS:
         path, now = args.output / f"gpu-{name}.json", circumstances(setting, words)
+        before = _before(path, now)
+        if before.get("complete"):
+            print(f"\n{name}: complete in {path}, which the same command leaves; remove it to measure anew")
+            continue
         save = partial(_save, path, now)
-        save(ask(name, QUESTIONS[name], setting, save, _before(path, now), end))
+        save(ask(name, QUESTIONS[name], setting, save, before, end))
 
 
-def _before(path: Path, now: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a run that was not completed has measured under the same circumstances."""
+def _before(path: Path, now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what was measured under the same circumstances."""
     if not path.exists():
-        return None
-    found = json.loads(path.read_text())
+        return {}
+    found: Mapping[str, Any] = json.loads(path.read_text())
     alike = all(found.get(key) == now[key] for key in ("command", "device", "torch", "python"))
-    return found if alike and not found.get("complete", True) else None
+    return found if alike else {}
 
 
 def _save(path: Path, circumstances: dict[str, Any], found: dict[str, Any]) -> None:
-    path.write_text(json.dumps({**circumstances, **found}, indent=1) + "\n")
+    """Write what was found, if anything was: a run that has measured nothing takes no other's figures."""
+    if found["rows"] or found["errors"] or not path.exists():
+        write_text(path, json.dumps({**circumstances, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

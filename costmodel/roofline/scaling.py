@@ -1,16 +1,19 @@
 """A measured profile on another device, or at other micro-batch sizes, as an estimate.
 
 Each time is multiplied by the ratio of its roofline estimates, so that what the estimate gets wrong on both devices
-cancels out. Operators that do not say what they do (`Operator.work`) are scaled by FLOP and bytes alone. Links of
-another device are dropped. Leaves out clocks, drivers and libraries of the machine that was measured.
+cancels out; where host and device were told apart this holds for the kernels, and the host takes as long. Operators
+that do not say what they do (`Operator.work`) are scaled by FLOP and bytes alone. Links of another device are dropped.
+Leaves out clocks, drivers and libraries of the machine that was measured.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import CatalogueDevice, device
 from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.launches import Composed, Launches, Times, kernel_ratios
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole import Whole
 from costmodel.roofline import tables
@@ -103,6 +106,7 @@ def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Prof
         _times(operator, row, scaling, measured, sizes)
         for operator, row in zip(graph.operators, profile.times, strict=True)
     )
+    times = _launched(profile, times, sizes)
     moved = scaling.source.id != scaling.target.id
     target = scaling.target
     ratio = scaling.bandwidth_ratio()
@@ -137,7 +141,7 @@ def _reasons(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> lis
 def _times(
     operator: Operator, times: OperatorTimes, scaling: _Scaling, measured: tuple[int, ...], sizes: tuple[int, ...]
 ) -> OperatorTimes:
-    nearest = [min(range(len(measured)), key=lambda i: abs(measured[i] - size)) for size in sizes]
+    nearest = _nearest(measured, sizes)
     forward, backward_input, backward_weight = (
         tuple(
             round(known[i] * scaling.ratio(operator, part, measured[i], size, operator.output_bytes[i] / measured[i]))
@@ -156,12 +160,54 @@ def _times(
     return OperatorTimes(forward, backward_input, backward_weight, spread, working_bytes=working)
 
 
+def _nearest(measured: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the place of the measured size nearest to each."""
+    return [min(range(len(measured)), key=lambda i: abs(measured[i] - size)) for size in sizes]
+
+
+def _launched(profile: Profile, scaled: tuple[OperatorTimes, ...], sizes: Sequence[int]) -> tuple[OperatorTimes, ...]:
+    """Return scaled times that hold for kernels alone put together with what the host takes, where that is known."""
+    launches = [row.launches for row in profile.times if row.launches]
+    if not launches or len(launches) < len(scaled):
+        return scaled
+    nearest = _nearest(profile.microbatch_sizes, sizes)
+    columns = [_at_size(profile.times, launches, i, [_at(row, k) for row in scaled]) for k, i in enumerate(nearest)]
+    return tuple(
+        _with_kernels(row, own.pick(nearest), column)
+        for row, own, column in zip(scaled, launches, zip(*columns, strict=True), strict=True)
+    )
+
+
+def _at_size(
+    measured: Sequence[OperatorTimes], launches: Sequence[Launches], place: int, rows: Sequence[Times]
+) -> list[tuple[Times, tuple[int, int]]]:
+    """Return each operator's times at one measured size when kernels take as in `rows`, and those of its kernels."""
+    known, calls = [_at(row, place) for row in measured], [one.calls(itemgetter(place)) for one in launches]
+    ratios = [kernel_ratios(row, old) for row, old in zip(rows, known, strict=True)]
+    kernels = [(round(f[1] * a), round(b[1] * c)) for (f, b), (a, c) in zip(calls, ratios, strict=True)]
+    return list(zip(Composed(calls, known).with_kernels(rows), kernels, strict=True))
+
+
+def _at(times: OperatorTimes, place: int) -> Times:
+    return times.forward_ns[place], times.backward_input_ns[place], times.backward_weight_ns[place]
+
+
+def _with_kernels(
+    scaled: OperatorTimes, launches: Launches, sizes: Sequence[tuple[Times, tuple[int, int]]]
+) -> OperatorTimes:
+    """Return one operator's times, and those of its kernels, from an entry a size."""
+    times, kernels = zip(*sizes, strict=True)
+    forward, inputs, weights = zip(*times, strict=True)
+    device_forward, device_backward = zip(*kernels, strict=True)
+    kept = replace(launches, device_forward_ns=device_forward, device_backward_ns=device_backward)
+    return replace(scaled, forward_ns=forward, backward_input_ns=inputs, backward_weight_ns=weights, launches=kept)
+
+
 def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]) -> Whole:
     """Scale the whole step as the sum of its operators, the rest as work that moves memory; keep the split's ratios."""
     before = [sum(column) for column in zip(*map(_sums, profile.times), strict=True)]
     after = [sum(column) for column in zip(*map(_sums, times), strict=True)]
-    measured, whole = profile.microbatch_sizes, profile.whole
-    nearest = [min(range(len(measured)), key=lambda i: abs(measured[i] - size)) for size in sizes]
+    whole, nearest = profile.whole, _nearest(profile.microbatch_sizes, sizes)
     return Whole(
         step_ns=tuple(
             round(whole.step_ns[i] * after[k] / before[i]) if before[i] else whole.step_ns[i]

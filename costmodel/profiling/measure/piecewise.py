@@ -148,6 +148,11 @@ def _profile(
     accumulate_of: Mapping[str, int],
 ) -> Profile:
     ordered = tuple(times[operator.name] for operator in graph.operators)
+    if not all(row.working_bytes for row in ordered):
+        bench.say(
+            "what operators have alive while they run is not measured in pieces: plans of this profile may need up to "
+            "a fifth more memory than they say; plan with a --memory-limit below the devices' memory"
+        )
     made = {"torch": torch.__version__, "repeats": bench.repeats}
     device = describe_device(bench.device)
     return Profile(graph, device, dtype, bench.sizes, ordered, whole, None, made, extra, accumulate_of)

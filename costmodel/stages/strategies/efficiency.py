@@ -13,12 +13,13 @@ from math import prod
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import Operator
+from costmodel.model.launches import Times
 from costmodel.model.work import Work
 from costmodel.roofline import estimate
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts
-from costmodel.stages.strategies.launching import Launching, Times
+from costmodel.stages.strategies.launching import Launching
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
 SCORE_PASSES = 6

@@ -16,10 +16,10 @@ from functools import cached_property
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
 from costmodel.model.graph import OperatorGraph, Tensor
+from costmodel.model.launches import Times
 from costmodel.model.work import Work
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, feeds_experts
 from costmodel.stages.strategies.groups import Ranks, StageGroups
-from costmodel.stages.strategies.launching import Times
 from costmodel.stages.strategies.unions import Item
 
 OF_TENSORS = ("entering", "dispatch")
