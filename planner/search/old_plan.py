@@ -12,10 +12,11 @@ from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import in_line, refusal
-from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike, is_looped
+from planner.candidate.again import candidate_of, partition_of, relays
+from planner.candidate.candidate import IN_FLIGHT, Candidate, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
-from planner.graph.atoms import Partition, numbered
+from planner.graph.atoms import Partition
 from planner.plan import Plan, SearchResult
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
@@ -55,7 +56,7 @@ class OldPlan:
 
 def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds) -> OldPlan:
     """Offer the incumbent what is possible of an old plan."""
-    partition, torn = _partition(old, setting)
+    partition, torn = partition_of(old, setting.atoms)
     if partition is None:
         return OldPlan(NOTHING, torn, None)
     candidate = _candidate(old, setting, partition)
@@ -74,34 +75,10 @@ def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: Family
     return OldPlan(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None)
 
 
-def _partition(old: Plan, setting: Setting) -> tuple[Partition | None, str]:
-    """Return the old cut between the atoms of a search, or why there is none."""
-    graph, atoms = setting.problem.profile.graph, setting.atoms
-    stage_of = {graph.index[name]: i for i, stage in enumerate(old.stages) for name in stage.operators}
-    for members in atoms.members:
-        other = next((i for i in members if stage_of[i] != stage_of[members[0]]), None)
-        if other is not None:
-            names = [repr(graph.operators[i].name) for i in (members[0], other)]
-            return None, f"it puts {' and '.join(names)} into two stages, and they must share one here"
-    partition = numbered(atoms, [stage_of[members[0]] for members in atoms.members], as_named=True)
-    return partition, "" if partition else "its stages wait for each other"
-
-
 def _candidate(old: Plan, setting: Setting, partition: Partition) -> Candidate:
-    """Return the old plan as a candidate; stages that no data orders keep their numbers."""
-    graph, atoms = setting.problem.profile.graph, setting.atoms
-    number = {atoms.atom_of[graph.index[stage.operators[0]]]: i for i, stage in enumerate(old.stages)}
-    at = [i for _, i in sorted((partition[atom], i) for atom, i in number.items())]
-    rank_of = _ranks(old, setting.problem)
-    stages = [(old.stages[i], tuple(rank_of[rank] for rank in old.stages[i].ranks)) for i in at]
-    return Candidate(
-        partition,
-        tuple(Place(stage.config, ranks, stage.microbatch_multiple) for stage, ranks in stages),
-        old.batch.microbatch_size,
-        old.schedule,
-        _relays(old, setting) or (in_line(setting.problem) and _is_line(old)),
-        tuple(old.in_flight[i] for i in at) if old.in_flight and old.schedule == IN_FLIGHT else (),
-    )
+    """Return the old plan as a candidate."""
+    line = relays(old, setting.atoms) or (in_line(setting.problem) and _is_line(old))
+    return candidate_of(old, setting.atoms, partition, _ranks(old, setting.problem), line=line)
 
 
 def _ranks(old: Plan, problem: Problem) -> Sequence[int]:
@@ -122,13 +99,6 @@ def _ranks(old: Plan, problem: Problem) -> Sequence[int]:
         found.append(here)
         del free[here]
     return found
-
-
-def _relays(old: Plan, setting: Setting) -> bool:
-    """Whether a stage sends on what it received."""
-    held = [set(stage.operators) for stage in old.stages]
-    producer = {tensor.name: tensor.producer for tensor in setting.problem.profile.graph.tensors}
-    return any(producer.get(name) not in held[edge.source] for edge in old.edges for name in edge.tensors)
 
 
 def _is_line(old: Plan) -> bool:

@@ -1,0 +1,85 @@
+"""The question that a plan answers, asked again: on other machines, for another batch, or with nothing fixed by it.
+
+What the plan file says of its making (`provenance`) is taken as far as it goes. Leaves out pins, which name operators
+of stages that may be no more, and an exact search.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+
+from costmodel.machines.cluster import Cluster
+from costmodel.model.profile import Profile
+from planner.ask.effort import Effort
+from planner.ask.problem import AUTO, Problem
+from planner.ask.same_model import check_same_model
+from planner.ask.space import Space
+from planner.plan import Plan
+
+
+def options_of(plan: Plan) -> Mapping[str, object]:
+    """Return the options that a plan was made with; none where its file does not say."""
+    found = plan.provenance.get("options")
+    return found if isinstance(found, dict) else {}
+
+
+def memory_limit_of(plan: Plan) -> int | None:
+    """Return the limit that a plan was made under beside its devices' own memory."""
+    return _number(options_of(plan).get("memory_limit_bytes"))
+
+
+def _number(found: object) -> int | None:
+    return found if isinstance(found, int) else None
+
+
+def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_batch: int) -> Problem:
+    """Return the problem in which a plan's own stages are priced on a cluster.
+
+    Raises
+    ------
+    DoesNotMatch, InvalidInput
+        As `check_same_model`.
+    """
+    check_same_model(plan, profiles[0].graph, "plan", "--profile")
+    problem = Problem(
+        profile=profiles[0],
+        other_profiles=tuple(profiles[1:]),
+        cluster=cluster,
+        num_devices=len(plan.orders),
+        global_batch=global_batch,
+        microbatch_size=plan.batch.microbatch_size,
+        optimizer=plan.assumptions.optimizer or plan.training.optimizer or "none",
+        memory_limit_bytes=memory_limit_of(plan),
+        trainer=plan.assumptions.trainer,
+    )
+    return _in_its_precision(problem, plan)
+
+
+def _in_its_precision(problem: Problem, plan: Plan) -> Problem:
+    """A plan's precision may be the profile's own or asked for, which prices states otherwise."""
+    named = replace(problem, precision=plan.assumptions.precision)
+    sizes = plan.assumptions.bytes_per_parameter
+    own = problem.assumptions(plan.batch.microbatch_size)
+    alike = (own.precision, own.bytes_per_parameter) == (plan.assumptions.precision, sizes)
+    return problem if alike or not plan.assumptions.precision else named
+
+
+def planned_anew(
+    plan: Plan, profiles: Sequence[Profile], cluster: Cluster | None, num_devices: int, effort: Effort
+) -> Problem:
+    """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
+    before = as_it_is(plan, profiles, plan.cluster, plan.batch.global_size)
+    options = options_of(plan)
+    fixed, names = options.get("fixed"), {field.name for field in fields(Space)}
+    space = {name: value for name, value in fixed.items() if name in names} if isinstance(fixed, dict) else {}
+    return replace(
+        before,
+        cluster=cluster,
+        num_devices=num_devices,
+        microbatch_size=_number(options.get("microbatch_size")),
+        schedule=str(options.get("schedule", AUTO)),
+        max_stages=_number(options.get("max_stages")),
+        planner=str(options.get("planner", "ours")),
+        target=str(options.get("target", "")),
+        space=Space(**space),
+        effort=effort,
+    )
