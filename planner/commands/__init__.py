@@ -28,8 +28,12 @@ COMMANDS = {
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
     "explain": "say why a plan takes as long as it does, and what would change that",
+    "whatif": "say what a plan would take on other machines, and which input moves it most",
+    "show": "say in words what is in a plan",
+    "diff": "say what two plans do differently",
     "validate": "check a plan independently of the planner",
     "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",
+    "completion": "print what makes a shell complete commands and flags",
     "doctor": "say what this machine can do, and why not where it cannot",
 }
 
