@@ -4,7 +4,7 @@ What the plan file says of its making (`provenance`) is taken as far as it goes.
 of stages that may be no more, and an exact search.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from costmodel.machines.cluster import Cluster
@@ -14,21 +14,7 @@ from planner.ask.problem import AUTO, Problem
 from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
 from planner.plan import Plan
-
-
-def options_of(plan: Plan) -> Mapping[str, object]:
-    """Return the options that a plan was made with; none where its file does not say."""
-    found = plan.provenance.get("options")
-    return found if isinstance(found, dict) else {}
-
-
-def memory_limit_of(plan: Plan) -> int | None:
-    """Return the limit that a plan was made under beside its devices' own memory."""
-    return _number(options_of(plan).get("memory_limit_bytes"))
-
-
-def _number(found: object) -> int | None:
-    return found if isinstance(found, int) else None
+from planner.plan.limits import memory_limit_of, number_of, options_of
 
 
 def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_batch: int) -> Problem:
@@ -75,9 +61,9 @@ def planned_anew(
         before,
         cluster=cluster,
         num_devices=num_devices,
-        microbatch_size=_number(options.get("microbatch_size")),
+        microbatch_size=number_of(options.get("microbatch_size")),
         schedule=str(options.get("schedule", AUTO)),
-        max_stages=_number(options.get("max_stages")),
+        max_stages=number_of(options.get("max_stages")),
         planner=str(options.get("planner", "ours")),
         target=str(options.get("target", "")),
         space=Space(**space),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import NoReturn
 
 from costmodel.errors import PenstockError, UsageError
@@ -84,17 +85,26 @@ def _run(arguments: list[str]) -> int:
         known = ", ".join(COMMANDS)
         found = f"{chosen!r} is no command" if chosen else "a command is needed"
         raise UsageError(f"{found}; the commands are {known}")
-    module = import_module(f"planner.commands.{_MODULES.get(chosen, chosen)}")
-    parser = Parser(prog=f"penstock {chosen}", description=module.__doc__, allow_abbrev=False,
+    arguments.remove(chosen)
+    parsed = parser_of(chosen).parse_args(arguments)
+    with redirect_stdout(sys.stderr):  # a user's model may print
+        answer = _module(chosen).run(parsed)
+    print_answer(answer, "--json" in arguments)
+    return int(answer.exit_code)
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"planner.commands.{_MODULES.get(command, command)}")
+
+
+def parser_of(command: str) -> Parser:
+    """Return the parser of a command's flags, whose description is its module's text."""
+    module = _module(command)
+    parser = Parser(prog=f"penstock {command}", description=module.__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     module.add_arguments(parser)
-    arguments.remove(chosen)
-    parsed = parser.parse_args(arguments)
-    with redirect_stdout(sys.stderr):  # a user's model may print
-        answer = module.run(parsed)
-    print_answer(answer, "--json" in arguments)
-    return int(answer.exit_code)
+    return parser
 
 
 def _top_parser() -> argparse.ArgumentParser:

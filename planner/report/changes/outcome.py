@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.ask.again import memory_limit_of
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
+from planner.plan.limits import memory_limit_of
 from planner.plan.lockstep import spread
 from planner.plan.replay import plan_schedule, replay
 from planner.plan.rung import rung
