@@ -1,6 +1,6 @@
 """Say why a plan takes as long as it does: critical path, idle time by cause, stages, cuts, memory, rivals.
 
-    penstock explain plan.json [--json]
+    penstock explain plan.json
 
 The changes at the end are each simulated with all else as it is; they say what would be gained, not how. A cut's
 transfer is exposed as far as it lies on the critical path.

@@ -2,7 +2,7 @@
 
     penstock whatif plan.json --set link.ib.bandwidth=2x --set device.a100.memory=40GiB --set rank.3.speed=0.9
     penstock whatif plan.json --sweep link.ib.bandwidth=0.5x,1x,2x,4x --tornado --jitter 5% --chart whatif.png
-    penstock whatif plan.json --profile profile.json --sweep devices=2,4,...,16 --chart scaling.png
+    penstock whatif plan.json --profile profile.json --sweep devices=2,4,8 --time-limit 2 --chart scaling.png
 
 The plan stays as it is (cut, ranks, strategy, orders) and is simulated with the changes, all of --set together; memory
 is held against the limit. With --profile every price is made anew, as `plan` would; without, messages are priced by
