@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_an_example_of_a_help_text_runs(
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     assert main([*words, *SHORTER.get(words[0], [])]) == 0
-    for flag, name in zip(words, words[1:], strict=False):
+    for flag, name in pairwise(words):
         if flag in ("-o", "--chart", "--html", "--trace"):
             assert Path(name).stat().st_size
     assert capsys.readouterr().out

@@ -34,8 +34,9 @@ def with_link(cluster: Cluster, name: str, part: str, new: New) -> Cluster:
 def _changed(group: LinkGroup, part: str, new: New) -> LinkGroup:
     if part == LATENCY:
         return replace(group, latency_ns=round(new(Fraction(group.latency_ns))))
-    key = "bandwidth_gbs" if part == BANDWIDTH else "shared_gbs"
-    return replace(group, **{key: float(new(Fraction(getattr(group, key))))})
+    if part == BANDWIDTH:
+        return replace(group, bandwidth_gbs=float(new(Fraction(group.bandwidth_gbs))))
+    return replace(group, shared_gbs=float(new(Fraction(group.shared_gbs))))
 
 
 def _changed_links(cluster: Cluster, before: LinkGroup, after: LinkGroup) -> Links | None:
@@ -45,7 +46,7 @@ def _changed_links(cluster: Cluster, before: LinkGroup, after: LinkGroup) -> Lin
         return None
     last = min(max(links.num_ranks, 2), cluster.num_devices) - 1
     outermost = cluster.link_between(0, last).name if last > 0 else ""
-    measured_on = {name: outermost for name in links.classes}
+    measured_on = dict.fromkeys(links.classes, outermost)
     measured_on |= {"p2p": cluster.link_between(0, 1).name if last > 0 else "", "p2p_host": ""}
     faster = Fraction(after.bandwidth_gbs) / Fraction(before.bandwidth_gbs)
     more_ns = after.latency_ns - before.latency_ns

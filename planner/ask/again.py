@@ -41,7 +41,7 @@ def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_b
 
 
 def _in_its_precision(problem: Problem, plan: Plan) -> Problem:
-    """A plan's precision may be the profile's own or asked for, which prices states otherwise."""
+    """Return the problem in a plan's precision, which may be the profile's own, or asked for and priced otherwise."""
     named = replace(problem, precision=plan.assumptions.precision)
     sizes = plan.assumptions.bytes_per_parameter
     own = problem.assumptions(plan.batch.microbatch_size)

@@ -31,7 +31,7 @@ def _actions() -> Iterator[tuple[str, list[argparse.Action]]]:
     from planner.commands import COMMANDS, parser_of
 
     for command in COMMANDS:
-        yield command, parser_of(command)._actions  # noqa: SLF001 - argparse has no public list of them
+        yield command, parser_of(command)._actions
 
 
 def _words(action: argparse.Action) -> list[str]:

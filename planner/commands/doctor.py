@@ -1,6 +1,6 @@
 """Say what this machine can do: versions, where packages are imported from, devices, what can be profiled.
 
-    penstock doctor --json
+penstock doctor --json
 """
 
 import argparse

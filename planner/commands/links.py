@@ -1,6 +1,6 @@
 """Measure latency and bandwidth between ranks: local processes, or under torchrun its own.
 
-    penstock links -o links.json --ranks 2
+penstock links -o links.json --ranks 2
 """
 
 import argparse

@@ -83,8 +83,8 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
         f"{', '.join(dict.fromkeys(plan.cluster.device_of(rank).name for rank in range(len(plan.orders))))}"
     )
     yield (
-        f"batch        {batch.global_size} samples in {batch.num_microbatches} micro-batches of {batch.microbatch_size}, "
-        f"schedule {plan.schedule}"
+        f"batch        {batch.global_size} samples in {batch.num_microbatches} micro-batches of {batch.microbatch_size}"
+        f", schedule {plan.schedule}"
     )
     yield f"chosen       {plan.extra.get('choice') or 'not said'}"
     yield f"step time    {milliseconds(step_ns)} predicted, {rate}, bubble {percent(prediction.bubble_ratio)}"

@@ -31,7 +31,8 @@ class Difference:
         if old.fingerprint != new.fingerprint or operators[0] != operators[1]:
             raise DoesNotMatch(
                 f"the plans are of the models {old.model_name!r} (fingerprint {old.fingerprint[:12]}) and "
-                f"{new.model_name!r} ({new.fingerprint[:12]}); give two plans of one, or penstock compare, which takes any"
+                f"{new.model_name!r} ({new.fingerprint[:12]}); give two plans of one; penstock compare "
+                "takes any"
             )
         self.old, self.new = old, new
         self.moved = Moved(old, new)
@@ -93,8 +94,31 @@ class Difference:
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         for name, (a, b) in self.figures.items():
-            share = f"{b / a - 1:+.2%}" if isinstance(a, int | float) and isinstance(b, int | float) and a else "-"
-            yield name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "), _told(name, a), _told(name, b), share
+            yield _CALLED[name], _told(name, a), _told(name, b), _change(name, a, b)
+
+
+_CALLED = {
+    "step_time_ns": "step time",
+    "samples_per_s": "samples/s",
+    "bubble_ratio": "bubble",
+    "peak_memory_bytes": "peak memory",
+    "peak_memory_upper_bytes": "at most",
+    "lower_bound_ns": "lower bound",
+    "gap": "gap",
+    "strategy": "strategy",
+}
+_SHARES = ("bubble_ratio", "gap")
+
+
+def _change(name: str, before: object, after: object) -> str:
+    """Write by how much a figure changes: a share, in points where it is one itself."""
+    if (
+        not isinstance(before, int | float)
+        or not isinstance(after, int | float)
+        or (not before and name not in _SHARES)
+    ):
+        return "-"
+    return f"{100 * (after - before):+.2f} points" if name in _SHARES else f"{after / before - 1:+.2%}"
 
 
 def _figures(plan: Plan) -> dict[str, object]:
@@ -118,7 +142,7 @@ def _told(name: str, value: object) -> str:
         return milliseconds(value)  # type: ignore[arg-type]
     if name.endswith("_bytes"):
         return mebibytes(value)  # type: ignore[arg-type]
-    if name in ("gap", "bubble_ratio"):
+    if name in _SHARES:
         return percent(value)  # type: ignore[arg-type]
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 

@@ -7,13 +7,16 @@ said. Leaves out what ranks of one stage send each other within F and B.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_reduce_ns
 from costmodel.stages.costs import PER_ACTION
-from costmodel.errors import UsageError
 from planner.candidate.candidate import Place
 from planner.candidate.messages import pairs, slowest_ns
 from planner.plan import Plan, PlanEdge, PlanStage
+
+MOST_STAGES = 8
+"""Stages that people are told the numbers of."""
 
 
 def file_prices(plan: Plan, cluster: Cluster, num_microbatches: int) -> tuple[Plan, tuple[str, ...]]:
@@ -41,8 +44,8 @@ def _place(stage: PlanStage) -> Place:
 
 
 def _message_ns(plan: Plan, edge: PlanEdge, cluster: Cluster) -> int:
-    ends = (_place(plan.stages[end]) for end in (edge.source, edge.target))
-    return slowest_ns(cluster, pairs(*ends, plan.batch.num_microbatches), edge.size_bytes)
+    source, target = (_place(plan.stages[end]) for end in (edge.source, edge.target))
+    return slowest_ns(cluster, pairs(source, target, plan.batch.num_microbatches), edge.size_bytes)
 
 
 def _edge(plan: Plan, edge: PlanEdge, cluster: Cluster) -> PlanEdge:
@@ -81,5 +84,5 @@ def _left_out(plan: Plan) -> Iterator[str]:
 
 
 def _some(stages: list[int]) -> str:
-    shown = ", ".join(map(str, stages[:8]))
-    return shown + (f" and {len(stages) - 8} more" if len(stages) > 8 else "")  # noqa: PLR2004
+    more = len(stages) - MOST_STAGES
+    return ", ".join(map(str, stages[:MOST_STAGES])) + (f" and {more} more" if more > 0 else "")

@@ -90,10 +90,9 @@ class Outcome:
         return {name: ns / samples for name, ns in {WORK: work, **self.idle, UNUSED: unused}.items() if ns}
 
     def to_json(self) -> dict[str, object]:
-        """Return the row of this outcome."""
+        """Return the figures."""
         plan, over = self.plan, self.worst[0]
         return {
-            "change": {change.key: change.text for change in self.changes},
             "step_time_ns": self.step_time_ns,
             "samples_per_s": self.samples_per_s,
             "bubble_ratio": self.timeline.bubble_ratio,

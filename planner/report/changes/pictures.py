@@ -49,7 +49,7 @@ def _plain(ax: Axes, x_label: str, y_label: str) -> None:
 
 
 def curve(ax: Axes, swept: Sequence[Outcome], best: Sequence[Outcome]) -> Axes:
-    """Draw samples a second against the swept value; for devices beside what as many devices would give in proportion."""
+    """Draw samples a second against the swept value; for devices beside what would be in proportion to them."""
     places, last = range(len(swept)), swept[0].changes[-1]
     handles = []
     if last.kind == "devices":
@@ -77,17 +77,16 @@ def shares(ax: Axes, swept: Sequence[Outcome]) -> Axes:
         for name, ns in each.device_ns.items():
             sums[name] = sums.get(name, 0.0) + ns
     names = sorted(sums, key=lambda name: -sums[name])
-    shown, bottoms, handles = names[:MOST_PARTS], [0.0] * len(swept), []
+    shown, bottoms, handles, places = names[:MOST_PARTS], [0.0] * len(swept), [], range(len(swept))
     rows = {name: [each.device_ns.get(name, 0.0) for each in swept] for name in shown}
     if len(names) > MOST_PARTS:
         rows["other causes"] = [sum(each.device_ns.get(name, 0.0) for name in names[MOST_PARTS:]) for each in swept]
     for (name, values), (fill, hatch) in zip(rows.items(), FILLS[::-1], strict=False):
         heights = [ns / 1e6 for ns in values]
-        look = {"facecolor": fill, "hatch": hatch, "edgecolor": EDGE, "linewidth": 0.5}
-        ax.bar(range(len(swept)), heights, 0.6, bottoms, **look)
+        ax.bar(places, heights, 0.6, bottoms, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5)
         bottoms = [low + high for low, high in zip(bottoms, heights, strict=True)]
         handles.append(Patch(label=name, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5))
-    ax.set_xticks(range(len(swept)), [each.changes[-1].text for each in swept])
+    ax.set_xticks(list(places), [each.changes[-1].text for each in swept])
     _plain(ax, swept[0].changes[-1].key, "device time a sample (ms)")
     legend_beside(ax, handles[::-1])
     return ax
@@ -97,8 +96,8 @@ def tornado_picture(ax: Axes, bars: Sequence[Bar], base_ns: int) -> Axes:
     """Draw how far each input moves the step, the one that moves it most on top."""
     for place, bar in enumerate(bars):
         for ns, (fill, hatch) in ((bar.smaller_ns, FILLS[2]), (bar.larger_ns, FILLS[4])):
-            look = {"facecolor": fill, "hatch": hatch, "edgecolor": EDGE, "linewidth": 0.5}
-            ax.barh(place, (ns - base_ns) / 1e6, 0.7, base_ns / 1e6, **look)
+            more = (ns - base_ns) / 1e6
+            ax.barh(place, more, 0.7, base_ns / 1e6, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5)
     ax.axvline(base_ns / 1e6, color=EDGE, linewidth=0.8)
     ax.set_yticks(range(len(bars)), [bar.key for bar in bars])
     ax.invert_yaxis()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from costmodel.errors import UsageError
-from costmodel.machines.changed import LINK_PARTS
 
 RATE = {"GB/s": Fraction(1), "MB/s": Fraction(1, 1000), "TB/s": Fraction(1000), "Gb/s": Fraction(1, 8)}
 DELAY = {"us": Fraction(1000), "ns": Fraction(1), "ms": Fraction(10**6)}
@@ -127,7 +126,7 @@ def _fraction(text: str) -> Fraction | None:
         about = float(text)
     except ValueError:
         return None
-    if not math.isfinite(about) or (about and not 1e-30 < abs(about) < 1e30):  # noqa: PLR2004 - far off any machine
+    if not math.isfinite(about) or (about and not 1e-30 < abs(about) < 1e30):
         return None
     return Fraction(text) if about else Fraction(0)
 
@@ -140,9 +139,9 @@ def parse_sweep(text: str) -> tuple[Change, ...]:
     parts = [part.strip() for part in values.split(",")]
     while "..." in parts:
         at = parts.index("...")
-        if at < 2 or at + 1 >= len(parts):  # noqa: PLR2004 - the two that say how it goes on
+        if at < 2 or at + 1 >= len(parts):
             raise UsageError(f"{text}: '...' needs two values before it and one behind it, as in 8,16,...,512")
-        parts[at : at + 1] = _between(text, *parts[at - 2 : at], parts[at + 1])
+        parts[at : at + 1] = _between(text, parts[at - 2], parts[at - 1], parts[at + 1])
     changes = tuple(change_of(key.strip(), part) for part in parts)
     twice = next((c for i, c in enumerate(changes) if c in changes[:i]), None)
     if twice:
@@ -152,18 +151,25 @@ def parse_sweep(text: str) -> tuple[Change, ...]:
 
 def _between(text: str, first: str, second: str, last: str) -> list[str]:
     """Return what lies between the second value and the last: times the same factor, else plus the same step."""
-    ends = [part.removesuffix("x") for part in (first, second, last)]
     tail = "x" if all(part.endswith("x") for part in (first, second, last)) else ""
-    numbers = [_fraction(part) for part in ends]
-    if None not in numbers:
-        a, b, end = (number for number in numbers if number is not None)
-        for go_on in (lambda value: value * b / a if a else value, lambda value: value + b - a):
-            found, value = [], go_on(b)
-            while (a < b and value < end or a > b and value > end) and len(found) < MOST_VALUES and value > 0:
-                found.append(value)
-                value = go_on(value)
-            if value == end and len(found) < MOST_VALUES:
-                return [f"{each.numerator if each.denominator == 1 else float(each)}{tail}" for each in found]
+    a, b, end = (_fraction(part.removesuffix("x")) for part in (first, second, last))
+    if a and b and end:
+        found = _steps(a, b, end, b / a, Fraction(0))
+        found = _steps(a, b, end, Fraction(1), b - a) if found is None else found
+        if found is not None:
+            return [f"{each.numerator if each.denominator == 1 else float(each)}{tail}" for each in found]
     raise UsageError(
         f"{text}: from {first} and {second} no steps of one factor or difference lead to {last}; name the values"
     )
+
+
+def _steps(
+    first: Fraction, second: Fraction, last: Fraction, factor: Fraction, more: Fraction
+) -> list[Fraction] | None:
+    """Return the values behind the second one, each the one before times `factor` plus `more`; None if they miss."""
+    found: list[Fraction] = []
+    value = second * factor + more
+    while first != second and (value < last) == (first < second) and value != last and len(found) < MOST_VALUES:
+        found.append(value)
+        value = value * factor + more
+    return found if value == last else None
