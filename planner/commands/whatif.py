@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="move each link, device and stage alone; which moves the step most")  # fmt: skip
     parser.add_argument("--by", type=percent, default="10%", metavar="P%", help="of --tornado (default 10%%)")
     parser.add_argument("--jitter", type=percent, metavar="P%",
-                        help="quantiles of the step if each action's time is lognormal with this deviation")  # fmt: skip
+                        help="quantiles if each action's time is lognormal with this deviation")  # fmt: skip
     parser.add_argument("--slow-ranks", type=percent, metavar="P%",
                         help="quantiles if each rank is slower by |normal| x this, all step long")  # fmt: skip
     parser.add_argument("--scenarios", type=positive, default=200, metavar="N", help="how many are drawn (default 200)")

@@ -2,7 +2,7 @@
 
 With a profile every price is made anew, as ``plan`` does. Without one, what the file itself can answer: messages from
 their bytes, sums of gradients where their bytes stand in the file, speeds, memory; what is left out is said. Another
-schedule, or another number of micro-batches (each as large as before: the batch changes), makes the orders anew by name.
+schedule, or another number of micro-batches (each as large as before: the batch changes), makes orders anew by name.
 Leaves out other cuts, places and strategies: those are the planner's.
 """
 
