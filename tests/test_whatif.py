@@ -26,8 +26,8 @@ from planner.ask.space import Space
 from planner.commands import main
 from planner.plan import Plan, write_plan
 from planner.plan.replay import replay
-from planner.report.changes.changed import Changes, changed_cluster
-from planner.report.changes.outcome import Outcome
+from planner.report.changes.changed import PlanChanges, changed_cluster
+from planner.report.changes.outcome import Consequence
 from planner.report.changes.scenarios import scenarios
 from planner.report.changes.settings import Change, change_of, parse_change, parse_sweep
 from planner.report.changes.tornado import inputs
@@ -63,16 +63,16 @@ CASES: dict[str, tuple[Plan, Profile]] = {
 
 
 def step_ns(plan: Plan, profiles: tuple[Profile, ...], *changes: str) -> int:
-    return replay(Changes(plan, profiles).under([parse_change(text) for text in changes]).plan).step_time_ns
+    return replay(PlanChanges(plan, profiles).under([parse_change(text) for text in changes]).plan).step_time_ns
 
 
 @pytest.mark.parametrize("with_profile", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_no_change_of_any_input_gives_the_plans_own_step(name: str, with_profile: bool) -> None:
     plan, profile = CASES[name]
-    changes = Changes(plan, (profile,) if with_profile else ())
+    changes = PlanChanges(plan, (profile,) if with_profile else ())
     for key in inputs(changes):
-        found = Outcome((), changes.under([change_of(key, "1x")]).plan)
+        found = Consequence((), changes.under([change_of(key, "1x")]).plan)
         assert found.step_time_ns == plan.prediction.step_time_ns, key
         assert found.peak_memory_bytes == plan.prediction.peak_memory_bytes, key
 
@@ -121,22 +121,24 @@ def test_without_a_profile_the_file_answers_the_same_for_stages_whose_ranks_divi
     name: str, changes: tuple[str, ...]
 ) -> None:
     plan, profile = CASES[name]
-    found = Changes(plan).under([parse_change(text) for text in changes])
+    found = PlanChanges(plan).under([parse_change(text) for text in changes])
     assert found.left_out == ()
     assert replay(found.plan).step_time_ns == step_ns(plan, (profile,), *changes)
 
 
 def test_what_a_plan_file_cannot_price_is_said() -> None:
-    said = {name: Changes(CASES[name][0]).under([parse_change("link.nvlink.latency=2x")]).left_out for name in CASES}
+    said = {
+        name: PlanChanges(CASES[name][0]).under([parse_change("link.nvlink.latency=2x")]).left_out for name in CASES
+    }
     assert said["line"] == said["replicas"] == said["halves"] == ()
     assert "send each other within F and B" in said["chunks"][-1]
     assert "send each other within F and B" in said["zero-3"][-1]
     tied = planned(described("gpt2", "a100-sxm-80"), stages=4, data=1)
-    assert Changes(tied).under([parse_change("link.ib.bandwidth=2x")]).left_out == (
+    assert PlanChanges(tied).under([parse_change("link.ib.bandwidth=2x")]).left_out == (
         "sums of gradients of the stages 0, 3 take as long as before: the file lacks their bytes",
     )
     other = replace(LINE, edges=tuple(replace(edge, p2p_ns=edge.p2p_ns + 1) for edge in LINE.edges))
-    assert Changes(other).under([parse_change("link.ib.bandwidth=2x")]).left_out == (
+    assert PlanChanges(other).under([parse_change("link.ib.bandwidth=2x")]).left_out == (
         "messages 0>1, 1>2, 2>3 take as long as before: they were not priced on this cluster",
     )
 
@@ -177,7 +179,7 @@ def test_memory_is_held_against_the_limit_rank_by_rank() -> None:
     peaks = LINE.prediction.peak_memory_bytes
     for size, over in ((max(peaks), 0), (max(peaks) - 5, 5), (min(peaks), max(peaks) - min(peaks))):
         change = parse_change(f"device.a100.memory={size / GIB!r}GiB")
-        found = Outcome((change,), Changes(LINE).under([change]).plan).to_json()
+        found = Consequence((change,), PlanChanges(LINE).under([change]).plan).to_json()
         assert (found["fits"], found["over_memory_bytes"]) == (over == 0, over)
 
 
@@ -292,7 +294,7 @@ def test_a_tornados_bars_are_what_set_says_of_each_the_longest_first(
     assert isinstance(body, dict)
     bars = body["bars"]
     assert [bar["key"] for bar in sorted(bars, key=lambda bar: -bar["range_ns"])] == [bar["key"] for bar in bars]
-    assert {bar["key"] for bar in bars} == set(inputs(Changes(LINE)))
+    assert {bar["key"] for bar in bars} == set(inputs(PlanChanges(LINE)))
     for bar in bars:
         found = [step_ns(LINE, (), f"{bar['key']}={factor}x") for factor in (0.8, 1.2)]
         assert [bar["smaller_ns"], bar["larger_ns"]] == found

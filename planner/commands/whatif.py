@@ -26,8 +26,8 @@ from planner.report.text import milliseconds
 
 if TYPE_CHECKING:
     from planner.report.changes.answer import ChangesAnswer
-    from planner.report.changes.changed import Changes
-    from planner.report.changes.outcome import Outcome
+    from planner.report.changes.changed import PlanChanges
+    from planner.report.changes.outcome import Consequence
     from planner.report.changes.settings import Change
 
 INTERRUPTED = 130
@@ -62,13 +62,13 @@ def run(args: argparse.Namespace) -> Answer:
     from costmodel.model.profile import read_profile
     from planner.plan import read_plan
     from planner.report.changes.answer import ChangesAnswer
-    from planner.report.changes.changed import Changes
+    from planner.report.changes.changed import PlanChanges
     from planner.report.changes.settings import parse_change, parse_sweep
 
     fixed = tuple(map(parse_change, args.changes))
     swept = parse_sweep(args.sweep) if args.sweep else ()
     _check(args, fixed, swept)
-    changes = Changes(read_plan(args.plan), tuple(map(read_profile, args.profile)))
+    changes = PlanChanges(read_plan(args.plan), tuple(map(read_profile, args.profile)))
     answer = ChangesAnswer(changes.plan, fixed, swept)
     if not answer.by_devices:
         changes.under((*fixed, *swept[:1]))  # refuses what the plan does not have, before anything takes time
@@ -113,7 +113,7 @@ def _check(args: argparse.Namespace, fixed: "Sequence[Change]", swept: "Sequence
 class _Asked:
     """The questions, answered one after the other."""
 
-    def __init__(self, args: argparse.Namespace, changes: "Changes", answer: "ChangesAnswer") -> None:
+    def __init__(self, args: argparse.Namespace, changes: "PlanChanges", answer: "ChangesAnswer") -> None:
         self.args, self.changes, self.answer = args, changes, answer
 
     def run(self) -> None:
@@ -144,12 +144,12 @@ class _Asked:
 
     def _row(self, changes: "tuple[Change, ...]") -> None:
         from planner.report.changes.answer import called
-        from planner.report.changes.outcome import Outcome
+        from planner.report.changes.outcome import Consequence
 
         rows, name = self.answer.rows, called(changes)
         if not self.answer.by_devices:
             found = self.changes.under(changes)
-            rows.append(Outcome(changes, found.plan, found.left_out))
+            rows.append(Consequence(changes, found.plan, found.left_out))
             say(f"{name}: {milliseconds(rows[-1].step_time_ns)}")
         if not (self.answer.by_devices or self.args.replan):
             return
@@ -165,18 +165,18 @@ class _Asked:
         else:
             self.answer.anew[len(rows) - 1] = planned
 
-    def _planned(self, changes: "tuple[Change, ...]") -> "Outcome":
+    def _planned(self, changes: "tuple[Change, ...]") -> "Consequence":
         """Plan anew under some changes."""
         from planner.ask.effort import Effort
         from planner.front import make_plan
         from planner.report.changes.anew import problem_under
-        from planner.report.changes.outcome import Outcome
+        from planner.report.changes.outcome import Consequence
 
         effort = Effort(self.args.time_limit, None, self.args.seed)
         problem = problem_under(self.changes.plan, self.changes.profiles, changes, effort)
         found = make_plan(problem).plan
         self.answer.interrupted = found.search.limited_by == "interrupted"
-        return Outcome(changes, found, found.assumptions.estimated, problem.num_devices)
+        return Consequence(changes, found, found.assumptions.estimated, problem.num_devices)
 
     def _tornado(self) -> None:
         if self.args.tornado:

@@ -17,7 +17,7 @@ MOST_SHOWN = 12
 """Differences between machines that people are told; the JSON has all."""
 
 
-class Difference:
+class PlanDifference:
     """Two plans of one model.
 
     Raises

@@ -12,6 +12,7 @@ from planner.ask.again import planned_anew
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.plan import Plan
+from planner.plan.limits import number_of, options_of
 from planner.report.changes.changed import changed_cluster
 from planner.report.changes.settings import DEVICES, MICROBATCHES, SCHEDULE, Change
 
@@ -24,7 +25,7 @@ def problem_under(plan: Plan, profiles: Sequence[Profile], changes: Sequence[Cha
     A cluster that was given grows by hosts like its last; a typical or measured one is made anew for as many devices.
     """
     whole = {change.kind: change for change in changes if change.kind in (DEVICES, MICROBATCHES, SCHEDULE)}
-    count = int(whole[DEVICES].number) if DEVICES in whole else len(plan.orders)
+    count = int(whole[DEVICES].number) if DEVICES in whole else _num_devices(plan)
     own = plan.assumptions.links in ("given", "") or count == plan.cluster.num_devices
     problem = planned_anew(plan, profiles, with_devices(plan.cluster, count) if own else None, count, effort)
     machines = [change for change in changes if change.kind in MACHINES]
@@ -33,3 +34,9 @@ def problem_under(plan: Plan, profiles: Sequence[Profile], changes: Sequence[Cha
     if MICROBATCHES in whole:
         problem = replace(problem, global_batch=int(whole[MICROBATCHES].number) * plan.batch.microbatch_size)
     return replace(problem, schedule=whole[SCHEDULE].text) if SCHEDULE in whole else problem
+
+
+def _num_devices(plan: Plan) -> int:
+    """Return how many devices a plan was asked for, which may use fewer."""
+    asked = number_of(options_of(plan).get("devices")) or len(plan.orders)
+    return min(max(asked, len(plan.orders)), plan.cluster.num_devices)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
 from planner.plan.rung import rung
-from planner.report.changes.outcome import Outcome, saturates
+from planner.report.changes.outcome import Consequence, saturates
 from planner.report.changes.settings import DEVICES, Change
 from planner.report.changes.tornado import Bar
 from planner.report.text import Table, mebibytes, milliseconds, percent
@@ -18,7 +18,7 @@ from planner.report.text import Table, mebibytes, milliseconds, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from planner.report.changes.scenarios import Spread
+    from planner.report.changes.scenarios import StepSpread
 
 MOST_BARS = 12
 """Bars of a tornado that people are told; the JSON has all."""
@@ -33,12 +33,12 @@ class ChangesAnswer:
     plan : Plan
     fixed, swept : tuple of Change
         What is always changed, and what by turns.
-    rows : list of Outcome
+    rows : list of Consequence
         The plan as it is first, but for a sweep of devices.
-    anew : dict of int to Outcome
+    anew : dict of int to Consequence
         What would now be planned, by row.
     refused : list of (sequence of Change, str)
-        Changes under which nothing could be planned, and why.
+        PlanChanges under which nothing could be planned, and why.
     base_ns : int
         Step time that a tornado turns about.
     by : float
@@ -50,13 +50,13 @@ class ChangesAnswer:
     plan: Plan
     fixed: tuple[Change, ...]
     swept: tuple[Change, ...]
-    rows: list[Outcome] = field(default_factory=list)
-    anew: dict[int, Outcome] = field(default_factory=dict)
+    rows: list[Consequence] = field(default_factory=list)
+    anew: dict[int, Consequence] = field(default_factory=dict)
     refused: list[tuple[Sequence[Change], str]] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     base_ns: int = 0
     by: float = 0.0
-    spread: "Spread | None" = None
+    spread: "StepSpread | None" = None
     drawn: Mapping[str, float] = field(default_factory=dict)
     interrupted: bool = False
 
@@ -93,7 +93,7 @@ class ChangesAnswer:
             more = {"replanned": self.anew[index].to_json()}
         return {"change": _json(each.changes), **each.to_json(), **more}
 
-    def _efficiency(self, each: Outcome) -> float:
+    def _efficiency(self, each: Consequence) -> float:
         """Return the samples a second of a device, against the first row's."""
         first = self.rows[0]
         return each.samples_per_s / each.num_devices / (first.samples_per_s / first.num_devices)
@@ -186,7 +186,7 @@ def _json(changes: Sequence[Change]) -> dict[str, str]:
     return {change.key: change.text for change in changes}
 
 
-def _quantiles(spread: "Spread") -> str:
+def _quantiles(spread: "StepSpread") -> str:
     from planner.report.changes.scenarios import QUANTILES
 
     parts = [
@@ -196,7 +196,7 @@ def _quantiles(spread: "Spread") -> str:
     return f"{len(spread.steps_ns)} scenarios: planned {milliseconds(spread.planned_ns)}, {', '.join(parts)}"
 
 
-def _planned(anew: Outcome | None) -> str:
+def _planned(anew: Consequence | None) -> str:
     if anew is None:
         return "-"
     return f"{milliseconds(anew.step_time_ns)} {rung(anew.plan)}, {len(anew.plan.stages)} stages"
@@ -206,7 +206,7 @@ def _against(after_ns: int, before_ns: int) -> str:
     return f"{after_ns / max(1, before_ns) - 1:+.2%}"
 
 
-def _room(each: Outcome) -> str:
+def _room(each: Consequence) -> str:
     """Say how much memory is left, or lacking."""
     over, rank = each.worst
     if over > 0:

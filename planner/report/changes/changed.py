@@ -64,7 +64,7 @@ class Changed:
     left_out: tuple[str, ...] = ()
 
 
-class Changes:
+class PlanChanges:
     """A plan, and what it is under changes; prices are kept by cluster and batch."""
 
     def __init__(self, plan: Plan, profiles: Sequence[Profile] = ()) -> None:
@@ -151,12 +151,12 @@ class Changes:
 
     def _check_name(self) -> None:
         """Refuse another number of micro-batches for orders that the schedule's name does not make."""
-        plan, name = self.plan, self.plan.schedule
+        plan, name = self._prices(self.plan.cluster, self.plan.batch.num_microbatches).plan, self.plan.schedule
         try:
             made_ns = replay(self._ordered(plan, name)).step_time_ns if name in SCHEDULES else -1
         except PenstockError:
             made_ns = -1
-        if made_ns != replay(plan).step_time_ns:
+        if made_ns != replay(self._in_own_orders(plan)).step_time_ns:
             raise UsageError(
                 f"the plan's orders are not those that the schedule {name!r} makes for it, so that there are none for "
                 "another number of micro-batches; give schedule=NAME, too, or plan anew"

@@ -22,7 +22,7 @@ WORK, UNUSED = "stages' own work", "devices not used"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Consequence:
     """A plan whose costs and orders are those under some changes.
 
     Attributes
@@ -111,7 +111,7 @@ class Outcome:
         }
 
 
-def saturates(first: Outcome, each: Outcome) -> str:
+def saturates(first: Consequence, each: Consequence) -> str:
     """Return what of the device time that a sample costs has grown most since the first outcome; empty if nothing."""
     before = first.device_ns
     growth = {name: ns - before.get(name, 0.0) for name, ns in each.device_ns.items()}

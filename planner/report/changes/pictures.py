@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from planner.report.changes.outcome import Outcome
-from planner.report.changes.scenarios import QUANTILES, Spread
+from planner.report.changes.outcome import Consequence
+from planner.report.changes.scenarios import QUANTILES, StepSpread
 from planner.report.changes.tornado import Bar
 from simulator.charts import new_figure
 from simulator.charts.style import EDGE, FILLS, FONT_SIZE, legend_beside, milliseconds
@@ -21,7 +21,11 @@ MOST_BARS, MOST_PARTS, NUM_BINS = 24, len(FILLS) - 1, 30
 
 
 def changes_figure(
-    swept: Sequence[Outcome], best: Sequence[Outcome], bars: Sequence[Bar], base_ns: int, spread: Spread | None
+    swept: Sequence[Consequence],
+    best: Sequence[Consequence],
+    bars: Sequence[Bar],
+    base_ns: int,
+    spread: StepSpread | None,
 ) -> Figure:
     """Return a figure of what there is: a sweep (`best`: as planned anew), a tornado, scenarios."""
     bars = bars[:MOST_BARS]
@@ -48,7 +52,7 @@ def _plain(ax: Axes, x_label: str, y_label: str) -> None:
         ax.spines[side].set_visible(False)
 
 
-def curve(ax: Axes, swept: Sequence[Outcome], best: Sequence[Outcome]) -> Axes:
+def curve(ax: Axes, swept: Sequence[Consequence], best: Sequence[Consequence]) -> Axes:
     """Draw samples a second against the swept value; for devices beside what would be in proportion to them."""
     places, last = range(len(swept)), swept[0].changes[-1]
     handles = []
@@ -70,7 +74,7 @@ def curve(ax: Axes, swept: Sequence[Outcome], best: Sequence[Outcome]) -> Axes:
     return ax
 
 
-def shares(ax: Axes, swept: Sequence[Outcome]) -> Axes:
+def shares(ax: Axes, swept: Sequence[Consequence]) -> Axes:
     """Draw the device time that a sample costs, by what it goes into."""
     sums: dict[str, float] = {}
     for each in swept:
@@ -108,7 +112,7 @@ def tornado_picture(ax: Axes, bars: Sequence[Bar], base_ns: int) -> Axes:
     return ax
 
 
-def histogram(ax: Axes, spread: Spread) -> Axes:
+def histogram(ax: Axes, spread: StepSpread) -> Axes:
     """Draw how many scenarios take how long."""
     ax.hist([ns / 1e6 for ns in spread.steps_ns], NUM_BINS, color=FILLS[6][0], edgecolor=EDGE, linewidth=0.4)
     marks = {"planned": spread.planned_ns, **{f"p{q}": spread.quantile_ns(q) for q in QUANTILES}}

@@ -22,7 +22,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class StepSpread:
     """Step times of all scenarios, in order of their drawing, beside the planned one."""
 
     planned_ns: int
@@ -43,7 +43,7 @@ class Spread:
         }
 
 
-def scenarios(plan: Plan, count: int, seed: int, jitter: float, slowness: float) -> Spread:
+def scenarios(plan: Plan, count: int, seed: int, jitter: float, slowness: float) -> StepSpread:
     """Simulate a plan under so many scenarios; the same seed gives the same ones."""
     structure, costs = Structure(plan_schedule(plan), "latency", "independent"), plan.costs()
     planned_ns = structure.times(costs, plan.speeds).step_time_ns
@@ -52,7 +52,7 @@ def scenarios(plan: Plan, count: int, seed: int, jitter: float, slowness: float)
         rows = [next(drawn) for _ in range(min(AT_ONCE, count - first))]
         found = structure.times_many([row for row, _ in rows], [speeds for _, speeds in rows])
         steps += [times.step_time_ns for times in found]
-    return Spread(planned_ns, tuple(steps))
+    return StepSpread(planned_ns, tuple(steps))
 
 
 def _drawn(

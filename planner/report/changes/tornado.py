@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from planner.plan.replay import plan_schedule
-from planner.report.changes.changed import Changes
+from planner.report.changes.changed import PlanChanges
 from planner.report.changes.settings import Change, change_of
 
 
@@ -30,7 +30,7 @@ class Bar:
         return {"key": self.key, "smaller_ns": self.smaller_ns, "larger_ns": self.larger_ns, "range_ns": self.range_ns}
 
 
-def inputs(changes: Changes) -> Iterator[str]:
+def inputs(changes: PlanChanges) -> Iterator[str]:
     """Yield the keys of all inputs of a plan's step time."""
     plan = changes.plan
     used = {plan.cluster.device_of(rank).name for rank in range(len(plan.orders))}
@@ -42,12 +42,12 @@ def inputs(changes: Changes) -> Iterator[str]:
     yield from (f"stage.{index}.time" for index in range(len(plan.stages)))
 
 
-def tornado(changes: Changes, share: Fraction, fixed: tuple[Change, ...] = ()) -> list[Bar]:
+def tornado(changes: PlanChanges, share: Fraction, fixed: tuple[Change, ...] = ()) -> list[Bar]:
     """Return a bar for each input, the one that moves the step most first.
 
     Parameters
     ----------
-    changes : Changes
+    changes : PlanChanges
     share : Fraction
         By which each input is smaller and larger: 1/10 for 10 %.
     fixed : tuple of Change
