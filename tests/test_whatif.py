@@ -26,7 +26,7 @@ from planner.ask.space import Space
 from planner.commands import main
 from planner.plan import Plan, write_plan
 from planner.plan.replay import replay
-from planner.report.changes.changed import PlanChanges, changed_cluster
+from planner.report.changes.changed import PlanChanges, changed_cluster, structure_of
 from planner.report.changes.outcome import Consequence
 from planner.report.changes.scenarios import scenarios
 from planner.report.changes.settings import Change, change_of, parse_change, parse_sweep
@@ -72,7 +72,8 @@ def test_no_change_of_any_input_gives_the_plans_own_step(name: str, with_profile
     plan, profile = CASES[name]
     changes = PlanChanges(plan, (profile,) if with_profile else ())
     for key in inputs(changes):
-        found = Consequence((), changes.under([change_of(key, "1x")]).plan)
+        changed = changes.under([change_of(key, "1x")]).plan
+        found = Consequence((), changed, changes.structure(changed))
         assert found.step_time_ns == plan.prediction.step_time_ns, key
         assert found.peak_memory_bytes == plan.prediction.peak_memory_bytes, key
 
@@ -179,7 +180,8 @@ def test_memory_is_held_against_the_limit_rank_by_rank() -> None:
     peaks = LINE.prediction.peak_memory_bytes
     for size, over in ((max(peaks), 0), (max(peaks) - 5, 5), (min(peaks), max(peaks) - min(peaks))):
         change = parse_change(f"device.a100.memory={size / GIB!r}GiB")
-        found = Consequence((change,), PlanChanges(LINE).under([change]).plan).to_json()
+        plan = PlanChanges(LINE).under([change]).plan
+        found = Consequence((change,), plan, structure_of(plan)).to_json()
         assert (found["fits"], found["over_memory_bytes"]) == (over == 0, over)
 
 
@@ -301,7 +303,7 @@ def test_a_tornados_bars_are_what_set_says_of_each_the_longest_first(
 
 
 def test_scenarios_are_those_of_their_seed_and_quantiles_rise() -> None:
-    first, again, other = (scenarios(LINE, 50, seed, 0.05, 0.03) for seed in (0, 0, 1))
+    first, again, other = (scenarios(LINE, structure_of(LINE), 50, seed, 0.05, 0.03) for seed in (0, 0, 1))
     assert first == again != other
     found = first.to_json()
     marks = [found[f"{name}_ns"] for name in ("p50", "p90", "p99", "largest")]
@@ -311,11 +313,11 @@ def test_scenarios_are_those_of_their_seed_and_quantiles_rise() -> None:
 
 
 def test_a_slow_rank_never_makes_a_step_shorter_and_one_rank_alone_is_slower_by_what_was_drawn() -> None:
-    assert min(scenarios(LINE, 50, 0, 0.0, 0.1).steps_ns) >= LINE.prediction.step_time_ns
+    assert min(scenarios(LINE, structure_of(LINE), 50, 0, 0.0, 0.1).steps_ns) >= LINE.prediction.step_time_ns
     single = planned(stages=1, data=1)
     work_ns = single.prediction.step_time_ns
     drawn = 1 + abs(np.random.default_rng(7).standard_normal(3)) * 0.1
-    found = scenarios(single, 3, 7, 0.0, 0.1).steps_ns
+    found = scenarios(single, structure_of(single), 3, 7, 0.0, 0.1).steps_ns
     assert found == pytest.approx([work_ns * factor for factor in drawn], abs=40)  # each action is rounded
 
 

@@ -149,7 +149,7 @@ class _Asked:
         rows, name = self.answer.rows, called(changes)
         if not self.answer.by_devices:
             found = self.changes.under(changes)
-            rows.append(Consequence(changes, found.plan, found.left_out))
+            rows.append(Consequence(changes, found.plan, self.changes.structure(found.plan), found.left_out))
             say(f"{name}: {milliseconds(rows[-1].step_time_ns)}")
         if not (self.answer.by_devices or self.args.replan):
             return
@@ -170,22 +170,22 @@ class _Asked:
         from planner.ask.effort import Effort
         from planner.front import make_plan
         from planner.report.changes.anew import problem_under
+        from planner.report.changes.changed import structure_of
         from planner.report.changes.outcome import Consequence
 
         effort = Effort(self.args.time_limit, None, self.args.seed)
         problem = problem_under(self.changes.plan, self.changes.profiles, changes, effort)
         found = make_plan(problem).plan
         self.answer.interrupted = found.search.limited_by == "interrupted"
-        return Consequence(changes, found, found.assumptions.estimated, problem.num_devices)
+        return Consequence(changes, found, structure_of(found), found.assumptions.estimated, problem.num_devices)
 
     def _tornado(self) -> None:
         if self.args.tornado:
-            from planner.plan.replay import replay
             from planner.report.changes.tornado import tornado
 
             answer, fixed = self.answer, self.answer.fixed
             answer.bars, answer.by = tornado(self.changes, self.args.by, fixed), float(self.args.by)
-            answer.base_ns = replay(self.changes.under(fixed).plan).step_time_ns
+            answer.base_ns = self.changes.step_ns(self.changes.under(fixed).plan)
 
     def _scenarios(self) -> None:
         args = self.args
@@ -194,5 +194,7 @@ class _Asked:
 
             drawn = {"jitter": float(args.jitter or 0), "slow_ranks": float(args.slow_ranks or 0)}
             plan = self.changes.under(self.answer.fixed).plan
-            self.answer.spread = scenarios(plan, args.scenarios, args.seed, *drawn.values())
+            self.answer.spread = scenarios(
+                plan, self.changes.structure(plan), args.scenarios, args.seed, *drawn.values()
+            )
             self.answer.drawn = {"seed": args.seed, **drawn}

@@ -138,7 +138,7 @@ class ChangesAnswer:
                 milliseconds(each.step_time_ns),
                 _against(each.step_time_ns, before),
                 f"{each.samples_per_s:.1f}",
-                percent(each.timeline.bubble_ratio),
+                percent(each.times.bubble_ratio),
                 mebibytes(max(each.peak_memory_bytes)),
                 _room(each),
             )

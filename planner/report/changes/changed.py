@@ -9,6 +9,7 @@ Leaves out other cuts, places and strategies: those are the planner's.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.machines.changed import ranks_of, with_link, with_memory, with_speed
@@ -20,11 +21,12 @@ from planner.candidate.again import priced_again
 from planner.candidate.order import in_split_form, ordered
 from planner.plan import Batch, Plan
 from planner.plan.lockstep import spread
-from planner.plan.replay import plan_schedule, replay
+from planner.plan.replay import plan_schedule
 from planner.report.changes.from_file import file_prices
 from planner.report.changes.settings import MICROBATCHES, SCHEDULE, Change
 from planner.report.what_if import TIMES
 from simulator.actions import Action, Kind
+from simulator.engine import Structure
 from simulator.lowering import close_step
 from simulator.schedules import SCHEDULES
 from simulator.transformations import with_recompute
@@ -70,7 +72,16 @@ class PlanChanges:
     def __init__(self, plan: Plan, profiles: Sequence[Profile] = ()) -> None:
         self.plan, self.profiles = plan, profiles
         self._priced: dict[str, Changed] = {}
-        self._orders = {action for order in plan_schedule(plan).orders for action in order}
+        self._structure = structure_of(plan)
+        self._actions = {action for order in self._structure.schedule.orders for action in order}
+
+    def structure(self, plan: Plan) -> Structure:
+        """Return what is fixed in simulating a plan; it is kept for the orders that the plan has as it is."""
+        return self._structure if plan.orders is self.plan.orders else structure_of(plan)
+
+    def step_ns(self, plan: Plan) -> int:
+        """Return the simulated step time of the plan under some changes."""
+        return self.structure(plan).times(plan.costs(), plan.speeds).step_time_ns
 
     def under(self, changes: Sequence[Change]) -> Changed:
         """Return the plan under some changes, one after the other.
@@ -114,7 +125,7 @@ class PlanChanges:
                 self._priced[key] = Changed(replace(plan, batch=Batch(count * size, size, count)), left_out)
         return self._priced[key]
 
-    @property
+    @cached_property
     def _ratios(self) -> SplitRatios:
         """What halves of a backward take longer than the prices say."""
         if self.profiles:
@@ -124,10 +135,10 @@ class PlanChanges:
         said = self.plan.provenance.get("split_ratios")
         return SplitRatios(**said) if isinstance(said, dict) and not self._split else SplitRatios()
 
-    @property
+    @cached_property
     def _split(self) -> set[int]:
         """Stages whose backward runs in two halves."""
-        return {action.stage for action in self._orders if action.kind is Kind.I}
+        return {action.stage for action in self._actions if action.kind is Kind.I}
 
     def _in_own_orders(self, plan: Plan) -> Plan:
         costs = in_split_form(plan.costs(), self._split, self._ratios)
@@ -141,7 +152,7 @@ class PlanChanges:
             )
         in_flight = plan.in_flight if name == plan.schedule else ()
         schedule, costs = ordered(name, plan.costs(), plan.batch.num_microbatches, self._ratios, in_flight)
-        closing = {(action.kind, action.stage) for action in self._orders}
+        closing = {(action.kind, action.stage) for action in self._actions}
         again = {stage for kind, stage in closing if kind is Kind.R}
         schedule = with_recompute(schedule, again) if again else schedule
         reduces = [(Kind.REDUCE, stage) in closing for stage in range(len(plan.stages))]
@@ -153,14 +164,19 @@ class PlanChanges:
         """Refuse another number of micro-batches for orders that the schedule's name does not make."""
         plan, name = self._prices(self.plan.cluster, self.plan.batch.num_microbatches).plan, self.plan.schedule
         try:
-            made_ns = replay(self._ordered(plan, name)).step_time_ns if name in SCHEDULES else -1
+            made_ns = self.step_ns(self._ordered(plan, name)) if name in SCHEDULES else -1
         except PenstockError:
             made_ns = -1
-        if made_ns != replay(self._in_own_orders(plan)).step_time_ns:
+        if made_ns != self.step_ns(self._in_own_orders(plan)):
             raise UsageError(
                 f"the plan's orders are not those that the schedule {name!r} makes for it, so that there are none for "
                 "another number of micro-batches; give schedule=NAME, too, or plan anew"
             )
+
+
+def structure_of(plan: Plan) -> Structure:
+    """Return what is fixed in simulating a plan's orders."""
+    return Structure(plan_schedule(plan))
 
 
 def _texts(order: Sequence[Action]) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
 from planner.plan.limits import memory_limit_of
 from planner.plan.lockstep import spread
-from planner.plan.replay import plan_schedule, replay
 from planner.plan.rung import rung
 from planner.report.changes.settings import Change
 from simulator.bubbles import bubble_causes
+from simulator.engine import Structure, Times
 from simulator.timeline import Timeline
 
 WORK, UNUSED = "stages' own work", "devices not used"
@@ -29,6 +29,8 @@ class Consequence:
     ----------
     changes : sequence of Change
     plan : Plan
+    structure : Structure
+        Of its orders.
     left_out : sequence of str
         What its prices leave out.
     num_devices : int
@@ -37,18 +39,24 @@ class Consequence:
 
     changes: Sequence[Change]
     plan: Plan
+    structure: Structure
     left_out: Sequence[str] = ()
     num_devices: int = 0
 
     @cached_property
+    def times(self) -> Times:
+        """When everything happens."""
+        return self.structure.times(self.plan.costs(), self.plan.speeds)
+
+    @cached_property
     def timeline(self) -> Timeline:
         """The simulated timeline."""
-        return replay(self.plan)
+        return self.times.timeline()
 
     @property
     def step_time_ns(self) -> int:
         """Simulated step time."""
-        return self.timeline.step_time_ns
+        return self.times.step_time_ns
 
     @property
     def samples_per_s(self) -> float:
@@ -58,7 +66,7 @@ class Consequence:
     @cached_property
     def peak_memory_bytes(self) -> tuple[int, ...]:
         """Peak of each rank."""
-        return spread(self.plan.blocks, self.timeline.peak_memory_bytes)
+        return spread(self.plan.blocks, self.times.peak_memory_bytes)
 
     @cached_property
     def worst(self) -> tuple[int, int]:
@@ -75,7 +83,7 @@ class Consequence:
     def idle(self) -> Mapping[str, int]:
         """Idle time by cause, summed over ranks, the largest first."""
         causes: Counter[str] = Counter()
-        found = bubble_causes(plan_schedule(self.plan), self.plan.costs(), self.timeline)
+        found = bubble_causes(self.structure.schedule, self.plan.costs(), self.timeline)
         for block, row in zip(self.plan.blocks, found.per_rank, strict=True):
             for cause, time_ns in row.items():
                 causes[cause] += time_ns * len(block)
@@ -95,7 +103,7 @@ class Consequence:
         return {
             "step_time_ns": self.step_time_ns,
             "samples_per_s": self.samples_per_s,
-            "bubble_ratio": self.timeline.bubble_ratio,
+            "bubble_ratio": self.times.bubble_ratio,
             "bubble_causes": dict(self.idle),
             "peak_memory_bytes": list(self.peak_memory_bytes),
             "fits": over <= 0,

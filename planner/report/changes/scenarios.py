@@ -12,7 +12,6 @@ import numpy as np
 
 from costmodel.stages.costs import Amount, Costs, StageCost
 from planner.plan import Plan
-from planner.plan.replay import plan_schedule
 from planner.report.what_if import TIMES
 from simulator.engine import Structure
 
@@ -43,9 +42,9 @@ class StepSpread:
         }
 
 
-def scenarios(plan: Plan, count: int, seed: int, jitter: float, slowness: float) -> StepSpread:
+def scenarios(plan: Plan, structure: Structure, count: int, seed: int, jitter: float, slowness: float) -> StepSpread:
     """Simulate a plan under so many scenarios; the same seed gives the same ones."""
-    structure, costs = Structure(plan_schedule(plan), "latency", "independent"), plan.costs()
+    costs = plan.costs()
     planned_ns = structure.times(costs, plan.speeds).step_time_ns
     drawn, steps = _drawn(plan, costs, count, seed, jitter, slowness), list[int]()
     for first in range(0, count, AT_ONCE):

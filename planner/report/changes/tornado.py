@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from planner.plan.replay import plan_schedule
 from planner.report.changes.changed import PlanChanges
 from planner.report.changes.settings import Change, change_of
 
@@ -53,12 +52,10 @@ def tornado(changes: PlanChanges, share: Fraction, fixed: tuple[Change, ...] = (
     fixed : tuple of Change
         What is otherwise all the time.
     """
-    from simulator.engine import Structure
-
     factors = [f"{float(factor)}x" for factor in (1 - share, 1 + share)]
     keys = list(inputs(changes))
     plans = [changes.under((*fixed, change_of(key, factor))).plan for key in keys for factor in factors]
-    structure = Structure(plan_schedule(changes.under(fixed).plan), "latency", "independent")
+    structure = changes.structure(changes.under(fixed).plan)
     found = structure.times_many([plan.costs() for plan in plans], [plan.speeds for plan in plans])
     steps = [times.step_time_ns for times in found]
     bars = [Bar(key, *pair) for key, *pair in zip(keys, steps[::2], steps[1::2], strict=True)]
