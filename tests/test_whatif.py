@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,6 +224,7 @@ def test_a_sweep_goes_on_by_the_same_factor_or_difference(text: str, values: lis
 
 WRONG = [
     ("--set link.ib.bandwidth", 2, "KEY=VALUE is needed"),
+    ("--sweep link.eth.bandwidth=1x,2x", 2, "no link 'eth'"),
     ("--set link.eth.bandwidth=2x", 2, "no link 'eth'; it has nvlink, ib"),
     ("--set link.ib.width=2x", 2, "no key is called 'link.ib.width'"),
     ("--set link.ib.bandwidth=0x", 2, "a value above 0"),
@@ -268,16 +270,15 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(
     assert said in json.loads(capsys.readouterr().out)["error"]
 
 
-def answer(folder: Path, flags: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, object]:
+def answer(folder: Path, flags: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
     assert main(["whatif", str(folder / "plan.json"), *flags.split(), "--json"]) == code
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def test_rows_stand_for_the_plan_as_it_is_and_every_change(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = answer(folder, "--set rank.0.speed=0.5 --sweep link.ib.bandwidth=1x,4x", capsys)
     rows = body["rows"]
-    assert isinstance(rows, list)
     assert [row["change"] for row in rows] == [
         {},
         {"rank.0.speed": "0.5", "link.ib.bandwidth": "1x"},
@@ -289,11 +290,19 @@ def test_rows_stand_for_the_plan_as_it_is_and_every_change(folder: Path, capsys:
     assert rows[0]["samples_per_s"] == 32e9 / LINE.prediction.step_time_ns
 
 
+def test_a_value_of_a_sweep_that_cannot_be_leaves_the_others_their_rows(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = answer(folder, "--sweep schedule=gpipe,interleaved-1f1b,dualpipe-v,eager-1f1b", capsys)
+    assert [row["change"].get("schedule") for row in body["rows"]] == [None, "gpipe", "interleaved-1f1b", "eager-1f1b"]
+    assert [row["change"] for row in body["refused"]] == [{"schedule": "dualpipe-v"}]
+    assert "dualpipe-v" in answer(folder, "--sweep schedule=dualpipe-v", capsys, 2)["error"]
+
+
 def test_a_tornados_bars_are_what_set_says_of_each_the_longest_first(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = answer(folder, "--tornado --by 20%", capsys)["tornado"]
-    assert isinstance(body, dict)
     bars = body["bars"]
     assert [bar["key"] for bar in sorted(bars, key=lambda bar: -bar["range_ns"])] == [bar["key"] for bar in bars]
     assert {bar["key"] for bar in bars} == set(inputs(PlanChanges(LINE)))
@@ -348,7 +357,6 @@ def test_what_plan_would_now_choose_stands_beside_the_plan_as_it_is(
 ) -> None:
     flags = f"--set link.ib.bandwidth=0.1x --replan --time-limit 0 --profile {folder / 'profile.json'}"
     rows = answer(folder, flags, capsys)["rows"]
-    assert isinstance(rows, list)
     assert rows[0]["replanned"]["step_time_ns"] == LINE.prediction.step_time_ns
     problem = Problem(LLAMA, by_hand(0.5), 4, 32, microbatch_size=4, schedule="1f1b", space=Space(stages=4, data=1),
                       effort=Effort(0.0), target="any")  # fmt: skip

@@ -68,18 +68,29 @@ def run(args: argparse.Namespace) -> Answer:
     fixed = tuple(map(parse_change, args.changes))
     swept = parse_sweep(args.sweep) if args.sweep else ()
     _check(args, fixed, swept)
+    if args.chart:
+        from simulator.charts.style import check_suffix
+
+        check_suffix(args.chart)
     changes = PlanChanges(read_plan(args.plan), tuple(map(read_profile, args.profile)))
     answer = ChangesAnswer(changes.plan, fixed, swept)
     if not answer.by_devices:
-        changes.under((*fixed, *swept[:1]))  # refuses what the plan does not have, before anything takes time
-    _Asked(args, changes, answer).run()
-    if not answer.rows:
-        raise NoPlanFits(f"no plan was found for any of {args.sweep}: {answer.refused[0][1]}")
+        changes.under(fixed)  # refuses what the plan does not have, before anything takes time
+    asked = _Asked(args, changes, answer)
+    asked.run()
+    if len(asked.errors) == max(1, len(swept)) and len(answer.rows) <= (not answer.by_devices):
+        raise asked.errors[0]  # nothing that was asked has an answer
     return Answer(
         {"plan": args.plan, **answer.to_json(), **_drawn(args.chart, answer)},
         list(answer.text()),
         INTERRUPTED if answer.interrupted else 0,
     )
+
+
+def _called(changes: "Sequence[Change]") -> str:
+    from planner.report.changes.answer import called
+
+    return called(changes)
 
 
 def _drawn(path: str | None, answer: "ChangesAnswer") -> dict[str, str]:
@@ -115,6 +126,7 @@ class _Asked:
 
     def __init__(self, args: argparse.Namespace, changes: "PlanChanges", answer: "ChangesAnswer") -> None:
         self.args, self.changes, self.answer = args, changes, answer
+        self.errors: list[NoPlanFits | UsageError] = []
 
     def run(self) -> None:
         """Answer until all is done, or Ctrl-C or SIGTERM ends it."""
@@ -143,27 +155,35 @@ class _Asked:
             yield fixed
 
     def _row(self, changes: "tuple[Change, ...]") -> None:
-        from planner.report.changes.answer import called
+        """Answer one question; what stands against one value of a sweep is kept beside the others' rows."""
+        swept = changes and changes[-1] in self.answer.swept
+        try:
+            if not self.answer.by_devices:
+                self._as_it_is(changes)
+            if self.answer.by_devices or self.args.replan:
+                self._anew(changes)
+        except (NoPlanFits, UsageError) as error:
+            if not (swept or self.args.replan):
+                raise
+            self.errors.append(error)
+            self.answer.refused.append((changes, str(error)))
+            say(f"{_called(changes)}: {error}")
+
+    def _as_it_is(self, changes: "tuple[Change, ...]") -> None:
         from planner.report.changes.outcome import Consequence
 
-        rows, name = self.answer.rows, called(changes)
-        if not self.answer.by_devices:
-            found = self.changes.under(changes)
-            rows.append(Consequence(changes, found.plan, self.changes.structure(found.plan), found.left_out))
-            say(f"{name}: {milliseconds(rows[-1].step_time_ns)}")
-        if not (self.answer.by_devices or self.args.replan):
-            return
-        try:
-            planned = self._planned(changes)
-        except (NoPlanFits, UsageError) as error:
-            self.answer.refused.append((changes, str(error)))
-            say(f"{name}: no plan: {error}")
-            return
-        say(f"{name}, planned anew: {milliseconds(planned.step_time_ns)}")
+        found = self.changes.under(changes)
+        each = Consequence(changes, found.plan, self.changes.structure(found.plan), found.left_out)
+        self.answer.rows.append(each)
+        say(f"{_called(changes)}: {milliseconds(each.step_time_ns)}")
+
+    def _anew(self, changes: "tuple[Change, ...]") -> None:
+        planned = self._planned(changes)
+        say(f"{_called(changes)}, planned anew: {milliseconds(planned.step_time_ns)}")
         if self.answer.by_devices:
-            rows.append(planned)
+            self.answer.rows.append(planned)
         else:
-            self.answer.anew[len(rows) - 1] = planned
+            self.answer.anew[len(self.answer.rows) - 1] = planned
 
     def _planned(self, changes: "tuple[Change, ...]") -> "Consequence":
         """Plan anew under some changes."""

@@ -111,10 +111,21 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     UsageError
         On another suffix.
     """
+    write_bytes(path, _content(figure, check_suffix(path)))
+
+
+def check_suffix(path: str | Path) -> str:
+    """Return the suffix of a chart's file; a command that takes long asks before it begins.
+
+    Raises
+    ------
+    UsageError
+        On one that is not written.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise UsageError(f"{path}: a chart is written as {', '.join(FORMATS)}; choose one of these suffixes")
-    write_bytes(path, _content(figure, suffix))
+    return suffix
 
 
 def figure_svg(figure: Figure) -> str:

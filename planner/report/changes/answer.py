@@ -121,7 +121,7 @@ class ChangesAnswer:
             )
         notes = dict.fromkeys(note for each in self.rows for note in each.left_out)
         yield from (f"{'estimated' if self.by_devices else 'left out'}: {note}" for note in notes)
-        yield from (f"{called(changes)}: no plan: {why}" for changes, why in self.refused)
+        yield from (f"{called(changes)}: {why}" for changes, why in self.refused)
         if self.bars:
             yield self._bars()
         if self.spread:
