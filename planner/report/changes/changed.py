@@ -133,7 +133,8 @@ class PlanChanges:
             problem = as_it_is(self.plan, self.profiles, self.plan.cluster, batch.global_size)
             return problem.measured(batch.microbatch_size).split_ratios
         said = self.plan.provenance.get("split_ratios")
-        return SplitRatios(**said) if isinstance(said, dict) and not self._split else SplitRatios()
+        known = isinstance(said, dict) and set(said) == {"forward", "backward"} and not self._split
+        return SplitRatios(**said) if known else SplitRatios()  # type: ignore[arg-type]
 
     @cached_property
     def _split(self) -> set[int]:
