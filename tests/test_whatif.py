@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ from planner.report.changes.scenarios import scenarios
 from planner.report.changes.settings import Change, change_of, parse_change, parse_sweep
 from planner.report.changes.tornado import inputs
 from tests.described_models import described
-from tests.small_plan import PLAN
+from tests.random_profiles import random_profile, u_net
+from tests.small_plan import PLAN, with_stage
 
 GIB = 2**30
 CLUSTER = Cluster(
@@ -77,6 +79,30 @@ def test_no_change_of_any_input_gives_the_plans_own_step(name: str, with_profile
         found = Consequence((), changed, changes.structure(changed))
         assert found.step_time_ns == plan.prediction.step_time_ns, key
         assert found.peak_memory_bytes == plan.prediction.peak_memory_bytes, key
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_change_is_none_on_random_graphs_with_measured_links_and_host_times(seed: int) -> None:
+    rng = Random(seed)
+    profile = u_net(5, host_ns=70) if seed % 4 == 0 else random_profile(rng, 12, host_ns=rng.choice((0, 70)))
+    planner, limit = rng.choice(("ours", "chain")), rng.choice((None, 10**6))
+    problem = Problem(profile, None, rng.choice((2, 3, 4)), 24, microbatch_size=2, planner=planner,
+                      schedule=rng.choice(("auto", "graph-1f1b", "graph-eager-1f1b", "gpipe")),
+                      memory_limit_bytes=limit, space=Space(zero=0, data=rng.choice((None, 1))), effort=Effort(0.0))  # fmt: skip
+    plan = make_plan(problem).plan
+    for profiles in ((), (profile,)):
+        changes = PlanChanges(plan, profiles)
+        for key in inputs(changes):
+            assert changes.step_ns(changes.under([change_of(key, "1x")]).plan) == plan.prediction.step_time_ns, key
+    faster, without = parse_change("link.local.bandwidth=2x"), PlanChanges(plan)
+    if not without.under([faster]).left_out:
+        assert step_ns(plan, (), str(faster)) == step_ns(plan, (profile,), str(faster))
+
+
+def test_times_that_differ_by_micro_batch_are_not_known_for_more_of_them() -> None:
+    plan = with_stage(PLAN, 0, cost=replace(PLAN.stages[0].cost, forward_ns=(10, 11)))
+    with pytest.raises(UsageError, match="give --profile"):
+        step_ns(plan, (), "microbatches=4")
 
 
 def pinned(plan: Plan, profile: Profile, cluster: Cluster, folder: Path, count: int = 8, schedule: str = "") -> int:

@@ -17,7 +17,9 @@ from simulator.charts import new_figure
 from simulator.charts.style import EDGE, FILLS, FONT_SIZE, legend_beside, milliseconds
 
 CURVE_INCHES, BAR_INCHES, FRAME_INCHES = 2.6, 0.24, 0.9
-MOST_BARS, MOST_PARTS, NUM_BINS = 24, len(FILLS) - 1, 30
+PARTS = (FILLS[1], *FILLS[:1:-1])
+"""Looks of what device time goes into, the largest plain."""
+MOST_BARS, MOST_PARTS, NUM_BINS = 24, len(PARTS) - 1, 30
 
 
 def changes_figure(
@@ -85,7 +87,7 @@ def shares(ax: Axes, swept: Sequence[Consequence]) -> Axes:
     rows = {name: [each.device_ns.get(name, 0.0) for each in swept] for name in shown}
     if len(names) > MOST_PARTS:
         rows["other causes"] = [sum(each.device_ns.get(name, 0.0) for name in names[MOST_PARTS:]) for each in swept]
-    for (name, values), (fill, hatch) in zip(rows.items(), FILLS[::-1], strict=False):
+    for (name, values), (fill, hatch) in zip(rows.items(), PARTS, strict=False):
         heights = [ns / 1e6 for ns in values]
         ax.bar(places, heights, 0.6, bottoms, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5)
         bottoms = [low + high for low, high in zip(bottoms, heights, strict=True)]
