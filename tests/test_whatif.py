@@ -86,9 +86,10 @@ def test_no_change_is_none_on_random_graphs_with_measured_links_and_host_times(s
     rng = Random(seed)
     profile = u_net(5, host_ns=70) if seed % 4 == 0 else random_profile(rng, 12, host_ns=rng.choice((0, 70)))
     planner, limit = rng.choice(("ours", "chain")), rng.choice((None, 10**6))
+    space = Space(zero=0, data=rng.choice((None, 1)))
     problem = Problem(profile, None, rng.choice((2, 3, 4)), 24, microbatch_size=2, planner=planner,
                       schedule=rng.choice(("auto", "graph-1f1b", "graph-eager-1f1b", "gpipe")),
-                      memory_limit_bytes=limit, space=Space(zero=0, data=rng.choice((None, 1))), effort=Effort(0.0))  # fmt: skip
+                      memory_limit_bytes=limit, space=space, effort=Effort(0.0))  # fmt: skip
     plan = make_plan(problem).plan
     for profiles in ((), (profile,)):
         changes = PlanChanges(plan, profiles)
