@@ -34,8 +34,9 @@ def with_link(cluster: Cluster, name: str, part: str, new: New) -> Cluster:
 def _changed(group: LinkGroup, part: str, new: New) -> LinkGroup:
     if part == LATENCY:
         return replace(group, latency_ns=round(new(Fraction(group.latency_ns))))
-    key = "bandwidth_gbs" if part == BANDWIDTH else "shared_gbs"
-    return replace(group, **{key: float(new(Fraction(getattr(group, key))))})
+    if part == BANDWIDTH:
+        return replace(group, bandwidth_gbs=float(new(Fraction(group.bandwidth_gbs))))
+    return replace(group, shared_gbs=float(new(Fraction(group.shared_gbs))))
 
 
 def _changed_links(cluster: Cluster, before: LinkGroup, after: LinkGroup) -> Links | None:

@@ -1,88 +1,99 @@
-"""The question that a plan answers, asked again of the same model: as it was, or with some of it changed.
+"""The question that a plan answers, asked again: as it was, on other machines, for another batch, or of its stages.
 
-Machines, batch and optimizer stand in the plan; which planner, limits and fixed choices were asked for, in its
-provenance. Pins do not stand there whole, so that a pinned plan is asked again only with its pins. Leaves out the
-answer (`planner.front.make_plan`).
+What the plan file says of its making (`provenance`) is taken as far as it goes. Pins stand there by their patterns
+alone, so that they have to be given again. Leaves out an exact search.
 """
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from costmodel.errors import InvalidInput, UsageError
-from costmodel.files import Node
+from costmodel.errors import UsageError
+from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
-from planner.ask.problem import Problem
+from planner.ask.problem import AUTO, Problem
 from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
 from planner.plan import Plan
-
-_TEXTS = ("planner", "schedule", "target")
-_WHOLE = ("microbatch_size", "memory_limit_bytes", "max_stages")
+from planner.plan.limits import memory_limit_of, number_of, options_of
 
 
-def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = None) -> Problem:
-    """Return the problem of a plan; what is to change is then replaced.
-
-    Parameters
-    ----------
-    plan : Plan
-    profiles : sequence of Profile
-        Of the plan's model, one a device type; the first is that of the first one.
-    pins : Pins, optional
-        Those that the plan was made with.
+def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_batch: int) -> Problem:
+    """Return the problem in which a plan's own stages are priced on a cluster.
 
     Raises
     ------
-    DoesNotMatch
-        When the profiles are of another model.
-    InvalidInput
-        When the plan does not say what was asked.
-    UsageError
-        When it was pinned, and there are no pins.
+    DoesNotMatch, InvalidInput
+        As `check_same_model`.
     """
-    check_same_model(plan, profiles[0].graph)
-    options = Node(dict(plan.provenance), "/provenance", "the plan").entries().get("options")
-    if options is None:
-        raise InvalidInput(
-            "the plan does not say what was asked (/provenance/options); make it again with penstock plan"
-        )
-    asked = options.entries()
-    if "pins" in asked and pins is None:
-        raise UsageError("the plan was made with pins, and a plan file does not hold them whole; give --pin FILE again")
-    cluster = plan.cluster
+    check_same_model(plan, profiles[0].graph, "plan", "--profile")
     problem = Problem(
         profile=profiles[0],
         other_profiles=tuple(profiles[1:]),
         cluster=cluster,
-        num_devices=min(asked["devices"].integer(1), cluster.num_devices),
-        global_batch=plan.batch.global_size,
-        optimizer=plan.training.optimizer,
+        num_devices=len(plan.orders),
+        global_batch=global_batch,
+        microbatch_size=plan.batch.microbatch_size,
+        optimizer=plan.assumptions.optimizer or plan.training.optimizer or "none",
+        memory_limit_bytes=memory_limit_of(plan),
         trainer=plan.assumptions.trainer,
-        pins=pins,
-        space=_space(asked["fixed"]),
-        effort=_effort(plan, asked),
-        **{name: asked[name].text() for name in _TEXTS},  # type: ignore[arg-type]
-        **{name: None if asked[name].value is None else asked[name].integer(1) for name in _WHOLE},  # type: ignore[arg-type]
     )
-    own = problem.precision_name or problem.profiled_precision
-    said = plan.assumptions.precision
-    return problem if own == said else replace(problem, precision=said)
+    return _in_its_precision(problem, plan)
 
 
-def _space(node: Node) -> Space:
-    fixed = node.entries()
-    unknown = fixed.keys() - {field.name for field in fields(Space)}
-    if unknown:
-        node.fail(f"the choices that can be fixed are {', '.join(field.name for field in fields(Space))}")
-    return Space(**{name: value.value for name, value in fixed.items()})  # type: ignore[arg-type]
+def _in_its_precision(problem: Problem, plan: Plan) -> Problem:
+    """Return the problem in a plan's precision, which may be the profile's own, or asked for and priced otherwise."""
+    named = replace(problem, precision=plan.assumptions.precision)
+    sizes = plan.assumptions.bytes_per_parameter
+    own = problem.assumptions(plan.batch.microbatch_size)
+    alike = (own.precision, own.bytes_per_parameter) == (plan.assumptions.precision, sizes)
+    return problem if alike or not plan.assumptions.precision else named
 
 
-def _effort(plan: Plan, asked: dict[str, Node]) -> Effort:
-    limit = asked["deterministic_limit"]
-    return Effort(
-        asked["time_limit_s"].number(),
-        None if limit.value is None else limit.number(),
-        Node(dict(plan.provenance), "/provenance", "the plan").entries()["seed"].integer(),
+def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = None) -> Problem:
+    """Return the problem that a plan answered.
+
+    Raises
+    ------
+    DoesNotMatch, InvalidInput
+        As `check_same_model`.
+    UsageError
+        When it was pinned, and there are no pins.
+    """
+    options = options_of(plan)
+    if "pins" in options and pins is None:
+        raise UsageError("the plan was made with pins, and a plan file does not hold them whole; give --pin FILE again")
+    limits = {name: options.get(name) for name in ("time_limit_s", "deterministic_limit")}
+    seconds = {name: float(value) for name, value in limits.items() if isinstance(value, int | float)}
+    effort = Effort(**seconds, seed=number_of(plan.provenance.get("seed")) or 0)
+    problem = planned_anew(plan, profiles, plan.cluster, num_devices_asked(plan), effort)
+    return replace(problem, pins=pins)
+
+
+def num_devices_asked(plan: Plan) -> int:
+    """Return how many devices a plan was asked for, which may use fewer."""
+    asked = number_of(options_of(plan).get("devices")) or len(plan.orders)
+    return min(max(asked, len(plan.orders)), plan.cluster.num_devices)
+
+
+def planned_anew(
+    plan: Plan, profiles: Sequence[Profile], cluster: Cluster | None, num_devices: int, effort: Effort
+) -> Problem:
+    """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
+    before = as_it_is(plan, profiles, plan.cluster, plan.batch.global_size)
+    options = options_of(plan)
+    fixed, names = options.get("fixed"), {field.name for field in fields(Space)}
+    space = {name: value for name, value in fixed.items() if name in names} if isinstance(fixed, dict) else {}
+    return replace(
+        before,
+        cluster=cluster,
+        num_devices=num_devices,
+        microbatch_size=number_of(options.get("microbatch_size")),
+        schedule=str(options.get("schedule", AUTO)),
+        max_stages=number_of(options.get("max_stages")),
+        planner=str(options.get("planner", "ours")),
+        target=str(options.get("target", "")),
+        space=Space(**space),
+        effort=effort,
     )

@@ -1,4 +1,4 @@
-"""Whether an old plan, from which a search is to start (``plan --from``), is one of the model that is planned.
+"""Whether a plan, from which a search is to start or which is priced again, is one of the profiled model.
 
 Leaves out what of it is still possible (`planner.search.old_plan`).
 """
@@ -14,8 +14,16 @@ MOST_NAMES = 3
 """Names that an error lists of many."""
 
 
-def check_same_model(old: Plan, graph: OperatorGraph) -> None:
+def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (--from)", drop: str = "--from") -> None:
     """Refuse a plan of another model, and one that does not give each operator one stage.
+
+    Parameters
+    ----------
+    old : Plan
+    graph : OperatorGraph
+        Of the profile.
+    called, drop : str
+        What people are told that it is, and which flag may be left out.
 
     Raises
     ------
@@ -27,9 +35,9 @@ def check_same_model(old: Plan, graph: OperatorGraph) -> None:
     held, known = [name for stage in old.stages for name in stage.operators], list(graph.index)
     if old.fingerprint != graph.fingerprint:
         raise DoesNotMatch(
-            f"the old plan (--from) is of the model {old.model_name!r} (fingerprint {old.fingerprint[:12]}), and the "
+            f"the {called} is of the model {old.model_name!r} (fingerprint {old.fingerprint[:12]}), and the "
             f"profile of {graph.name!r} ({graph.fingerprint[:12]}): {_what_differs(held, known)}; give a plan of this "
-            "model, or leave --from out"
+            f"model, or leave {drop} out"
         )
     counts = Counter(held)
     wrong = {
@@ -40,7 +48,7 @@ def check_same_model(old: Plan, graph: OperatorGraph) -> None:
     }
     found = [f"{what} {_some(names)}" for what, names in wrong.items() if names]
     if found:
-        raise InvalidInput(f"the old plan (--from) {'; it '.join(found)}: the file was changed by hand; plan anew")
+        raise InvalidInput(f"the {called} {'; it '.join(found)}: the file was changed by hand; plan anew")
 
 
 def _what_differs(held: Sequence[str], known: Sequence[str]) -> str:

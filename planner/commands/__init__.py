@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from errno import ENOSPC
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import NoReturn
 
 from costmodel.errors import InvalidInput, PenstockError, UsageError
@@ -32,8 +33,12 @@ COMMANDS = {
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
     "explain": "say why a plan takes as long as it does, and what would change that",
+    "whatif": "say what a plan would take on other machines, and which input moves it most",
+    "show": "say in words what is in a plan",
+    "diff": "say what two plans do differently",
     "validate": "check a plan independently of the planner",
     "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",
+    "completion": "print what makes a shell complete commands and flags",
     "doctor": "say what this machine can do, and why not where it cannot",
 }
 
@@ -103,16 +108,9 @@ def _run(arguments: list[str]) -> int:
         known = ", ".join(COMMANDS)
         found = f"{chosen!r} is no command" if chosen else "a command is needed"
         raise UsageError(f"{found}; the commands are {known}")
-    module = import_module(f"planner.commands.{_MODULES.get(chosen, chosen)}")
-    parser = Parser(prog=f"penstock {chosen}", description=module.__doc__, allow_abbrev=False,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    parser.add_argument(
-        "--limit", action="append", default=[], metavar="NAME=N", help=f"allow more: {', '.join(LIMITS)}"
-    )
-    module.add_arguments(parser)
     arguments.remove(chosen)
-    parsed = parser.parse_args(arguments)
+    parsed = parser_of(chosen).parse_args(arguments)
+    module = _module(chosen)
     _check_files(parsed, getattr(module, "WRITES", ""))
     with raised(read_limits(parsed.limit)), redirect_stdout(sys.stderr):  # a user's model may print
         answer = module.run(parsed)
@@ -121,6 +119,23 @@ def _run(arguments: list[str]) -> int:
     print_answer(answer, "--json" in arguments)
     sys.stdout.flush()
     return int(answer.exit_code)
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"planner.commands.{_MODULES.get(command, command)}")
+
+
+def parser_of(command: str) -> Parser:
+    """Return the parser of a command's flags, whose description is its module's text."""
+    module = _module(command)
+    parser = Parser(prog=f"penstock {command}", description=module.__doc__, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="NAME=N", help=f"allow more: {', '.join(LIMITS)}"
+    )
+    module.add_arguments(parser)
+    return parser
 
 
 def _check_files(parsed: argparse.Namespace, kind: str) -> None:

@@ -1,6 +1,8 @@
 """Say what this machine can do: versions, where packages are imported from, devices, what can be profiled.
 
-penstock doctor --json
+    penstock doctor --json
+
+Nothing is measured, and nothing is sent anywhere.
 """
 
 import argparse

@@ -72,3 +72,15 @@ def fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"found {text!r}; a number from 0 to 1 is needed")
     return value
+
+
+def percent(text: str) -> Fraction:
+    """Read ``5%`` as 1/20; above 0 and below 100 %."""
+    number = text.removesuffix("%")
+    try:
+        value = exact_amount(number) / 100 if number != text else Fraction(1)
+    except argparse.ArgumentTypeError:
+        value = Fraction(1)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; per cent above 0 % and below 100 % are needed, as in 5%")
+    return value

@@ -1,9 +1,11 @@
 """Read what was measured or written down elsewhere into our own files.
 
-penstock import layers table.csv -o profile.json          a table of layers (CSV)
-penstock import piper bert32.json -o profile.json         an instance of Piper; dnn-partitioning, pipedream likewise
-penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
-penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
+    penstock import layers table.csv -o profile.json          a table of layers (CSV)
+    penstock import piper bert32.json -o profile.json         an instance of Piper; dnn-partitioning, pipedream likewise
+    penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
+    penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
+
+What each format holds, and what it leaves open, stands in docs/guide.md.
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """Measure latency and bandwidth between ranks: local processes, or under torchrun its own.
 
-penstock links -o links.json --ranks 2
+    penstock links -o links.json --ranks 2
+
+What is measured are transfers and collectives by range of sizes, in the way that training makes them.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Measure a torch model operator by operator: times, what is kept for the backward, sizes, links.
 
     penstock profile zoo:mmt:small -o profile.json
+    penstock profile zoo:uno:small -o profile.json --dry-run          counts and sizes; nothing is run
 
 Resumes from the journal beside the output with --resume. Needs torch and the standard library alone.
 """

@@ -1,7 +1,7 @@
 """Compare all schedules of the catalogue on one pipeline whose ranks are alike.
 
     penstock schedules --ranks 8 --microbatches 32
-    penstock schedules --ranks 8 --microbatches 32 --p2p-ns 50 --memory-limit 5 --chart schedules.svg
+    penstock schedules --ranks 4 --microbatches 8 --p2p-ns 50 --memory-limit 3 --chart schedules.svg
 
 Times are those of all of one rank's work for one micro-batch; memory is in activation shares (what all of one rank's
 stages keep for one micro-batch is 1) and leaves out parameters. A schedule that the case does not admit says why. The

@@ -1,5 +1,7 @@
 """Check a plan: partition, orders, sends and receives, memory and times, derived anew.
 
+    penstock validate plan.json
+
 Shares no code with the search or the simulator. Exit code 0 when nothing is wrong, 7 with the list of
 problems otherwise. With --model the plan is held against the model as captured here, by the very check that the
 executor makes before it runs; where the model can only be planned with, the answer says why. Without --model the

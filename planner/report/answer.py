@@ -12,6 +12,7 @@ from planner.plan import Plan, plan_to_json
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
 from planner.report.moved import Moved
+from planner.report.plan_lines import assumed, ladder, money
 from planner.report.rates import mfu, tokens_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
@@ -126,9 +127,9 @@ class PlanAnswer:
             f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
             f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
             f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
-            f"assumes      {self._assumed()}",
+            f"assumes      {assumed(plan)}",
             *([f"baselines    {', '.join(rivals)}"] if rivals else []),
-            *self._ladder(),
+            *ladder(plan),
             f"found in {self.seconds:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
         ]
 
@@ -176,36 +177,7 @@ class PlanAnswer:
         text += f", {tokens:.0f} tokens" if tokens else ""
         text += f", {percent(used)} of the devices' peak" if used else ""
         cost = cost_per_million_samples(self.plan)
-        return text + (f"; {_money(cost)} for a million samples" if cost is not None else "")
-
-    def _assumed(self) -> str:
-        """Say what the prediction rests on."""
-        known = self.plan.assumptions
-        sizes = " + ".join(f"{size:g} {name.replace('_', ' ')}" for name, size in known.bytes_per_parameter if size)
-        text = f"{known.links} links, {known.trainer}'s habits, {known.optimizer} in {known.precision or 'the profile'}"
-        text += f" ({sizes} bytes a parameter)"
-        return f"{text}; estimated: {'; '.join(known.estimated)}" if known.estimated else text
-
-    def _ladder(self) -> list[str | Table]:
-        if not self.plan.rungs:
-            return []
-        priced = any(each.cost_per_million_samples is not None for each in self.plan.rungs)
-        rows = [
-            (
-                each.strategy,
-                milliseconds(each.step_time_ns),
-                f"{each.samples_per_s:.1f}",
-                mebibytes(each.peak_memory_bytes),
-                *([_money(each.cost_per_million_samples)] if priced else []),
-                ", ".join(each.runs_on) or "-",
-                each.why,
-                each.better_if or "-",
-            )
-            for each in self.plan.rungs
-        ]
-        cost = ("cost of 10^6 samples",) if priced else ()
-        columns = ("strategy", "step", "samples/s", "peak memory", *cost, "runs on", "why", "better with")
-        return [Table(columns, rows, "the ladder")]
+        return text + (f"; {money(cost)} for a million samples" if cost is not None else "")
 
 
 def _compared(new_ns: int, old_ns: int) -> str:
@@ -213,8 +185,3 @@ def _compared(new_ns: int, old_ns: int) -> str:
     if new_ns == old_ns or not old_ns:
         return "as long"
     return f"{percent(abs(new_ns / old_ns - 1))} {'more' if new_ns > old_ns else 'less'}"
-
-
-def _money(cost: float | None) -> str:
-    """Write an amount of money; a dash where there is none."""
-    return "-" if cost is None else f"{cost:.4g}"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from costmodel.stages.costs import largest
 from planner.plan import Plan
+from planner.plan.limits import memory_limit_of
 from planner.report.text import mebibytes, percent
 from simulator.actions import COMPUTE
 from simulator.bubbles import BubbleCauses
@@ -90,7 +91,4 @@ def _stages(plan: Plan, block: int) -> tuple[int, ...]:
 
 def _limit_bytes(plan: Plan, rank: int) -> int:
     """Return what a rank may hold: its device's memory, or less where less was asked for; 0 where not known."""
-    options = plan.provenance.get("options")
-    asked = options.get("memory_limit_bytes") if isinstance(options, dict) else None
-    device = plan.cluster.device_of(rank).memory_bytes
-    return min(filter(None, (asked if isinstance(asked, int) else 0, device)), default=0)
+    return min(filter(None, (memory_limit_of(plan), plan.cluster.device_of(rank).memory_bytes)), default=0)

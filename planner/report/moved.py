@@ -21,16 +21,22 @@ NUM_NAMED = 4
 
 
 class Moved:
-    """What a new plan does otherwise than an old one of the same model."""
+    """What a new plan does otherwise than an old one of the same model.
 
-    def __init__(self, old: Plan, new: Plan, graph: OperatorGraph) -> None:
-        self.old, self.new, self.graph = old, new, graph
+    With its graph people are told the modules that moved, in the model's order; without, operators by the old stages.
+    """
+
+    def __init__(self, old: Plan, new: Plan, graph: OperatorGraph | None = None) -> None:
+        self.old, self.new = old, new
+        held = (name for stage in old.stages for name in stage.operators)
+        operators = ((operator.name, operator.module) for operator in graph.operators) if graph else ()
+        self.modules = dict(operators) or dict.fromkeys(held, "")
 
     @cached_property
     def between(self) -> dict[tuple[int, int], list[str]]:
         """Operators that moved, by their old and their new stage, the most first."""
         before, after = _stage_of(self.old), _stage_of(self.new)
-        held = Counter((before[name], after[name]) for name in self.graph.index)
+        held = Counter((before[name], after[name]) for name in self.modules)
         pairs = sorted(held, key=lambda pair: (-held[pair], pair))
         sources, targets, rows = set[int](), set[int](), dict[tuple[int, int], list[str]]()
         for source, target in pairs:
@@ -39,7 +45,7 @@ class Moved:
             else:
                 sources.add(source)
                 targets.add(target)
-        for name in self.graph.index:
+        for name in self.modules:
             if (before[name], after[name]) in rows:
                 rows[before[name], after[name]].append(name)
         return rows
@@ -77,11 +83,10 @@ class Moved:
         return "; ".join(parts) or "nothing"
 
     def _operators(self) -> str:
-        text = f"{self.num_operators} of {len(self.graph.operators)} operators changed stage"
+        text = f"{self.num_operators} of {len(self.modules)} operators changed stage"
         if len(self.between) > NUM_NAMED:
             return text
-        paths = [[self.graph.operators[self.graph.index[name]].module or name for name in names]
-                 for names in self.between.values()]  # fmt: skip
+        paths = [[self.modules[name] or name for name in names] for names in self.between.values()]
         rows = zip(stage_names(paths), self.between.items(), strict=True)
         moves = [f"{len(names)} in {called} from stage {a} to {b}" for called, ((a, b), names) in rows]
         return f"{text} ({', '.join(moves)})"

@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from costmodel.errors import UsageError
-from costmodel.outputs import place
 from simulator.actions import Kind
 
 FONT_SIZE = 8.0
@@ -111,10 +110,21 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     UsageError
         On another suffix.
     """
+    place(path, _content(figure, check_suffix(path)))
+
+
+def check_suffix(path: str | Path) -> str:
+    """Return the suffix of a chart's file; a command that takes long asks before it begins.
+
+    Raises
+    ------
+    UsageError
+        On one that is not written.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise UsageError(f"{path}: a chart is written as {', '.join(FORMATS)}; choose one of these suffixes")
-    place(path, _content(figure, suffix))
+    return suffix
 
 
 def figure_svg(figure: Figure) -> str:

@@ -1,0 +1,107 @@
+"""Say in words what is in a plan: what runs where, what it is predicted to take, and what that rests on.
+
+    penstock show plan.json
+
+Everything stands in the file; nothing is simulated (`penstock explain` says why, `penstock whatif` what if).
+"""
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from planner.commands.answer import Answer
+from planner.report.text import Table, mebibytes, milliseconds, percent
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("plan", metavar="PLAN", help="plan file")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Show the plan."""
+    from planner.plan import read_plan
+
+    plan = read_plan(args.plan)
+    return Answer(_json(args.plan, plan), list(_text(args.plan, plan)))
+
+
+def _limits(plan: "Plan") -> list[int | None]:
+    """Return what each rank may hold: its device's memory, or less where the plan was made under a limit."""
+    from planner.plan.limits import memory_limit_of
+
+    given, limits = memory_limit_of(plan), list[int | None]()
+    for rank in range(len(plan.orders)):
+        known = [size for size in (given, plan.cluster.device_of(rank).memory_bytes) if size]
+        limits.append(min(known, default=None))
+    return limits
+
+
+def _json(path: str, plan: "Plan") -> dict[str, object]:
+    from planner.plan import plan_to_json
+    from planner.plan.rung import rung
+
+    body, prediction, step_ns = plan_to_json(plan), plan.prediction, plan.prediction.step_time_ns
+    kept = ("model", "schedule", "stages", "edges", "runs_on", "training", "assumptions", "rungs", "provenance")
+    return {
+        "plan": path,
+        "strategy": rung(plan),
+        "devices_used": len(plan.orders),
+        "microbatches": plan.batch.num_microbatches,
+        "microbatch_size": plan.batch.microbatch_size,
+        "global_batch": plan.batch.global_size,
+        "step_time_ns": step_ns,
+        "samples_per_s": plan.batch.global_size * 1e9 / step_ns if step_ns else None,
+        "bubble_ratio": prediction.bubble_ratio,
+        "peak_memory_bytes": list(prediction.peak_memory_bytes),
+        "peak_memory_upper_bytes": list(prediction.peak_memory_upper_bytes),
+        "memory_limit_bytes": _limits(plan),
+        "status": plan.search.status,
+        "lower_bound_ns": plan.search.lower_bound_ns,
+        "gap": plan.search.gap,
+        "best_step_time_ns": plan.search.best_step_time_ns,
+        "scope": plan.search.scope,
+        "limited_by": plan.search.limited_by,
+        "baselines": dict(plan.search.baselines),
+        "choice": str(plan.extra.get("choice", "")),
+        **{name: body[name] for name in kept},
+    }
+
+
+def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
+    from planner.plan.rung import rung
+    from planner.report.plan_lines import assumed, ladder, stage_table
+
+    batch, search, prediction = plan.batch, plan.search, plan.prediction
+    step_ns = prediction.step_time_ns
+    rate = f"{batch.global_size * 1e9 / step_ns:.1f} samples a second" if step_ns else "no time"
+    yield (
+        f"{path}: {plan.model_name} ({plan.num_operators} operators), {rung(plan)} on {len(plan.orders)} ranks of "
+        f"{', '.join(dict.fromkeys(plan.cluster.device_of(rank).name for rank in range(len(plan.orders))))}"
+    )
+    yield (
+        f"batch        {batch.global_size} samples in {batch.num_microbatches} micro-batches of {batch.microbatch_size}"
+        f", schedule {plan.schedule}"
+    )
+    yield f"chosen       {plan.extra.get('choice') or 'not said'}"
+    yield f"step time    {milliseconds(step_ns)} predicted, {rate}, bubble {percent(prediction.bubble_ratio)}"
+    yield f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
+    yield f"scope        {search.scope or 'not said'}"
+    yield f"memory       {_memory(plan)}"
+    yield f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}"
+    yield f"assumes      {assumed(plan)}"
+    yield stage_table(plan)
+    yield from ladder(plan)
+
+
+def _memory(plan: "Plan") -> str:
+    """Say what the fullest rank holds, against what it may."""
+    peaks, limits = plan.prediction.peak_memory_bytes, _limits(plan)
+    rank = max(range(len(peaks)), key=lambda each: (peaks[each] / (limits[each] or 2**62), -each))
+    limit = limits[rank]
+    of = f"of {mebibytes(limit)} ({percent(peaks[rank] / limit)})" if limit else "and no limit is known"
+    upper = mebibytes(plan.prediction.peak_memory_upper_bytes[rank])
+    return f"{mebibytes(peaks[rank])} {of} on rank {rank}, at most {upper}"

@@ -1,0 +1,21 @@
+"""What a plan file says of its making: the options of the command, and the memory that a rank might hold."""
+
+from collections.abc import Mapping
+
+from planner.plan.whole import Plan
+
+
+def options_of(plan: Plan) -> Mapping[str, object]:
+    """Return the options that a plan was made with; none where its file does not say."""
+    found = plan.provenance.get("options")
+    return found if isinstance(found, dict) else {}
+
+
+def number_of(found: object) -> int | None:
+    """Return a whole number as a file has it; None for anything else."""
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def memory_limit_of(plan: Plan) -> int | None:
+    """Return the limit that a plan was made under beside its devices' own memory."""
+    return number_of(options_of(plan).get("memory_limit_bytes"))
