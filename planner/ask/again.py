@@ -12,7 +12,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
-from planner.ask.problem import AUTO, Problem
+from planner.ask.problem import AUTO, Problem, is_of
 from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
 from planner.plan import Plan
@@ -28,11 +28,20 @@ def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_b
         As `check_same_model`.
     """
     check_same_model(plan, profiles[0].graph, "plan", "--profile")
+    return _asked(plan, profiles, cluster, len(plan.orders), global_batch)
+
+
+def _asked(
+    plan: Plan, profiles: Sequence[Profile], cluster: Cluster | None, num_devices: int, global_batch: int
+) -> Problem:
+    """Return the problem of so many devices; profiles of types of device that are not among them are left out."""
+    types = [cluster.device_of(rank) for rank in range(num_devices)] if cluster else []
+    first, *others = [each for each in profiles if any(is_of(each, device) for device in types)] or profiles
     problem = Problem(
-        profile=profiles[0],
-        other_profiles=tuple(profiles[1:]),
+        profile=first,
+        other_profiles=tuple(others),
         cluster=cluster,
-        num_devices=len(plan.orders),
+        num_devices=num_devices,
         global_batch=global_batch,
         microbatch_size=plan.batch.microbatch_size,
         optimizer=plan.assumptions.optimizer or plan.training.optimizer or "none",
@@ -81,14 +90,13 @@ def planned_anew(
     plan: Plan, profiles: Sequence[Profile], cluster: Cluster | None, num_devices: int, effort: Effort
 ) -> Problem:
     """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
-    before = as_it_is(plan, profiles, plan.cluster, plan.batch.global_size)
+    check_same_model(plan, profiles[0].graph, "plan", "--profile")
+    before = _asked(plan, profiles, cluster, num_devices, plan.batch.global_size)
     options = options_of(plan)
     fixed, names = options.get("fixed"), {field.name for field in fields(Space)}
     space = {name: value for name, value in fixed.items() if name in names} if isinstance(fixed, dict) else {}
     return replace(
         before,
-        cluster=cluster,
-        num_devices=num_devices,
         microbatch_size=number_of(options.get("microbatch_size")),
         schedule=str(options.get("schedule", AUTO)),
         max_stages=number_of(options.get("max_stages")),

@@ -196,7 +196,7 @@ class Problem:
                     "give profiles of one model, one a device type"
                 )
         for profile in (self.profile, *self.other_profiles) if self.other_profiles else ():
-            if not any(_is_of(profile, device) for device in devices):
+            if not any(is_of(profile, device) for device in devices):
                 raise UsageError(
                     f"a profile was made on {profile.device.name!r}, and the devices are "
                     f"{', '.join(sorted({device.name for device in devices}))}; give one profile a device type of the "
@@ -319,7 +319,7 @@ class Problem:
 
     def profile_on(self, device: DeviceType) -> Profile:
         """Return the profile of a device type: the one that was made on it, else the first one scaled to it."""
-        own = [profile for profile in (self.profile, *self.other_profiles) if _is_of(profile, device)]
+        own = [profile for profile in (self.profile, *self.other_profiles) if is_of(profile, device)]
         if own or not (device.catalogue and self.profile.device.catalogue):
             return own[0] if own else self.profile
         return self._scaled(device.catalogue)
@@ -390,7 +390,7 @@ class Problem:
         return {}
 
 
-def _is_of(profile: Profile, device: DeviceType) -> bool:
+def is_of(profile: Profile, device: DeviceType) -> bool:
     """Whether a profile was made on this type of device."""
     if device.catalogue and profile.device.catalogue:
         return device.catalogue == profile.device.catalogue

@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from costmodel.errors import UsageError
+from costmodel.outputs import place
 from simulator.actions import Kind
 
 FONT_SIZE = 8.0
