@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from costmodel.errors import DoesNotMatch
 from executor.groups import Company
 from executor.lanes import Lanes
 from executor.parallel import axes_of, own_part
@@ -24,15 +25,29 @@ from simulator.actions import Action, Kind
 
 
 @dataclass(slots=True)
+class Flight:
+    """One all-reduce under way: its flat tensor, and by name the gradients in it."""
+
+    work: Any
+    flat: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
 class SharedSet:
-    """Parameters owned by the same stages of this rank, behind `MESSAGES` where they wait for those, and all ranks."""
+    """Parameters owned by the same stages of this rank, behind `MESSAGES` where they wait for those, and all ranks.
+
+    `without` are those that no rank has a gradient for, which the ranks agree on in the first sum: an optimizer leaves
+    them alone, as it does in one process.
+    """
 
     stages: tuple[int, ...]
     ranks: tuple[int, ...]
-    parameters: tuple[nn.Parameter, ...]
+    parameters: dict[str, nn.Parameter]
     group: Any = None
     waiting: set[int] = field(default_factory=set)
-    flying: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = field(default_factory=list)
+    flying: list[Flight] = field(default_factory=list)
+    without: set[str] | None = None
 
 
 def stages_of_parameters(owned: Sequence[Iterable[str]]) -> dict[str, tuple[int, ...]]:
@@ -81,7 +96,7 @@ class Reduction:
             if me in one.ranks and names:
                 mine = tuple(stage for stage in one.stages if me in plan.stages[stage].ranks)
                 behind = (MESSAGES,) if one.late else ()
-                own = tuple(parameters[name] for name in names)
+                own = {name: parameters[name] for name in names}
                 self._sets.append(SharedSet((*behind, *mine), one.ranks, own, company.group_on(one.ranks)))
 
     def begin(self) -> None:
@@ -104,11 +119,15 @@ class Reduction:
             _start(shared)
         self._next = len(self._sets)
         for shared in self._sets:
+            without: set[str] = set()
             while shared.flying:
-                work, flat, gradients = shared.flying.pop(0)
-                self._wait(work, shared)
-                pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
-                torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
+                flight = shared.flying.pop(0)
+                self._wait(flight.work, shared)
+                without |= _take(flight, agreeing=shared.without is None)
+            if shared.without is None:
+                shared.without = without
+                for name in without:
+                    shared.parameters[name].grad = None
 
     def close(self) -> None:
         """Give up the groups."""
@@ -130,12 +149,40 @@ class Reduction:
 
 
 def _start(shared: SharedSet) -> None:
-    """Launch one all-reduce a type over the set's gradients; a parameter without one counts as zeros."""
-    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-    for parameter in shared.parameters:
+    """Launch one all-reduce a type over the set's gradients; one that only other ranks have counts as zeros.
+
+    The first time each says behind its gradients which of them it has.
+
+    Raises
+    ------
+    DoesNotMatch
+        When there is a gradient that no rank had at first: a model must compute the same in every step.
+    """
+    by_type: dict[torch.dtype, dict[str, torch.Tensor]] = {}
+    has = {name: parameter.grad is not None for name, parameter in shared.parameters.items()}
+    for name, parameter in shared.parameters.items():
+        if name in (shared.without or ()):
+            if has[name]:
+                raise DoesNotMatch(f"{name} has a gradient, and no rank had one for it before; {_WAY_OUT}")
+            continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        by_type.setdefault(parameter.dtype, []).append(own_part(parameter.grad))
+        by_type.setdefault(parameter.dtype, {})[name] = own_part(parameter.grad)
     for gradients in by_type.values():
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        shared.flying.append((shared.group.allreduce([flat]), flat, gradients))
+        pieces = [gradient.reshape(-1) for gradient in gradients.values()]
+        if shared.without is None:
+            pieces.append(pieces[0].new_tensor([has[name] for name in gradients]))
+        flat = torch.cat(pieces)
+        shared.flying.append(Flight(shared.group.allreduce([flat]), flat, gradients))
+
+
+_WAY_OUT = "let the model compute the same in every step, or freeze the parameter"
+
+
+def _take(flight: Flight, *, agreeing: bool) -> set[str]:
+    """Put what was summed into the gradients; return the names of those that nobody had, where that was asked."""
+    names, gradients = list(flight.gradients), list(flight.gradients.values())
+    sizes = [gradient.numel() for gradient in gradients]
+    *pieces, had = torch.split(flight.flat, [*sizes, len(names)] if agreeing else [*sizes, 0])
+    torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
+    return {name for name, count in zip(names, had.tolist(), strict=True) if not count} if agreeing else set()

@@ -95,6 +95,13 @@ def test_what_several_calls_add_up_is_clipped_once_and_gone_when_an_optimizer_cl
     assert losses == pytest.approx(loops.plain_in_two_calls("two_branch", size, 4), rel=1e-5)
 
 
+@pytest.mark.parametrize("plan", [{}, {"optimizer": "adam"}])
+def test_replicas_leave_a_parameter_without_a_gradient_to_itself(ranks, plan):
+    placed = {"num_stages": 1, "ranks": [(0, 1, 2, 3)], **plan}
+    losses = ranks.run(loops.in_two_calls, model="stopped", size=8, **placed)[0]
+    assert losses == pytest.approx(loops.plain_in_two_calls("stopped", 8, 4), rel=1e-6)
+
+
 def test_the_loss_of_samples_that_weigh_nothing_is_no_number_and_ends_nothing(ranks):
     for step, evaluation, after in ranks.run(loops.without_weight, num_stages=3, **THREE):
         assert math.isnan(step)
