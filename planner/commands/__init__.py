@@ -29,7 +29,8 @@ COMMANDS = {
     "compare": "put plans side by side",
     "explain": "say why a plan takes as long as it does, and what would change that",
     "validate": "check a plan independently of the planner",
-    "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",
+    "export": "write a plan as files for torch, torchtitan, Megatron-LM or DeepSpeed",
+    "import": "read layers, other planners' instances and plans, nccl-tests output or a topology into our files",
     "doctor": "say what this machine can do, and why not where it cannot",
 }
 
