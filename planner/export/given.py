@@ -102,8 +102,8 @@ def _too_large(evaluator: Evaluator, candidate: Candidate, given: Given) -> NoPl
     worst = max(range(len(peaks)), key=lambda i: peaks[i] - limits[i])
     return NoPlanFits(
         f"{given.source}: rank {run.blocks[worst][0]} peaks at {peaks[worst]} bytes, {peaks[worst] - limits[worst]} "
-        f"above the {limits[worst]} of its device; give --recompute, --zero or other degrees as your job has them, or a "
-        "--cluster whose devices have the memory"
+        f"above the {limits[worst]} of its device; give --recompute, --zero or other degrees as your job has them, or "
+        "a --cluster whose devices have the memory"
     )
 
 

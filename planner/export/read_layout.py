@@ -92,7 +92,8 @@ def _read_by_prediction(graph: OperatorGraph, letters: dict[str, str]) -> list[s
 
 def _without_empty(rows: Rows, num_places: int, schedule: str, num_microbatches: int) -> Orders:
     """Return Megatron's orders without what empty stages do, stages numbered anew."""
-    costs = uniform_costs(num_places, len(rows) // num_places, *[len(rows)] * 3)
+    time_ns = len(rows)  # of a rank's whole work: orders do not depend on it
+    costs = uniform_costs(num_places, len(rows) // num_places, time_ns, time_ns, time_ns)
     number = {stage: i for i, stage in enumerate(stage for stage, row in enumerate(rows) if row)}
     orders = (
         tuple(replace(action, stage=number[action.stage]) for action in order if action.stage in number)

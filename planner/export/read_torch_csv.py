@@ -39,8 +39,8 @@ def given_by_csv(
         found = equal_layers(graph, num_stages)
         if found is None:
             raise UsageError(
-                f"{source} has {num_stages} stages, which do not divide the layers of {graph.name}; give --parts FILE, a "
-                "JSON list of what each stage holds (export torch-csv and torchtitan write one)"
+                f"{source} has {num_stages} stages, which do not divide the layers of {graph.name}; give --parts FILE, "
+                "a JSON list of what each stage holds (export torch-csv and torchtitan write one)"
             )
         stages = found
     places = tuple(ranks[0] for ranks in schedule.graph.ranks)
