@@ -18,6 +18,7 @@ from planner.ask.lines import FORMS, not_taken
 from planner.ask.problem import Problem
 from planner.export.forms import export
 from planner.export.given import Given, given_plan
+from planner.graph.layout import layout_problem, layout_text, parse_layout
 from planner.plan import Plan
 from tests.described_models import described
 
@@ -84,6 +85,28 @@ def failures(num_plans: int) -> list[str]:
                 READERS[form](plan, texts)
             except Exception as error:  # whatever a target's reader raises
                 found.append(f"seed {seed}, {form}: {type(error).__name__}: {error}")
+    return found
+
+
+def random_rows(rng: Random) -> tuple[tuple[str, ...], int]:
+    """Return a layout that Megatron-LM takes, and its places."""
+    places, chunks = rng.randint(1, 8), rng.randint(1, 5)
+    chunks += places * chunks == 1  # one stage needs no layout
+    rows = ["t" * rng.choice((0, 1, 1, 2, 2, 3, 4, 7)) for _ in range(places * chunks)]
+    rows = [rng.choice(rows[max(0, i - 1) : i + 1]) for i in range(len(rows))]
+    predicts = "m" * rng.choice((0, 0, 1, 2)) if places > 1 else ""
+    rows[0], rows[-1] = f"E{rows[0]}t", f"{rows[-1]}{predicts}L"
+    return tuple(rows), places
+
+
+def layout_failures(num_layouts: int) -> list[str]:
+    """Write random layouts, and read them by our grammar and as Megatron-LM does."""
+    found = []
+    for seed in range(num_layouts):
+        rows, places = random_rows(Random(seed))
+        text = layout_text(rows)
+        if not tuple(expanded(text)) == parse_layout(text) == rows or layout_problem(rows, places):
+            found.append(f"seed {seed}: {text}")
     return found
 
 
