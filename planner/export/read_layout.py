@@ -1,7 +1,8 @@
 """Megatron-LM's pipeline layout as given stages: E, t, m and L are found among the model's modules.
 
-Of an empty stage nothing is left but its place in the order in which Megatron works: values pass it by. Leaves out the
-grammar (`planner.graph.layout`).
+With layers that predict further tokens the norm behind the last layer stays with that, as in Megatron. Of an empty
+stage nothing is left but its place in the order in which Megatron works: values pass it by. Leaves out the grammar
+(`planner.graph.layout`).
 """
 
 from dataclasses import replace
@@ -68,7 +69,8 @@ def _stages(rows: Rows, graph: OperatorGraph) -> list[tuple[int, ...]]:
                 f"the layout has {found} {letter!r}, and {graph.name} has {len(left[letter])} {name}; give the "
                 "profile of the model that it is for"
             )
-    early = _read_by_prediction(graph, letters)
+    norms = [part for part in left["L"] if all("norm" in graph.operators[i].kind for i in positions[part])]
+    early = norms if left["m"] else []
     left["L"] = [part for part in left["L"] if part not in early]
     last = max(stage for stage, row in enumerate(rows) if "t" in row)
     stages = []
@@ -77,17 +79,6 @@ def _stages(rows: Rows, graph: OperatorGraph) -> list[tuple[int, ...]]:
         parts += early if stage == last else []
         stages.append(tuple(sorted(position for part in parts for position in positions[part])))
     return stages
-
-
-def _read_by_prediction(graph: OperatorGraph, letters: dict[str, str]) -> list[str]:
-    """Return what stands behind the layers and is read by those for multi-token prediction: it stays with the last."""
-    return list(
-        dict.fromkeys(
-            part
-            for part, readers in zip(graph.parts, graph.successors, strict=True)
-            if letters[part] == "L" and any(letters[graph.parts[reader]] == "m" for reader in readers)
-        )
-    )
 
 
 def _without_empty(rows: Rows, num_places: int, schedule: str, num_microbatches: int) -> Orders:
