@@ -5,6 +5,7 @@ import multiprocessing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,11 +16,11 @@ from planner.ask.problem import Problem
 from planner.commands import main
 from planner.export.forms import export
 from planner.export.given import Given, given_plan
-from planner.graph.layout import layer_letters, layout_problem, parse_layout
+from planner.graph.layout import layer_letters, layout_problem, layout_text, parse_layout
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan, read_plan, write_plan
 from tests.described_models import described
-from tests.export_cases import expanded, failures, layout_failures, megatron_reads, random_lines
+from tests.export_cases import expanded, failures, layout_failures, megatron_reads, random_lines, random_rows
 from tests.random_profiles import chain
 from tests.rank_pool import RankPool
 from tests.small_plan import PLAN
@@ -33,6 +34,18 @@ def test_what_runs_on_lists_is_exported_and_the_target_reads_it() -> None:
 
 def test_layouts_are_read_as_megatron_reads_them() -> None:
     assert layout_failures(500) == []
+
+
+def test_megatrons_own_class_takes_the_layouts() -> None:
+    """Where Megatron-LM is installed; with megatron-core 0.16.1 it reads all 500 alike."""
+    own = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
+    letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+    for seed in range(500):
+        rows, places = random_rows(Random(seed))
+        read = own.PipelineParallelLayerLayout(layout_text(rows), places)
+        held = [read.layout[stage % places][stage // places] for stage in range(len(rows))]
+        assert tuple("".join(letters[kind.name] for kind in row) for row in held) == rows
+        read.validate_layer_layout("".join(rows).count("t"), "".join(rows).count("m"))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +83,7 @@ def test_what_is_no_layout_is_refused_by_its_sign(text: str, found: str) -> None
         (("Et", "m", "tL"), 3, "a layer behind"),
         (("Etm", "t", "t", "L"), 2, "a layer behind"),
         (("Et", "m", "mL"), 3, "several stages"),
-        (("Et", "t", "m", "L"), 2, "first place"),
+        (("Et", "m", "", "L"), 2, "last stage of their place"),
     ],
 )
 def test_layouts_that_megatron_refuses_are_refused(rows: tuple[str, ...], places: int, found: str) -> None:

@@ -79,8 +79,8 @@ def layout_problem(rows: Rows, num_places: int) -> str:
         return "multi-token-prediction layers in several stages"
     if "t" in whole[whole.index("m") :]:
         return "a layer behind a multi-token-prediction layer"
-    if holders[0] < len(rows) - num_places or (holders[0] % num_places == 0 and num_places > 1):
-        return "multi-token-prediction layers that are not in the last stage of a place, which is not the first place"
+    if holders[0] < len(rows) - num_places:
+        return "multi-token-prediction layers that are not in the last stage of their place"
     return ""
 
 
