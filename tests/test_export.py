@@ -67,7 +67,14 @@ def test_shipped_layouts_are_read(text: str, stages: int, layers: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("Ett|x", "'x'"), ("", "nothing"), ("(tt|", "'\\('"), ("((t|)*2)*2", "'\\('"), ("Et*999999999L", "more signs")],
+    [
+        ("Ett|x", "'x'"),
+        ("", "nothing"),
+        ("(tt|", "'\\('"),
+        ("((t|)*2)*2", "'\\('"),
+        ("Et*999999999L", "more signs"),
+        ("E(t*99999|)*9999L", "more signs"),
+    ],
 )
 def test_what_is_no_layout_is_refused_by_its_sign(text: str, found: str) -> None:
     with pytest.raises(InvalidInput, match=found):

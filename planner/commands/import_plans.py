@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
 from costmodel.stages.config import RECOMPUTE
-from planner.commands.answer import Answer
+from planner.commands.answer import Answer, say
 from planner.commands.flags import positive
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def _problem(args: argparse.Namespace, num_places: int, batch: int, target: str)
 
 
 def _layout(args: argparse.Namespace) -> "Plan":
+    from planner.ask.inside import config_refusal
+    from planner.ask.lines import not_taken
     from planner.export.given import given_plan
     from planner.export.read_layout import read_layout
 
@@ -101,8 +103,18 @@ def _layout(args: argparse.Namespace) -> "Plan":
     problem = _problem(args, args.stages, args.batch, "megatron")
     path = Path(args.files[0])
     text = path.read_text(encoding="utf-8") if path.is_file() else args.files[0]
+    wrong = config_refusal("megatron", _config(args), pipelined=True)
+    if wrong:
+        raise UsageError(
+            f"Megatron-LM does not run {wrong} in a pipeline; give the degrees that your job has"
+        )
     count = args.batch // (args.microbatch_size * args.data)
-    return given_plan(problem, read_layout(text, problem.profile.graph, args.stages, _config(args), count))
+    given = read_layout(text, problem.profile.graph, args.stages, _config(args), count)
+    plan = given_plan(problem, given)
+    reason = "" if given.orders else not_taken("megatron", plan)  # an empty stage has no place in a plan
+    if reason:
+        say(f"penstock import: Megatron-LM does not run this: {reason}")
+    return plan
 
 
 def _torch_csv(args: argparse.Namespace) -> "Plan":

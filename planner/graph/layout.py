@@ -32,7 +32,9 @@ def parse_layout(text: str) -> Rows:
     """
     rest = text.replace(",", "")
     for pattern in _REPEATS:
-        rest = pattern.sub(_repeated, rest)
+        if sum(len(found[1]) * int(found[2]) for found in pattern.finditer(rest)) > MOST_LETTERS:
+            raise InvalidInput(f"{text[:80]!r} makes more signs than any model has layers; at most {MOST_LETTERS}")
+        rest = pattern.sub(lambda found: found[1] * int(found[2]), rest)
     wrong = next((sign for sign in rest if sign not in f"{LETTERS}|"), "")
     if wrong or not rest:
         raise InvalidInput(
@@ -40,12 +42,6 @@ def parse_layout(text: str) -> Rows:
             "between stages, x*n, (...)*n without parentheses inside, and commas, as in 'Et*3|(tt|)*29,m|L'"
         )
     return tuple(rest.split("|"))
-
-
-def _repeated(match: re.Match[str]) -> str:
-    if len(match[1]) * int(match[2]) > MOST_LETTERS:
-        raise InvalidInput(f"{match[0][:40]!r} makes more signs than any model has layers; at most {MOST_LETTERS}")
-    return match[1] * int(match[2])
 
 
 def layout_text(rows: Rows) -> str:
