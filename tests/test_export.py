@@ -134,7 +134,7 @@ def test_megatrons_flags_say_every_degree() -> None:
     [
         (PLAN, "torch-csv", "form no line"),
         (PLAN, "megatron", "form no line"),
-        (line_plan(data=2, zero=2), "megatron", "ZeRO-2; torch-csv and torchtitan take it"),
+        (line_plan(data=2, zero=2), "megatron", "ZeRO-2; torch-csv, torchtitan take it"),
         (line_plan(data=2, zero=2), "deepspeed", "ZeRO-2 within a pipeline"),
         (line_plan(recompute="full"), "torch-csv", "recompute, which torch's CSV of orders cannot say"),
         (line_plan(schedule="zb-h1"), "megatron", "the schedule zb-h1"),

@@ -102,6 +102,13 @@ def _whole_parts(job: Job) -> str:
     return ""
 
 
+def _relayed(job: Job) -> str:
+    """Return which stage only passes a tensor on, which models that are run in parts as they stand do not."""
+    come = {edge.target: set(edge.tensors) for edge in job.plan.edges}
+    stage = next((e.source for e in job.plan.edges if come.get(e.source, set()) & set(e.tensors)), -1)
+    return "" if stage < 0 else f"stage {stage}, which passes on a tensor that it does not make"
+
+
 def _torch_orders(job: Job) -> str:
     """Return what torch's runtime does not do in any order of F, B, I and W."""
     idle = next((i for i, stage in enumerate(job.plan.stages) if not stage.cost.backward), -1)
@@ -124,7 +131,7 @@ def _torchtitan(job: Job) -> str:
         return NO_MODULES
     if not job.is_loop and not job.is_wave:
         return "stages that are placed neither in a loop nor in a V, equally many on each rank"
-    return model_part_names(job.parts)[1]
+    return model_part_names(job.parts)[1] or _relayed(job)
 
 
 def _megatron(job: Job) -> str:
@@ -141,7 +148,9 @@ def _megatron(job: Job) -> str:
     if not all(job.parts):
         return NO_MODULES
     rows = layer_letters(job.parts)
-    return layout_problem(rows, places) if rows else "a model whose layers are not one list, as a layout has it"
+    if not rows:
+        return "a model whose layers are not one list, as a layout has it"
+    return layout_problem(rows, places) or ("" if "m" in "".join(rows) else _relayed(job))
 
 
 def _deepspeed(job: Job) -> str:

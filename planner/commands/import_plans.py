@@ -105,9 +105,7 @@ def _layout(args: argparse.Namespace) -> "Plan":
     text = path.read_text(encoding="utf-8") if path.is_file() else args.files[0]
     wrong = config_refusal("megatron", _config(args), pipelined=True)
     if wrong:
-        raise UsageError(
-            f"Megatron-LM does not run {wrong} in a pipeline; give the degrees that your job has"
-        )
+        raise UsageError(f"Megatron-LM does not run {wrong} in a pipeline; give the degrees that your job has")
     count = args.batch // (args.microbatch_size * args.data)
     given = read_layout(text, problem.profile.graph, args.stages, _config(args), count)
     plan = given_plan(problem, given)

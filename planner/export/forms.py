@@ -37,7 +37,7 @@ def export(plan: Plan, form: str) -> dict[str, str]:
 def _way_out(plan: Plan, form: str) -> str:
     """Name the forms that take the plan as it is, the best of its ladder that this one takes, and how to get that."""
     others = [other for other in RULES if other != form and not not_taken(other, plan)]
-    found = f"{' and '.join(others)} {'take' if len(others) > 1 else 'takes'} it; " if others else ""
+    found = f"{', '.join(others)} {'take' if len(others) > 1 else 'takes'} it; " if others else ""
     if form == "torch-csv":
         return f"{found}plan with --planner chain, stages all alike and --recompute none"
     rungs = [rung for rung in plan.rungs if form in rung.runs_on and not rung.over_memory_bytes]
