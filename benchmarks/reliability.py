@@ -183,6 +183,18 @@ def _one_price(num_cases: int) -> list[str]:
     return one_price_failures(num_cases)
 
 
+def _exports(num_cases: int) -> list[str]:
+    from tests.export_cases import failures
+
+    return failures(num_cases)
+
+
+def _layouts(num_cases: int) -> list[str]:
+    from tests.export_cases import layout_failures
+
+    return layout_failures(num_cases)
+
+
 def _naming_is_free(num_problems: int) -> list[str]:
     from tests.naming import naming_failures
 
@@ -372,6 +384,14 @@ PROMISES = [
         200,
         _naming_is_free,
     ),
+    Promise(
+        "exports",
+        "What a plan's runs_on lists is exported and read by that target's own loader or rules; else it is refused",
+        20,
+        300,
+        _exports,
+    ),
+    Promise("layouts", "Pipeline layouts are written and read as Megatron-LM reads them", 500, 5_000, _layouts),
 ]
 """All promises; a new one is a row here."""
 

@@ -54,16 +54,17 @@ def _work(rank: int, num_ranks: int, port: int, jobs: Connection) -> None:
 class RankPool:
     """`run(job, ...)` calls a module's function on every rank and returns what each returned.
 
-    A job that fails on any rank ends all of them; the next job gets new ones.
+    A job that fails on any rank ends all of them; the next job gets new ones. `context` makes the processes; by default
+    they have the captures of the test models.
     """
 
-    def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
+    def __init__(self, num_ranks: int, context: Any = None) -> None:
+        self.num_ranks, self.context = num_ranks, context
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
 
     def start(self) -> None:
-        context = process_context()
+        context = self.context or process_context()
         port = free_port()
         for rank in range(self.num_ranks):
             ours, theirs = context.Pipe()

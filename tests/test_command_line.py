@@ -67,10 +67,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the files that the examples name, made in small."""
     home = tmp_path_factory.mktemp("examples")
     write_profile(home / "profile.json", described("gpt2", "a100-sxm-80"))
+    write_profile(home / "llama.json", described("llama", "a100-sxm-80"))
     texts = {
         "cluster.toml": CLUSTER,
         "config.json": json.dumps(GPT2),
         "costs.json": json.dumps(COSTS),
+        "schedule.csv": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
         "orders.csv": "".join(",".join(f"{s}{k}{i}" for k in "FB" for i in range(8)) + "\n" for s in range(2)),
         "table.csv": LAYERS,
         "bert32.json": json.dumps(PIPER),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.errors import InvalidInput
-from costmodel.model.blocks import block_of
+from costmodel.model.blocks import block_of, part_names
 from costmodel.model.work import Work
 
 LOSS = "loss"
@@ -180,6 +180,12 @@ class OperatorGraph:
     def blocks(self) -> tuple[str, ...]:
         """The block of each operator, by its module; empty for none."""
         return tuple(block_of(operator.module) for operator in self.operators)
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The part of each operator (`costmodel.model.blocks.part_names`): a block, or a module beside the blocks."""
+        modules, losses = zip(*((operator.module, operator.kind == "loss") for operator in self.operators), strict=True)
+        return part_names(modules, self.predecessors, losses)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from costmodel.stages.config import StageConfig
 from planner.graph.atoms import Partition
 from planner.plan.lockstep import Block, in_blocks
+from simulator.schedules.kind import Orders
 
 IN_FLIGHT = "graph-auto"
 """The schedule whose micro-batches in flight are decided for each stage."""
@@ -41,11 +42,14 @@ class Candidate:
     microbatch_size : int
         Samples of a micro-batch on one replica.
     schedule : str
-        A key of `simulator.schedules.SCHEDULES`.
+        A key of `simulator.schedules.SCHEDULES`; with `orders` any name.
     line : bool
         Whether tensors pass from stage to next stage, else straight to their readers.
     in_flight : tuple of int
         Under `IN_FLIGHT` the micro-batches that each replica of a stage keeps in flight, by stage; else empty.
+    orders : tuple of tuple of Action
+        The compute of each place for one replica, where somebody else made it; else empty. Places are listed by their
+        lowest rank.
     """
 
     partition: Partition
@@ -54,6 +58,7 @@ class Candidate:
     schedule: str
     line: bool = False
     in_flight: tuple[int, ...] = ()
+    orders: Orders = ()
 
     @property
     def num_stages(self) -> int:

@@ -15,7 +15,7 @@ from planner.ask.problem import Problem
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike
 from planner.candidate.fit import excess_bytes, limits_of, num_mixed
 from planner.candidate.host_room import check_host_room
-from planner.candidate.order import ordered
+from planner.candidate.order import given, ordered
 from planner.candidate.price import Priced, Pricer
 from planner.graph.atoms import Apart, Atoms
 from planner.graph.layers import why_undivided
@@ -212,6 +212,10 @@ class Evaluator:
         backward = tuple(stage.backward for stage in costs.stages)
         again = tuple(stage for stage, made in enumerate(remade) if made and backward[stage])
         optimizer = self.problem.optimizer != "none"
+        if candidate.orders:
+            order, costs = given(name, candidate.orders, costs, count, self.ratios)
+            order = with_recompute(order, again) if again else order
+            return Structure(close_step(order, reduces, optimizer)), costs
         if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
             order, costs = ordered(name, costs, count, self.ratios, in_flight)
             order = with_recompute(order, again) if again else order

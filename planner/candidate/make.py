@@ -68,6 +68,7 @@ def make(
                     place.config,
                     place.microbatch_multiple,
                     called,
+                    modules=tuple(dict.fromkeys(graph.parts[i] for i in row if graph.parts[i])),
                 ),
                 graph,
                 row,

@@ -5,14 +5,15 @@ values live longer, calls pass through Python), by ratios that were measured on 
 is scaled along. Leaves out what halves cost a trainer other than the executor.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.costs import Amount, Costs, StageCost
-from simulator.actions import Kind
-from simulator.schedule import Schedule
+from simulator.actions import Action, Kind
+from simulator.schedule import Schedule, stage_graph
 from simulator.schedules import SCHEDULES, build_schedule
+from simulator.schedules.kind import Orders
 
 
 def ordered(
@@ -30,8 +31,26 @@ def ordered(
     splits = name in SCHEDULES and SCHEDULES[name].split
     trained = [index for index, stage in enumerate(costs.stages) if stage.backward] if splits else []
     schedule = build_schedule(name, in_split_form(costs, trained, ratios), num_microbatches, in_flight=in_flight)
-    split = {action.stage for order in schedule.orders for action in order if action.kind is Kind.I}
-    return schedule, in_split_form(costs, split, ratios)
+    return schedule, in_split_form(costs, _split(schedule.orders), ratios)
+
+
+def given(
+    name: str, orders: Orders, costs: Costs, num_microbatches: int, ratios: SplitRatios
+) -> tuple[Schedule, Costs]:
+    """Return the schedule of orders that somebody else made for one replica, all replicas alike, and its prices."""
+    replicas = len(costs.ranks[0])
+    rows = tuple(row for order in orders for row in _of_replicas(order, replicas))
+    schedule = Schedule(name, stage_graph(costs), num_microbatches, rows)
+    return schedule, in_split_form(costs, _split(orders), ratios)
+
+
+def _of_replicas(order: tuple[Action, ...], replicas: int) -> Iterator[tuple[Action, ...]]:
+    for number in range(replicas):
+        yield tuple(replace(action, microbatch=action.microbatch * replicas + number) for action in order)
+
+
+def _split(orders: Orders) -> set[int]:
+    return {action.stage for order in orders for action in order if action.kind is Kind.I}
 
 
 def in_split_form(costs: Costs, stages: Collection[int], ratios: SplitRatios) -> Costs:

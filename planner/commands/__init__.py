@@ -37,7 +37,8 @@ COMMANDS = {
     "show": "say in words what is in a plan",
     "diff": "say what two plans do differently",
     "validate": "check a plan independently of the planner",
-    "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",
+    "export": "write a plan as files for torch, torchtitan, Megatron-LM or DeepSpeed",
+    "import": "read layers, other planners' instances and plans, nccl-tests output or a topology into our files",
     "completion": "print what makes a shell complete commands and flags",
     "doctor": "say what this machine can do, and why not where it cannot",
 }

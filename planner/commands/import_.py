@@ -4,8 +4,11 @@
     penstock import piper bert32.json -o profile.json         an instance of Piper; dnn-partitioning, pipedream likewise
     penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
     penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
+    penstock import torch-csv schedule.csv --profile profile.json -o plan.json
+    penstock import megatron-layout 'Ett|(tt|)*2ttL' --stages 4 --batch 64 --profile llama.json -o plan.json
 
-What each format holds, and what it leaves open, stands in docs/guide.md.
+The last two make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's pipeline layout (or
+a file that holds one), with costs from a profile. What each format holds, and what it leaves open, stands in docs/guide.md.
 """
 
 import argparse
@@ -15,12 +18,14 @@ from typing import TYPE_CHECKING
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer, say
 from planner.commands.flags import GIB, amount, positive
+from planner.commands.import_plans import FORMATS as PLANS
+from planner.commands.import_plans import add_plan_arguments, import_plan
 
 if TYPE_CHECKING:
     from costmodel.model.profile import Profile
 
 PEERS = ("piper", "dnn-partitioning", "pipedream")
-FORMATS = ("layers", *PEERS, "nccl-tests", "topology")
+FORMATS = ("layers", *PEERS, "nccl-tests", "topology", *PLANS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="what to read (several only for nccl-tests)")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="file to write")
     parser.add_argument(
-        "--microbatch-size", type=positive, default=1, help="layers: samples the table is for (default %(default)s)"
+        "--microbatch-size",
+        type=positive,
+        default=1,
+        help="layers: samples the table is for; plans: samples of a micro-batch (default %(default)s)",
     )
     parser.add_argument(
         "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
@@ -45,12 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
     )
+    add_plan_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, write and say what was read."""
     if len(args.files) > 1 and args.format != "nccl-tests":
         raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
+    if args.format in PLANS:
+        return import_plan(args)
     if args.format in PEERS:
         return _peer(args)
     return {"layers": _layers, "nccl-tests": _nccl_tests, "topology": _topology}[args.format](args)

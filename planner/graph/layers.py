@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.strategies.blocks import block_names, block_spans
+from planner.graph.layout import part_letters
 
 
 def layer_starts(graph: OperatorGraph) -> tuple[int, ...]:
@@ -33,22 +34,15 @@ def equal_layers(
     return tuple(tuple(range(start, stop)) for start, stop in pairwise(ends))
 
 
-def layer_pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:
-    """Yield pairs of operators of one block."""
-    for span in block_spans(block_names(graph.operators)):
-        yield from ((span.start, other) for other in span[1:])
-
-
-def holds_whole_layers(graph: OperatorGraph, stages: Sequence[Sequence[str]]) -> bool:
-    """Whether no block is divided between two stages."""
-    home: dict[str, int] = {}
-    names = dict(zip((operator.name for operator in graph.operators), block_names(graph.operators), strict=True))
-    for index, row in enumerate(stages):
-        for operator in row:
-            block = names.get(operator, "")
-            if block and home.setdefault(block, index) != index:
-                return False
-    return True
+def part_pairs(graph: OperatorGraph, *, ends: bool) -> Iterator[tuple[int, int]]:
+    """Yield pairs of operators of one part; with `ends`, of all before the first layer, and of all behind the last."""
+    letters = part_letters(graph.parts) if ends else {}
+    first: dict[str, int] = {}
+    for position, part in enumerate(graph.parts):
+        group = {"E": "E", "m": "L", "L": "L"}.get(letters.get(part, ""), part)
+        other = first.setdefault(group, position)
+        if part and other != position:
+            yield other, position
 
 
 def why_undivided(graph: OperatorGraph, stage_of: Sequence[int], tensor: Sequence[int]) -> str:

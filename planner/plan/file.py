@@ -143,6 +143,7 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "microbatch_multiple": stage.microbatch_multiple,
         "cost": stage_to_json(stage.cost),
         **({"name": stage.name} if stage.name else {}),
+        **({"modules": list(stage.modules)} if stage.modules else {}),
         **(_gathering_to_json(stage) if stage.config.gathers else {}),
     }
 
@@ -158,7 +159,7 @@ def _gathering_to_json(stage: PlanStage) -> dict[str, object]:
 def _stage(node: Node, index: int) -> PlanStage:
     fields = node.members(
         ("index", "operators", "ranks", "config", "microbatch_multiple", "cost"),
-        ("name", "units", "reduce", "collectives"),
+        ("name", "modules", "units", "reduce", "collectives"),
     )
     _in_order(fields["index"], index)
     return PlanStage(
@@ -171,6 +172,7 @@ def _stage(node: Node, index: int) -> PlanStage:
         fields["units"].texts() if "units" in fields else (),
         fields["reduce"].text(REDUCES) if "reduce" in fields else STEP,
         tuple(map(_collective, fields["collectives"].items())) if "collectives" in fields else (),
+        fields["modules"].texts() if "modules" in fields else (),
     )
 
 

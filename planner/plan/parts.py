@@ -53,6 +53,9 @@ STEP, MICROBATCH = REDUCES = ("step", "microbatch")
 class PlanStage:
     """A stage: its operators, the ranks that replicate it, its configuration and cost, and what people call it.
 
+    `modules` are the parts of the model (`costmodel.model.blocks`) that it has operators of, in order; empty where the
+    model has none, and in plans of older versions.
+
     Where ZeRO divides gradients or parameters `units` are the modules whose parameters are gathered by themselves (what
     is beside them is gathered with the stage), `reduce` is one of `REDUCES`, and `collectives` is what each of its
     ranks takes part in within a step.
@@ -67,6 +70,7 @@ class PlanStage:
     units: tuple[str, ...] = ()
     reduce: str = STEP
     collectives: tuple[Collective, ...] = ()
+    modules: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> tuple[Block, ...]:

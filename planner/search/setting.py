@@ -15,7 +15,7 @@ from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
-from planner.graph.layers import equal_layers, layer_pairs, layer_starts
+from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
 from planner.graph.waists import Waists
@@ -58,9 +58,8 @@ class Setting:
         """The pieces between which cuts are sought; whole layers where the target takes nothing finer."""
         graph, problem = self.problem.profile.graph, self.problem
         pairs = list(pinned_pairs(problem))
-        most = max(map(self.families.most_places, self.families.all), default=1)
-        if problem.target in LINE_TARGETS and len(layer_starts(graph)) >= (problem.space.stages or most):
-            pairs += layer_pairs(graph)
+        if problem.target in LINE_TARGETS and len(set(graph.parts)) >= (problem.space.stages or 2):
+            pairs += part_pairs(graph, ends=problem.target == "megatron")
         atoms = prepare(graph, pairs)
         works = self._works_ns
         sizes = [self._measured.tensor_bytes(tensor) for tensor in graph.tensors]

@@ -1,0 +1,49 @@
+"""The table of forms, and the one way to export: a plan in, texts by file name out, or a refusal that names a way out.
+
+Leaves out writing them.
+"""
+
+from collections.abc import Callable, Mapping
+
+from costmodel.errors import DoesNotMatch
+from planner.ask.lines import FORMS as RULES
+from planner.ask.lines import not_taken
+from planner.export import deepspeed, megatron, torch_csv, torchtitan
+from planner.plan import Plan
+
+FORMS: Mapping[str, Callable[[Plan], dict[str, str]]] = {
+    "torch-csv": torch_csv.files,
+    "torchtitan": torchtitan.files,
+    "megatron": megatron.files,
+    "deepspeed": deepspeed.files,
+}
+"""For each of `planner.ask.lines.FORMS` what its files hold, by name."""
+
+
+def export(plan: Plan, form: str) -> dict[str, str]:
+    """Return the files of a plan for a trainer.
+
+    Raises
+    ------
+    DoesNotMatch
+        When it does not take the plan: says what of it, and the nearest that it takes.
+    """
+    reason = not_taken(form, plan)
+    if reason:
+        raise DoesNotMatch(f"{form} does not take this plan: {reason}; {_way_out(plan, form)}")
+    return FORMS[form](plan)
+
+
+def _way_out(plan: Plan, form: str) -> str:
+    """Name the forms that take the plan as it is, the best of its ladder that this one takes, and how to get that."""
+    others = [other for other in RULES if other != form and not not_taken(other, plan)]
+    found = f"{', '.join(others)} {'take' if len(others) > 1 else 'takes'} it; " if others else ""
+    if form == "torch-csv":
+        return f"{found}plan with --planner chain, stages all alike and --recompute none"
+    rungs = [rung for rung in plan.rungs if form in rung.runs_on and not rung.over_memory_bytes]
+    if rungs:
+        best = min(rungs, key=lambda rung: rung.step_time_ns)
+        slower = 100 * (best.step_time_ns / max(1, plan.prediction.step_time_ns) - 1)
+        found += f"of the plan's ladder it takes {best.strategy}, {slower:.1f} % slower; "
+    asked = f"--devices {plan.cluster.num_devices} --batch {plan.batch.global_size} --target {form}"
+    return f"{found}penstock plan PROFILE {asked} makes one"
