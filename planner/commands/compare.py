@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Compare the plans."""
     from planner.plan import read_plan
-    from planner.report.comparison import ComparedPlan, Comparison
+    from planner.report.compared import ComparedPlan
+    from planner.report.comparison import Comparison
 
     if len(args.measured) > len(args.plans):
         raise UsageError(

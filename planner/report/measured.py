@@ -68,21 +68,29 @@ class Measurement:
 
 
 def host_calls(plan: Plan) -> dict[Action, int]:
-    """Return the ns that F, B and I of a plan were priced with for each SEND and RECV.
+    """Return the ns that F, B and I of a plan were priced with for each SEND and RECV."""
+    schedule, sizes = plan_schedule(plan), message_bytes(plan)
+    return {
+        action: plan.cluster.host_ns(rank, schedule.graph.rank_of(action.peer, action.microbatch), sizes[action])
+        for rank, order in enumerate(schedule.orders)
+        for action in order
+        if action in sizes
+    }
+
+
+def message_bytes(plan: Plan) -> dict[Action, int]:
+    """Return the bytes of each SEND and RECV.
 
     A gradient counts as large as its output, for a plan does not say which tensors of an edge carry one.
     """
-    schedule = plan_schedule(plan)
     edges = {(edge.source, edge.target): edge for edge in plan.edges}
     found = {}
-    for rank, order in enumerate(schedule.orders):
-        for action in (action for action in order if action.kind in SENDS | RECEIVES):
+    for action in (action for order in plan_schedule(plan).orders for action in order):
+        if action.kind in SENDS | RECEIVES:
             downstream = action.kind in (Kind.SEND_F, Kind.RECV_B)
             source, target = (action.stage, action.peer) if downstream else (action.peer, action.stage)
             whole, taken = (plan.stages[stage].microbatch_multiple for stage in (source, target))
-            size = edges[source, target].size_bytes * min(whole, taken) // whole
-            peer = schedule.graph.rank_of(action.peer, action.microbatch)
-            found[action] = plan.cluster.host_ns(rank, peer, size)
+            found[action] = edges[source, target].size_bytes * min(whole, taken) // whole
     return found
 
 

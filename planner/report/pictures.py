@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from planner.plan import Plan
 from planner.plan.replay import depth
-from planner.report.text import mebibytes
+from planner.report.compared import ComparedPlan
+from planner.report.text import size
 from simulator.charts import (
     ComparedRow,
     alike,
@@ -33,13 +34,22 @@ COMPARISON_INCHES = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plan with its predicted timeline, and the measured one and a note on it where there is one."""
+    """A plan under a short name, and the measured timeline and a note on it where there is one."""
 
     name: str
-    plan: Plan
-    predicted: Timeline
+    compared: ComparedPlan
     measured: Timeline | None = None
     note: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.compared.plan
+
+    @property
+    def predicted(self) -> Timeline:
+        """Its simulated timeline."""
+        return self.compared.predicted
 
     @property
     def end_ns(self) -> int:
@@ -73,11 +83,7 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
 
 def sizes(plan: Plan) -> dict[tuple[int, int], str]:
     """Return what each edge sends, for people."""
-    return {(edge.source, edge.target): _size(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
-
-
-def _size(size_bytes: int) -> str:
-    return mebibytes(size_bytes) if size_bytes >= 2**20 else f"{size_bytes / 2**10:.0f} KiB"
+    return {(edge.source, edge.target): size(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
 
 
 def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
