@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measured", action="append", default=[], metavar="TIMELINE",
                         help="measured timeline of the first plan; again for the second, and so on")  # fmt: skip
     parser.add_argument("--chart", metavar="F", help="picture of all timelines (.png, .svg or .pdf)")
-    parser.add_argument("--html", metavar="F", help="one page with the tables and the picture, complete in itself")
+    parser.add_argument("--html", metavar="F", help="one page to look at in a browser, complete in itself")
     parser.add_argument("--trace", metavar="F", help="all timelines as one Perfetto trace (.json or .json.gz)")
 
 
@@ -54,13 +54,11 @@ def _write(paths: dict[str, str], compared: "Comparison") -> None:
         from simulator.trace import write_traces
 
         write_traces(paths["trace"], compared.timelines())
-    if "chart" in paths or "html" in paths:
+    if "chart" in paths:
         from simulator.charts import save_figure
 
-        figure = compared.figure()
-        if "chart" in paths:
-            save_figure(figure, paths["chart"])
-        if "html" in paths:
-            from planner.report.page import write_page
+        save_figure(compared.figure(), paths["chart"])
+    if "html" in paths:
+        from planner.report.html.page import write_page
 
-            write_page(paths["html"], "Plans side by side", compared.text(), figure)
+        write_page(paths["html"], compared)

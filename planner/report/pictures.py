@@ -1,6 +1,6 @@
-"""One figure of several plans: each one's stage graph and timeline on a common time axis, then the comparison.
+"""One figure of several plans: each one's stage graph, timeline and memory on a common time axis, then the comparison.
 
-Where a plan was run, the measured timeline stands under the predicted one.
+Step time stands against memory last. Where a plan was run, the measured timeline stands under the predicted one.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,19 @@ from matplotlib.figure import Figure
 from planner.plan import Plan
 from planner.plan.replay import depth
 from planner.report.compared import ComparedPlan
+from planner.report.points import lowest_limit, pareto_points
 from planner.report.text import size
 from simulator.charts import (
+    MEMORY_INCHES,
     ComparedRow,
     alike,
     comparison,
     gantt,
     gantt_height,
+    memory,
     new_figure,
     pair_height,
+    pareto,
     predicted_and_measured,
     stage_graph_height,
     stage_graph_picture,
@@ -30,6 +34,7 @@ from simulator.timeline import Timeline
 
 COMPARISON_INCHES = 0.9
 """Height of the comparison, with this much more for every plan."""
+PARETO_INCHES = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +73,25 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
     """Return the figure of some plans."""
     graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
     end_ns = max(picture.end_ns for picture in pictures)
-    heights = [h for g, p in zip(graphs, pictures, strict=True) for h in (stage_graph_height(g), p.height)]
-    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(pictures)])
+    heights = [
+        height
+        for graph, picture in zip(graphs, pictures, strict=True)
+        for height in (stage_graph_height(graph), picture.height, MEMORY_INCHES)
+    ]
+    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(pictures), PARETO_INCHES])
     for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
         plan = picture.plan
         title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
         names = [stage.name.replace(" .. ", "\n.. ") for stage in plan.stages]
         ranks = [stage.ranks for stage in plan.stages]
-        stage_graph_picture(axes[2 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
-        _timelines(axes[2 * i + 1], picture, end_ns)
-    comparison(axes[-1], [compared_row(picture) for picture in pictures])
+        stage_graph_picture(axes[3 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
+        _timelines(axes[3 * i + 1], picture, end_ns)
+        limit = picture.compared.limit_bytes or 0
+        title = f"{picture.name}, memory"
+        memory(axes[3 * i + 2], picture.predicted, limit_bytes=limit, title=title, ranks=plan.blocks, end_ns=end_ns)
+    comparison(axes[-2], [compared_row(picture) for picture in pictures])
+    named = [(picture.name, picture.compared) for picture in pictures]
+    pareto(axes[-1], pareto_points(named)[0], limit_bytes=lowest_limit(named))
     return figure
 
 

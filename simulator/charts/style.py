@@ -9,7 +9,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -117,17 +117,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     write_bytes(path, _content(figure, suffix))
 
 
-def figure_svg(figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element for a page; its text stays text."""
-    text = _content(figure, ".svg", "none").decode()
-    return text[text.index("<svg") :]
-
-
-def _content(figure: Figure, suffix: str, svg_text: Literal["path", "none"] = "path") -> bytes:
-    """Return the file; text of an SVG is drawn as paths unless `svg_text` is "none"."""
+def _content(figure: Figure, suffix: str) -> bytes:
     _settle(figure)
     buffer = io.BytesIO()
-    look: dict[Any, Any] = {"svg.hashsalt": "penstock", "svg.fonttype": svg_text, "hatch.linewidth": HATCH_LINE_WIDTH}
+    look: dict[Any, Any] = {"svg.hashsalt": "penstock", "hatch.linewidth": HATCH_LINE_WIDTH}
     with mpl.rc_context(look):
         figure.savefig(buffer, format=suffix[1:], metadata=FORMATS[suffix])
     return buffer.getvalue()
