@@ -30,7 +30,7 @@ class Browser:
     """One session: pages, scripts, the pointer, pictures and what the browser logged."""
 
     def __init__(self, address: str, profile: str) -> None:
-        options = {"binary": shutil.which("chromium"), "args": [*FLAGS, f"--user-data-dir={profile}", "about:blank"]}
+        options = {"binary": shutil.which("chromium"), "args": [*FLAGS, f"--user-data-dir={profile}"]}
         wanted = {
             "browserName": "chrome",
             "goog:chromeOptions": options,
@@ -68,9 +68,10 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        """Return the addresses asked for since the last call."""
+        """Return the addresses that files asked for since the last call; the browser's own pages are not ours."""
         events = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        asked = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [each["request"]["url"] for each in asked if each["documentURL"].startswith("file:")]
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """Save what is seen, or the whole page, as a PNG."""

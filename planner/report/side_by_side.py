@@ -31,7 +31,10 @@ def tables(comparison: "Comparison") -> list[str | Table]:
         Table(_SPEED, [(name, *_speed(each)) for name, each in named]),
         Table(_ROOM, [(name, *_room(each)) for name, each in named], _ROOM_TITLE),
         _idle(named),
-        Table(("plan", "gap", "what the bound ranges over"), [(name, *_scope(each)) for name, each in named]),
+        Table(
+            ("plan", "gap", "lower bound", "status", "what the bound ranges over"),
+            [(name, *_scope(each)) for name, each in named],
+        ),
         *_differences(comparison),
         *_measured(comparison),
     ]
@@ -52,23 +55,24 @@ def _models(comparison: "Comparison") -> list[str]:
     return [f"plans of {len(names)} different models ({', '.join(names.values())}): their times do not compare"]
 
 
-_SPEED = ("plan", "schedule", "ranks", "stages", "depth", "step", "samples/s", "tokens/s", "MFU", "bubble",
-          "lower bound")  # fmt: skip
+_SPEED = ("plan", "step", "samples/s", "tokens/s", "MFU", "bubble", "peak memory", "gap", "schedule", "ranks", "stages",
+          "depth")  # fmt: skip
 
 
 def _speed(compared: ComparedPlan) -> tuple[str, ...]:
     plan, tokens = compared.plan, tokens_per_s(compared.plan)
     return (
-        plan.schedule,
-        str(len(plan.orders)),
-        str(len(plan.stages)),
-        str(depth(plan)),
         milliseconds(plan.prediction.step_time_ns),
         f"{compared.samples_per_s or 0:.1f}",
         "-" if tokens is None else f"{tokens:.0f}",
         percent(mfu(plan)),
         percent(plan.prediction.bubble_ratio),
-        milliseconds(plan.search.lower_bound_ns),
+        size(max(plan.prediction.peak_memory_bytes)),
+        percent(plan.search.gap),
+        plan.schedule,
+        str(len(plan.orders)),
+        str(len(plan.stages)),
+        str(depth(plan)),
     )
 
 
@@ -106,8 +110,9 @@ def _idle(named: Sequence[tuple[str, ComparedPlan]]) -> Table:
     return Table(("plan", *columns), rows, "idle time by cause, as shares of ranks x step time")
 
 
-def _scope(compared: ComparedPlan) -> tuple[str, str]:
-    return percent(compared.plan.search.gap), compared.plan.search.scope
+def _scope(compared: ComparedPlan) -> tuple[str, ...]:
+    search = compared.plan.search
+    return percent(search.gap), milliseconds(search.lower_bound_ns), search.status, search.scope
 
 
 def _differences(comparison: "Comparison") -> Iterator[Table]:

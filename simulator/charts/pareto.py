@@ -61,7 +61,11 @@ def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0) -> 
     ax.margins(0.15, 0.2)
     ax.set_xlabel("step time (ms)", fontsize=FONT_SIZE)
     ax.set_ylabel("highest memory of a rank (GiB)", fontsize=FONT_SIZE)
-    ax.set_title("step time and memory", fontsize=FONT_SIZE + 1, loc="left")
+    ax.set_title(
+        "step time and memory: plans as numbers, other strategies of their ladders as dots",
+        fontsize=FONT_SIZE + 1,
+        loc="left",
+    )
     ax.tick_params(labelsize=FONT_SIZE)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)

@@ -67,13 +67,14 @@
       if (seen.length > MOST_LABELS) return;
     }
     let edges = "";
+    const widest = Math.max(0, ...seen.map(([, bar]) => `${bar.microbatch ?? ""}`.length)) * LETTER + 4;
     for (const [number, bar] of seen) {
       const x = (bar.from - view.from) * scale, wide = (bar.to - bar.from) * scale;
       const high = +bar.path.getAttribute("stroke-width"), middle = +bar.path.getAttribute("d").match(/^M0 ([\d.]+)/)[1];
       edges += `M${x.toFixed(1)} ${number * height + middle - high / 2}h${wide.toFixed(1)}v${high}h${(-wide).toFixed(1)}z`;
       const text = bar.microbatch === undefined ? "" : `${bar.microbatch}`;
       const left = Math.max(0, x), right = Math.min(width, x + wide);
-      if (text && high > 9 && right - left > LETTER * text.length + 4) {
+      if (text && high > 9 && right - left > widest) {
         element(layer, "text", { x: (left + right) / 2, y: number * height + middle, class: bar.path.dataset.ink }, text);
       }
     }

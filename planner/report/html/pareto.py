@@ -29,7 +29,11 @@ def pareto(named: Sequence[tuple[str, ComparedPlan]]) -> Markup:
     notes = [
         "Numbers are plans" + (", small dots other strategies of their ladders." if len(found) > len(named) else "."),
         *(["The dashed line joins what nothing beats in both."] if front else []),
-        *([f"{far} of their strategies take over {SLOWEST} times as long and are left out."] if far else []),
+        *(
+            [f"Left out: strategies that take over {SLOWEST} times as long as the quickest plan ({far})."]
+            if far
+            else []
+        ),
     ]
     return joined(picture, tag("p", " ".join(notes), class_="note"))
 
