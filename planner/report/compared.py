@@ -14,6 +14,7 @@ from planner.plan.replay import plan_schedule, replay
 from planner.report.measured import Measurement, message_bytes, read_measured
 from simulator.actions import SENDS, Kind
 from simulator.bubbles import BubbleCauses, bubble_causes
+from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 
 ASSUMED = ("links", "trainer", "optimizer", "precision", "calibration")
@@ -58,6 +59,11 @@ class ComparedPlan:
     measured: str | Path | None = None
 
     @cached_property
+    def schedule(self) -> Schedule:
+        """The orders of its blocks."""
+        return plan_schedule(self.plan)
+
+    @cached_property
     def predicted(self) -> Timeline:
         """The simulated timeline."""
         return replay(self.plan)
@@ -78,7 +84,7 @@ class ComparedPlan:
     @cached_property
     def idle(self) -> BubbleCauses:
         """Every idle nanosecond of each block with its cause."""
-        return bubble_causes(plan_schedule(self.plan), self.plan.costs(), self.predicted)
+        return bubble_causes(self.schedule, self.plan.costs(), self.predicted)
 
     @property
     def causes(self) -> Mapping[str, int]:
@@ -88,7 +94,7 @@ class ComparedPlan:
     @cached_property
     def communication(self) -> Communication:
         """Messages between stages, and reductions."""
-        sizes = message_bytes(self.plan)
+        sizes = message_bytes(self.plan, self.schedule)
         messages = size_bytes = message_ns = reduction_ns = 0
         for span in self.predicted.spans:
             ranks, time_ns = len(self.plan.blocks[span.rank]), span.end_ns - span.start_ns

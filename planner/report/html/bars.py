@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from planner.report.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
-from planner.report.html.gantt import Row, labels, row_height
+from planner.report.html.gantt import DrawnRow, labels, row_height
 from planner.report.text import milliseconds, percent
 from simulator import bubbles
 from simulator.charts.rows import called
@@ -76,7 +76,7 @@ def step_bar(compared: ComparedPlan, longest_ns: int) -> Markup:
                aria_label=f"step of {compared.name} by cause")  # fmt: skip
 
 
-def idle_by_rank(compared: ComparedPlan, rows: Sequence[Row]) -> Markup:
+def idle_by_rank(compared: ComparedPlan, rows: Sequence[DrawnRow]) -> Markup:
     """Return the idle time of each row as a stacked bar, the step its whole width."""
     height = row_height(len(rows))
     causes, step_ns = compared.idle.per_rank, compared.predicted.step_time_ns

@@ -25,14 +25,14 @@ LANES = {"compute": (0.5, 0.84), "collective": (0.84, 0.2), "send": (0.5, 0.3), 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DrawnRow:
     """Ranks that are alike: the first rank of the timeline among them, and the ranks of the plan that it shows."""
 
     lead: int
     ranks: tuple[int, ...]
 
 
-def shown(rows: Sequence[Row], num_bars: int) -> Sequence[Row]:
+def shown(rows: Sequence[DrawnRow], num_bars: int) -> Sequence[DrawnRow]:
     """Return the rows that are drawn: all, or every n-th."""
     return rows[:: max(1, -(-num_bars // MOST_BARS))]
 
@@ -42,7 +42,9 @@ def row_height(num_rows: int) -> int:
     return next((height for most, height in HEIGHTS if num_rows <= most), LEAST_HEIGHT)
 
 
-def gantt(timeline: Timeline, rows: Sequence[Row], scale: TimeScale, name: str, *, messages: bool = False) -> Markup:
+def gantt(
+    timeline: Timeline, rows: Sequence[DrawnRow], scale: TimeScale, name: str, *, messages: bool = False
+) -> Markup:
     """Return the picture of a timeline; `messages` draws sends and receives between the bars."""
     drawn = shown(rows, sum(span.stream in ("compute", "collective") for span in timeline.spans))
     height = row_height(len(drawn))
@@ -70,7 +72,7 @@ def chart(
     return tag("div", beside, plot, class_="chart")
 
 
-def labels(rows: Sequence[Row], height: int) -> list[Markup]:
+def labels(rows: Sequence[DrawnRow], height: int) -> list[Markup]:
     """Return the names beside the rows: of all, or of some where they are too low for a letter."""
     step = -(-11 // height)
     return [
@@ -80,7 +82,7 @@ def labels(rows: Sequence[Row], height: int) -> list[Markup]:
     ]
 
 
-def _row(row: Row, place: int, spans: Sequence[Span], height: int, scale: TimeScale) -> Markup:
+def _row(row: DrawnRow, place: int, spans: Sequence[Span], height: int, scale: TimeScale) -> Markup:
     groups: dict[tuple[str, str, int, int], list[Span]] = {}
     for span in spans:
         action = span.action

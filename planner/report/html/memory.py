@@ -7,7 +7,7 @@ is drawn where it is near enough to be in the picture. Leaves out what takes the
 from collections.abc import Sequence
 
 from planner.report.html.elements import Markup, joined, tag
-from planner.report.html.gantt import Row, chart, shown
+from planner.report.html.gantt import DrawnRow, chart, shown
 from planner.report.html.scale import TimeScale, round_values
 from planner.report.text import size, unit_of
 from simulator.charts.measures import FAR
@@ -24,7 +24,9 @@ def top_bytes(peaks: Sequence[int], limits: Sequence[int | None]) -> int:
     return max(1, peak, *(limit for limit in limits if limit and limit <= FAR * peak))
 
 
-def memory(timeline: Timeline, rows: Sequence[Row], scale: TimeScale, top: int, limit: int | None, name: str) -> Markup:
+def memory(
+    timeline: Timeline, rows: Sequence[DrawnRow], scale: TimeScale, top: int, limit: int | None, name: str
+) -> Markup:
     """Return the curves of the rows, the limit among them."""
     peaks = timeline.peak_memory_bytes
     kept = shown(rows, sum(min(MOST_STEPS, len(timeline.memory[row.lead])) for row in rows))
@@ -47,7 +49,7 @@ def memory(timeline: Timeline, rows: Sequence[Row], scale: TimeScale, top: int, 
     return joined(_head(limit, drawn, highest, lowest, peaks), picture)
 
 
-def _head(limit: int | None, drawn: bool, highest: Row, lowest: Row, peaks: Sequence[int]) -> Markup:
+def _head(limit: int | None, drawn: bool, highest: DrawnRow, lowest: DrawnRow, peaks: Sequence[int]) -> Markup:
     """Return the line above: which curve is which."""
     parts = [tag("span", f"{called(highest.ranks)} {size(peaks[highest.lead])}", class_="line high")]
     if lowest is not highest:

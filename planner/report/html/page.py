@@ -14,7 +14,7 @@ from planner.report.compared import ComparedPlan
 from planner.report.comparison import Comparison
 from planner.report.html import bars
 from planner.report.html.elements import Markup, joined, table, tag
-from planner.report.html.gantt import Row, gantt
+from planner.report.html.gantt import DrawnRow, gantt
 from planner.report.html.memory import memory, top_bytes
 from planner.report.html.pareto import pareto
 from planner.report.html.scale import TimeScale
@@ -181,8 +181,8 @@ def _said(each: ComparedPlan) -> str:
     return f"{plan.schedule}, {len(plan.stages)} stages on {len(plan.orders)} ranks, {_told(each)}"
 
 
-def _rows(timeline: Timeline, blocks: Sequence[Sequence[int]]) -> list[Row]:
-    return [Row(row[0], tuple(standing_for(row, blocks))) for row in alike(timeline)]
+def _rows(timeline: Timeline, blocks: Sequence[Sequence[int]]) -> list[DrawnRow]:
+    return [DrawnRow(row[0], tuple(standing_for(row, blocks))) for row in alike(timeline)]
 
 
 def _parts(named: Named) -> Markup:
