@@ -40,6 +40,11 @@ class Comparison:
         ]
         return asked + [name for name in ASSUMED if getattr(own.assumptions, name) != getattr(first.assumptions, name)]
 
+    @property
+    def comparable(self) -> bool:
+        """Whether the step times compare: one model, one batch, the same assumptions."""
+        return not any(self.differing(compared) for compared in self.plans)
+
     def rows(self) -> list[dict[str, object]]:
         """Return the JSON form, one object a plan."""
         return [self._row(compared) for compared in self.plans]
@@ -99,7 +104,7 @@ class Comparison:
         """Return the whole picture: stage graphs, timelines on one axis, the comparison."""
         from planner.report.pictures import compare_figure
 
-        return compare_figure(list(self._pictures()))
+        return compare_figure(list(self._pictures()), comparable=self.comparable)
 
     def timelines(self) -> list[tuple[str, Timeline]]:
         """Return all timelines, each with its name."""

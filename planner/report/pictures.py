@@ -69,8 +69,8 @@ class Picture:
         return gantt_height(len(alike(self.predicted)))
 
 
-def compare_figure(pictures: Sequence[Picture]) -> Figure:
-    """Return the figure of some plans."""
+def compare_figure(pictures: Sequence[Picture], *, comparable: bool) -> Figure:
+    """Return the figure of some plans; where their times do not compare none is said to beat another."""
     graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
     end_ns = max(picture.end_ns for picture in pictures)
     heights = [
@@ -91,7 +91,7 @@ def compare_figure(pictures: Sequence[Picture]) -> Figure:
         memory(axes[3 * i + 2], picture.predicted, limit_bytes=limit, title=title, ranks=plan.blocks, end_ns=end_ns)
     comparison(axes[-2], [compared_row(picture) for picture in pictures])
     named = [(picture.name, picture.compared) for picture in pictures]
-    pareto(axes[-1], pareto_points(named)[0], limit_bytes=lowest_limit(named))
+    pareto(axes[-1], pareto_points(named)[0], limit_bytes=lowest_limit(named), stairs=comparable)
     return figure
 
 

@@ -40,10 +40,10 @@ def not_beaten(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     return front
 
 
-def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0) -> Axes:
+def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, stairs: bool = True) -> Axes:
     """Draw the points, the stairs of those that nothing beats, and the limit (0: none)."""
     gib = 2**30
-    front = not_beaten(points)
+    front = not_beaten(points) if stairs else []
     ax.step([p.step_ns / 1e6 for p in front], [p.peak_bytes / gib for p in front], where="post", color="#4f86b8",
             linestyle="--", linewidth=1.0, zorder=1)  # fmt: skip
     for point in points:

@@ -85,7 +85,7 @@ def idle_by_rank(compared: ComparedPlan, rows: Sequence[DrawnRow]) -> Markup:
         for place, row in enumerate(rows)
     ]
     whole = height * len(rows)
-    plot = tag("svg", *bars, class_="stack", height=whole, width="100%", role="img",
+    plot = tag("svg", *bars, class_="stack track", height=whole, width="100%", role="img",
                aria_label=f"idle time of each rank of {compared.name}")  # fmt: skip
     beside = tag("svg", *labels(rows, height), class_="names", height=whole, aria_hidden="true")
     return tag("div", beside, plot, class_="chart")

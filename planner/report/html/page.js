@@ -82,7 +82,7 @@
   };
 
   const ticks = (axis) => {
-    const width = axis.clientWidth, about = (view.width * tick) / 1e6 / Math.max(2, width / 90);
+    const width = axis.clientWidth, about = (view.width * tick) / 1e6 / Math.max(2, width / 70);
     const power = 10 ** Math.floor(Math.log10(about));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= about);
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));

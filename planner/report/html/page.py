@@ -14,22 +14,13 @@ from planner.report.compared import ComparedPlan
 from planner.report.comparison import Comparison
 from planner.report.html import bars
 from planner.report.html.elements import Markup, joined, table, tag
-from planner.report.html.gantt import DrawnRow, gantt
-from planner.report.html.memory import memory, top_bytes
+from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.pareto import pareto
-from planner.report.html.scale import TimeScale
 from planner.report.html.stages import stages
-from planner.report.text import Table, milliseconds, percent, size
-from simulator.charts.rows import alike, standing_for
-from simulator.charts.style import OTHER, STYLES, Style
-from simulator.timeline import Timeline
+from planner.report.html.timelines import rows_of, timelines
+from planner.report.text import Table, milliseconds, size
 
 TITLE = "Plans side by side"
-MINUS = "\N{MINUS SIGN}"
-HOW = (
-    "One axis for all. Touch a bar or a curve to read it. Zoom with the buttons, a double click, two fingers, or Ctrl "
-    "and the wheel; drag to move."
-)
 MOST_OPEN = 16
 """Rows up to which the idle time of each is open at once."""
 
@@ -48,8 +39,8 @@ def write_page(path: str | Path, comparison: Comparison) -> None:
         *(tag("p", part, class_="warning") for part in (first, *others) if isinstance(part, str)),
         tag("section", table(tables[0]), *_marked(comparison)),
         _steps(named),
-        tag("section", tag("h2", "Step time and memory"), pareto(named)),
-        _timelines(named),
+        tag("section", tag("h2", "Step time and memory"), pareto(named, comparison.comparable)),
+        timelines(named),
         _parts(named),
         tag("section", tag("h2", "All figures"), *map(table, tables[1:])),
     )
@@ -85,8 +76,8 @@ def _summary(comparison: Comparison) -> Markup:
         return tag("p", question, class_="lead")
     quick = min(named, key=lambda each: each[1].predicted.step_time_ns)
     lean = min(named, key=lambda each: max(each[1].plan.prediction.peak_memory_bytes))
-    if any({"model", "batch"} & set(comparison.differing(each)) for _, each in named):
-        return tag("p", f"{question}, and others", class_="lead")
+    if not comparison.comparable:
+        return tag("p", f"{question}, and others whose times do not compare with it", class_="lead")
     time, room = milliseconds(quick[1].predicted.step_time_ns), size(max(lean[1].plan.prediction.peak_memory_bytes))
     answer = f"{quick[0]} is the quickest, {time}, and needs least memory, {room}"
     if quick is not lean:
@@ -109,7 +100,7 @@ def _steps(named: Named) -> Markup:
     rows = [
         tag(
             "div",
-            tag("p", _badge(number), name, tag("span", _told(each), class_="more"), class_="name"),
+            heading("p", number, name, step_told(each), class_="name"),
             bars.step_bar(each, longest),
         )
         for number, (name, each) in enumerate(named, 1)
@@ -117,92 +108,23 @@ def _steps(named: Named) -> Markup:
     causes = {cause for _, each in named for cause in bars.merged(each.causes)}
     note = "The step of each plan, mean over its ranks; the upright line is the lower bound"
     note += ", the ring what was measured." if any(each.measurement for _, each in named) else "."
-    heading = tag("h2", "Where the step goes")
-    return tag("section", heading, bars.legend({bars.WORK, *causes}), *rows, tag("p", note, class_="note"))
-
-
-def _told(compared: ComparedPlan) -> str:
-    step_ns, bubble = compared.predicted.step_time_ns, compared.predicted.bubble_ratio
-    return f"{milliseconds(step_ns)}, idle {percent(bubble)}"
-
-
-def _timelines(named: Named) -> Markup:
-    measured = [each.measurement.measured for _, each in named if each.measurement]
-    scale = TimeScale(max(_end(timeline) for timeline in (*measured, *(each.predicted for _, each in named))))
-    limits = [each.limit_bytes for _, each in named]
-    top = top_bytes([peak for _, each in named for peak in each.predicted.peak_memory_bytes], limits)
-    charts = [_plan(number, name, each, scale, top) for number, (name, each) in enumerate(named, 1)]
-    buttons = [
-        tag("button", text, type="button", data_do=do, aria_label=label)
-        for do, text, label in (("out", MINUS, "zoom out"), ("in", "+", "zoom in"), ("all", "whole step", "whole step"))
-    ]
-    kinds = {span.action.kind for _, each in named for span in each.predicted.spans if span.stream in _DRAWN}
-    kinds |= {span.action.kind for timeline in measured for span in timeline.spans}
-    bar = tag("div", tag("ul", *map(_sample, _styles(kinds)), class_="legend"), tag("div", *buttons, class_="buttons"),
-              class_="toolbar")  # fmt: skip
-    return tag("section", tag("h2", "Timelines and memory"), tag("p", HOW, class_="note"), bar, *charts, id="time",
-               data_end=scale.end, data_tick=scale.tick_ns)  # fmt: skip
-
-
-_DRAWN = ("compute", "collective")
-
-
-def _styles(kinds: set[object]) -> list[Style]:
-    """Return the styles of the kinds that are there, each once."""
-    found = {style.name: style for kind, style in STYLES.items() if kind in kinds}
-    return [*found.values(), *([OTHER] if kinds - set(STYLES) else [])]
-
-
-def _sample(style: Style) -> Markup:
-    kind = next((str(kind) for kind, each in STYLES.items() if each is style), "")
-    line = tag("path", d="M0 6h18", stroke=style.fill, stroke_width=12, class_=f"k{kind}")
-    return tag("li", tag("svg", line, width=18, height=12, class_="sample"), style.name)
-
-
-def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int) -> Markup:
-    """Return a plan's timelines and memory."""
-    predicted = _rows(each.predicted, each.plan.blocks)
-    parts = [gantt(each.predicted, predicted, scale, f"timeline of {name}")]
-    if each.measurement:
-        measured = each.measurement.measured
-        label = tag("p", tag("b", "Measured"), f"{milliseconds(measured.step_time_ns)}", class_="keys")
-        parts = [tag("p", tag("b", "Predicted"), class_="keys"), *parts, label]
-        parts.append(gantt(measured, _rows(measured, ()), scale, f"measured timeline of {name}", messages=True))
-    parts.append(memory(each.predicted, predicted, scale, top, each.limit_bytes, name))
-    parts.append(
-        tag("div", tag("svg", class_="names", height=18), tag("svg", class_="plot axis", height=18), class_="chart")
-    )
-    title = tag("h3", _badge(number), name, tag("span", _said(each), class_="more"))
-    return tag("article", title, *parts)
-
-
-def _said(each: ComparedPlan) -> str:
-    plan = each.plan
-    return f"{plan.schedule}, {len(plan.stages)} stages on {len(plan.orders)} ranks, {_told(each)}"
-
-
-def _rows(timeline: Timeline, blocks: Sequence[Sequence[int]]) -> list[DrawnRow]:
-    return [DrawnRow(row[0], tuple(standing_for(row, blocks))) for row in alike(timeline)]
+    title = tag("h2", "Where the step goes")
+    return tag("section", title, bars.legend({bars.WORK, *causes}), *rows, tag("p", note, class_="note"))
 
 
 def _parts(named: Named) -> Markup:
     """Return each plan's stage graph and the idle time of its ranks."""
     parts = []
     for number, (name, each) in enumerate(named, 1):
-        rows = _rows(each.predicted, each.plan.blocks)
+        rows = rows_of(each.predicted, each.plan.blocks)
         causes = {cause for row in each.idle.per_rank for cause in bars.merged(row)}
-        found = f"{len(each.plan.stages)} stages in depth {depth(each.plan)}"
+        found = f"{counted(len(each.plan.stages), 'stage')} in depth {depth(each.plan)}"
         idle = joined(bars.legend(causes), bars.idle_by_rank(each, rows))
-        rank = tag("details", tag("summary", "Idle time by rank"), idle, open="" if len(rows) <= MOST_OPEN else None)
-        parts.append(
-            tag("article", tag("h3", _badge(number), name, tag("span", found, class_="more")), stages(each.plan), rank)
+        rank = tag(
+            "details",
+            tag("summary", "Idle time by rank, of the whole step"),
+            idle,
+            open="" if len(rows) <= MOST_OPEN else None,
         )
+        parts.append(tag("article", heading("h3", number, name, found), stages(each.plan), rank))
     return tag("section", tag("h2", "Stages, and where their ranks idle"), *parts)
-
-
-def _badge(number: int) -> Markup:
-    return tag("span", str(number), class_="badge")
-
-
-def _end(timeline: Timeline) -> int:
-    return max((span.end_ns for span in timeline.spans), default=1)

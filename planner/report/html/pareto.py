@@ -18,12 +18,12 @@ LEFT, RIGHT = 14, 96
 """Where points lie, in pixels from above and per cent from the left."""
 
 
-def pareto(named: Sequence[tuple[str, ComparedPlan]]) -> Markup:
-    """Return the picture and the note below it."""
+def pareto(named: Sequence[tuple[str, ComparedPlan]], comparable: bool) -> Markup:
+    """Return the picture and the note below it; plans whose times do not compare beat nothing."""
     found, far = pareto_points(named)
     limit = lowest_limit(named)
     frame = _Frame(found, limit)
-    front = frame.front(not_beaten(found))
+    front = frame.front(not_beaten(found)) if comparable else []
     picture = tag("svg", *frame.axes(), *front, *map(frame.dot, found), class_="pareto", height=HEIGHT, width="100%",
                   role="img", aria_label="step time against highest memory of a rank")  # fmt: skip
     notes = [

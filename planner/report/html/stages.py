@@ -14,7 +14,7 @@ from simulator.schedule import stage_graph
 
 MOST_NAMED = 12
 """Layers up to which boxes have room for names."""
-WIDE, NARROW = (112, 148, 40, 54), (26, 42, 24, 34)
+WIDE, NARROW = (112, 140, 40, 54), (26, 42, 24, 34)
 """Width of a box, from one to the next, height of a box, from one to the next."""
 LETTERS = 17
 
