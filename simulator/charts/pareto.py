@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from simulator.charts.measures import UNITS
 from simulator.charts.style import EDGE, FONT_SIZE
 
 
@@ -42,12 +43,14 @@ def not_beaten(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
 
 def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, stairs: bool = True) -> Axes:
     """Draw the points, the stairs of those that nothing beats, and the limit (0: none)."""
-    gib = 2**30
+    unit, size = next(
+        each for each in UNITS if max((p.peak_bytes for p in points), default=1) >= each[1] or each[1] == 1
+    )
     front = not_beaten(points) if stairs else []
-    ax.step([p.step_ns / 1e6 for p in front], [p.peak_bytes / gib for p in front], where="post", color="#4f86b8",
+    ax.step([p.step_ns / 1e6 for p in front], [p.peak_bytes / size for p in front], where="post", color="#4f86b8",
             linestyle="--", linewidth=1.0, zorder=1)  # fmt: skip
     for point in points:
-        place = (point.step_ns / 1e6, point.peak_bytes / gib)
+        place = (point.step_ns / 1e6, point.peak_bytes / size)
         if point.number:
             ax.plot(*place, "o", markersize=11, color="#1f5f99")
             ax.annotate(str(point.number), place, ha="center", va="center_baseline", color="white", fontsize=FONT_SIZE)
@@ -55,12 +58,12 @@ def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, sta
         else:
             ax.plot(*place, "o", markersize=4, markerfacecolor="#7f7f7f" if point.fits else "white", color=EDGE)
     if limit_bytes:
-        ax.axhline(limit_bytes / gib, color="black", linewidth=1.6)
-        ax.annotate(f"limit {limit_bytes / gib:.4g} GiB", (0, limit_bytes / gib), (3, 3), fontsize=FONT_SIZE,
+        ax.axhline(limit_bytes / size, color="black", linewidth=1.6)
+        ax.annotate(f"limit {limit_bytes / size:.4g} {unit}", (0, limit_bytes / size), (3, 3), fontsize=FONT_SIZE,
                     xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
     ax.margins(0.15, 0.2)
     ax.set_xlabel("step time (ms)", fontsize=FONT_SIZE)
-    ax.set_ylabel("highest memory of a rank (GiB)", fontsize=FONT_SIZE)
+    ax.set_ylabel(f"highest memory of a rank ({unit})", fontsize=FONT_SIZE)
     ax.set_title(
         "step time and memory: plans as numbers, other strategies of their ladders as dots",
         fontsize=FONT_SIZE + 1,

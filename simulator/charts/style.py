@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from costmodel.errors import UsageError
 from costmodel.files import write_bytes
@@ -118,6 +119,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def _content(figure: Figure, suffix: str) -> bytes:
+    for text in figure.findobj(Text):
+        if isinstance(text, Text):
+            text.set_parse_math(False)  # a name with dollars is no formula
     _settle(figure)
     buffer = io.BytesIO()
     look: dict[Any, Any] = {"svg.hashsalt": "penstock", "hatch.linewidth": HATCH_LINE_WIDTH}

@@ -97,6 +97,8 @@ def _steps(named: Named) -> Markup:
         max(each.predicted.step_time_ns, each.measurement.measured.step_time_ns if each.measurement else 0)
         for _, each in named
     )
+    if any(each.measurement for _, each in named):
+        longest = round(1.01 * longest)  # room for the ring
     rows = [
         tag(
             "div",
