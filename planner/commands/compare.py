@@ -1,9 +1,11 @@
-"""Put plans side by side: one row a plan, pictures, and what a run of them measured.
+"""Put plans side by side: one row a plan, a page and pictures, and what a run of them measured.
 
-    penstock compare plan.json chain.json --chart compare.png
-    penstock compare plan.json --measured timeline.json --html compare.html
+    penstock compare plan.json chain.json --html compare.html
+    penstock compare plan.json --measured timeline.json --chart compare.png
 
-A picture draws every plan's timeline on one time axis, over the bubble and the step time of each. --measured takes the
+The page and the picture draw every plan's timeline and memory on one time axis, and step time against memory; the page
+can be touched and zoomed, and needs nothing besides itself. What differs in model, batch or assumptions from the first
+plan is marked. --measured takes the
 timeline that torchrun -m executor PLAN --timeline F wrote, one for each of the first plans: it is drawn below the
 predicted one, and the difference of the step times is divided into compute, communication, waiting and Python, on the
 rank whose own work explains most of it.

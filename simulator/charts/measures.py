@@ -79,7 +79,7 @@ def memory(
         )  # fmt: skip
     ax.set_ylim(0, 1.08 * peak / size)
     ax.set_ylabel(unit, fontsize=FONT_SIZE)
-    far = f", far below the limit of {limit_bytes / size:.4g}" if limit_bytes and not drawn else ""
+    far = f", far below the limit of {_in_units(limit_bytes)}" if limit_bytes and not drawn else ""
     ax.set_title(f"{title}: peak {highest / size:.4g} {unit}{far}", fontsize=FONT_SIZE + 1, loc="left")
     ax.legend(
         loc="upper left",
@@ -90,6 +90,11 @@ def memory(
         handlelength=3,
     )
     return ax
+
+
+def _in_units(size_bytes: int) -> str:
+    name, size = next((name, size) for name, size in UNITS if size_bytes >= size or size == 1)
+    return f"{size_bytes / size:.4g} {name}"
 
 
 def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dict[str, Any]]:
