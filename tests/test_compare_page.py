@@ -223,6 +223,9 @@ def test_bars_are_read_and_zoomed_by_button_and_wheel_and_moved(chromium: Browse
     assert chromium.run(TIP).startswith("idle, 0.000054 ms\nrank 0")
     chromium.mouse("mouseMoved", x + 5 * tick, y - 200)
     assert chromium.run(TIP) == ""
+    memory_x, memory_y, _ = chromium.run(PLACE, ".memory")
+    chromium.mouse("mouseMoved", memory_x + 80.5 * tick, memory_y + 10)  # rank 0 holds 25 bytes from 73 to 94
+    assert chromium.run(TIP).splitlines() == ["25 bytes", "rank 0", "0.000080 ms"]
     assert chromium.run(VIEW).split()[::2] == ["0", "124"]
     chromium.run("document.querySelector('button[data-do=in]').click(); " + SETTLED)
     assert chromium.run(VIEW).split()[::2] == ["31", "62"]
@@ -239,3 +242,30 @@ def test_bars_are_read_and_zoomed_by_button_and_wheel_and_moved(chromium: Browse
     assert float(chromium.run(VIEW).split()[0]) == pytest.approx(31, abs=0.1)
     chromium.run("document.querySelector('button[data-do=all]').click(); " + SETTLED)
     assert chromium.run(VIEW).split()[::2] == ["0", "124"]
+
+
+def test_a_finger_reads_two_zoom_and_one_moves(chromium: Browser, tmp_path: Path) -> None:
+    def touch(kind: str, *places: float) -> None:
+        points = [{"x": x + place * width, "y": y + 10, "id": number} for number, place in enumerate(places)]
+        chromium.devtools("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+    page_of(tmp_path / "page.html", plan=PLAN)
+    chromium.open(tmp_path / "page.html", 390, 2400)
+    x, y, width = chromium.run(PLACE, ".gantt")
+    touch("touchStart", 0.05)
+    touch("touchEnd")
+    assert chromium.run(TIP).startswith("0F0: F forward")
+    touch("touchStart", 0.4, 0.6)
+    touch("touchMove", 0.3, 0.7)
+    touch("touchMove", 0.2, 0.8)
+    touch("touchEnd")
+    chromium.run(SETTLED)
+    start, shown = map(float, chromium.run(VIEW).split()[::2])
+    assert 0 < start < 62
+    assert shown == pytest.approx(124 / 3, rel=0.2)
+    touch("touchStart", 0.5)
+    touch("touchMove", 0.3)
+    touch("touchMove", 0.1)
+    touch("touchEnd")
+    chromium.run(SETTLED)
+    assert float(chromium.run(VIEW).split()[0]) > start + 5

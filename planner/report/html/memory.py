@@ -14,7 +14,7 @@ from simulator.charts.measures import FAR
 from simulator.charts.rows import called
 from simulator.timeline import Timeline
 
-HEIGHT, LEVELS = 150, 1000
+HEIGHT, LEVELS = 150, 10_000
 MOST_STEPS = 400
 
 
@@ -78,13 +78,14 @@ def _steps(points: Sequence[tuple[int, int]], scale: TimeScale) -> list[tuple[in
 
 
 def _path(steps: Sequence[tuple[int, int]], end: int, level: float) -> str:
-    parts, now, height = [], 0, LEVELS
-    for tick, size_bytes in steps:
-        to = round(LEVELS * (1 - size_bytes / level))
+    heights = [(tick, round(LEVELS * (1 - size_bytes / level))) for tick, size_bytes in steps]
+    now, height = heights[0]
+    parts = [f"M{now} {height}"]
+    for tick, to in heights[1:]:
         if to != height:
             parts.append(f"h{tick - now}v{to - height}")
             now, height = tick, to
-    return f"M0 {LEVELS}{''.join(parts)}H{end}"
+    return f"{''.join(parts)}H{end}"
 
 
 def _label(text: str, share: float) -> Markup:

@@ -144,9 +144,10 @@
 
   // The steps of a curve as [tick, level] pairs, read when first asked for.
   const levels = (path) => path.levels ??= (() => {
-    const all = +path.closest(".plot").dataset.levels, found = [[0, all]];
-    let now = 0, level = all;
-    for (const [, along, up] of path.getAttribute("d").matchAll(/h(-?\d+)v(-?\d+)/g)) found.push([(now += +along), (level += +up)]);
+    const d = path.getAttribute("d");
+    let [now, level] = d.match(/^M(\d+) (\d+)/).slice(1).map(Number);
+    const found = [[0, level]];
+    for (const [, along, up] of d.matchAll(/h(-?\d+)v(-?\d+)/g)) found.push([(now += +along), (level += +up)]);
     return found;
   })();
 
@@ -190,7 +191,8 @@
       if (touched.has(event.pointerId)) touched.set(event.pointerId, event);
     });
     for (const over of ["pointerup", "pointercancel"]) plot.addEventListener(over, (event) => touched.delete(event.pointerId));
-    plot.addEventListener("pointerleave", () => {
+    plot.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "touch") return; // what a finger touched stays readable when it is lifted
       plot.querySelector(".near")?.classList.remove("near");
       say();
     });
