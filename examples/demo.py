@@ -41,7 +41,7 @@ def main(folder: Path) -> int:
         penstock("simulate", plan, "--chart", plan.with_suffix(".png"), "--trace", plan.with_suffix(".trace.json"))
         measured.append(run(plan, DEVICES))
         plans.append(plan)
-    compared = penstock("compare", *plans, "--chart", folder / "compare.png")
+    compared = penstock("compare", *plans, "--chart", folder / "compare.png", "--html", folder / "compare.html")
     print_table(compared["rows"], measured)
     hold_against_a_run(folder, profile)
     names = sorted(path.name for path in folder.iterdir())

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from costmodel.errors import PeerLost
+from costmodel.printing import printable
 from simulator.actions import Action
 
 BEAT_S = 0.5
@@ -310,4 +311,5 @@ def farewell(code: int, message: str = "") -> None:
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     with suppress(OSError):
-        os.write(2, (f"{message}\n" if message else "").encode() + f"PENSTOCK_EXIT={code}\n".encode())
+        said = printable(message, kept="\n")
+        os.write(2, (f"{said}\n" if said else "").encode() + f"PENSTOCK_EXIT={code}\n".encode())

@@ -17,7 +17,8 @@ from planner.ask.problem import Problem, Report
 from planner.checker import check_plan
 from planner.plan import Plan
 from planner.report.answer import PlanAnswer
-from planner.report.comparison import ComparedPlan, Comparison
+from planner.report.compared import ComparedPlan
+from planner.report.comparison import Comparison
 from planner.search.planners import plan
 
 

@@ -17,7 +17,7 @@ are what REDUCE and OPT take of a rank that computes nothing. Leaves out causes 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -87,10 +87,14 @@ class BubbleCauses:
     @cached_property
     def totals(self) -> dict[str, int]:
         """For each cause the ns summed over ranks; the causes without a name in them stand there even at 0."""
+        return self.over([1] * self.num_ranks)
+
+    def over(self, sizes: Sequence[int]) -> dict[str, int]:
+        """Return `totals` where each rank stands for several that work in lockstep, as many as `sizes` says."""
         sums = dict.fromkeys(_ALWAYS_SHOWN, 0)
-        for row in self.per_rank:
+        for row, size in zip(self.per_rank, sizes, strict=True):
             for cause in sorted(row):
-                sums[cause] = sums.get(cause, 0) + row[cause]
+                sums[cause] = sums.get(cause, 0) + size * row[cause]
         return sums
 
 

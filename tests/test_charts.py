@@ -15,11 +15,14 @@ from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.actions import Action, Kind
 from simulator.charts import (
     ComparedRow,
+    ParetoPoint,
     bubbles,
     comparison,
     gantt,
     memory,
     new_figure,
+    not_beaten,
+    pareto,
     predicted_and_measured,
     save_figure,
     stage_graph_picture,
@@ -203,3 +206,32 @@ def test_other_suffixes_are_refused(tmp_path: Path) -> None:
 def test_no_pyplot_state_is_left_behind(timeline: Timeline) -> None:
     timeline_figure(timeline)
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_a_name_with_dollars_is_no_formula(timeline: Timeline, tmp_path: Path) -> None:
+    figure = timeline_figure(timeline, "we$ird\\foo$")
+    save_figure(figure, tmp_path / "chart.svg")
+    assert figure.axes[0].get_title(loc="left").startswith("we$ird\\foo$")
+
+
+def test_a_limit_far_above_memory_is_said_and_a_near_one_drawn(timeline: Timeline) -> None:
+    far, near = memory(one_axis(), timeline, limit_bytes=2**40), memory(one_axis(), timeline, limit_bytes=2**22)
+    assert (texts(far), texts(near)) == ([], ["limit 4 MiB"])
+    assert "far below the limit of 1024 GiB" in far.get_title(loc="left")
+
+
+POINTS = [
+    ParetoPoint(10, 50, "quick", 1),
+    ParetoPoint(10, 60, "as quick and larger"),
+    ParetoPoint(20, 30, "lean", 2),
+    ParetoPoint(30, 40, "beaten"),
+    ParetoPoint(5, 10, "does not fit", fits=False),
+]
+
+
+def test_what_fits_and_nothing_beats_in_time_and_memory_is_joined() -> None:
+    assert [point.text for point in not_beaten(POINTS)] == ["quick", "lean"]
+    ax = pareto(one_axis(), POINTS, limit_bytes=100)
+    assert texts(ax) == ["1", "quick", "2", "lean", "limit 100 bytes"]
+    assert list(ax.lines[0].get_xdata()) == [10e-6, 20e-6]
+    assert len(pareto(one_axis(), POINTS, stairs=False).lines[0].get_xdata()) == 0

@@ -98,6 +98,7 @@ def test_the_wheel_installs_and_penstock_runs_outside_the_checkout(tmp_path: Pat
     assert (site / "bin" / "penstock").exists()
     schemas = {path.name for path in (site / "costmodel" / "schemas").glob("*.json")}
     assert {"plan.schema.json", "profile.schema.json"} <= schemas
+    assert {"page.css", "page.js"} <= {path.name for path in (site / "planner" / "report" / "html").iterdir()}
 
 
 def test_an_error_under_json_is_one_object_on_stdout() -> None:

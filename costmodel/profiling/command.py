@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
 from costmodel.model.profile import Profile, write_profile
+from costmodel.printing import printable
 
 if TYPE_CHECKING:  # torch is imported once the flags are known to be right
     from costmodel.profiling.options import Options
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _say(text: str) -> None:
-    print(f"penstock profile: {text}", file=sys.stderr)
+    print(f"penstock profile: {printable(text)}", file=sys.stderr)
 
 
 def _dry(options: "Options") -> Profile:

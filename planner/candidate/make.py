@@ -92,9 +92,16 @@ def make(
         assumptions=problem.assumptions(size),
         provenance=provenance(problem, size),
         schedule_options={"in_flight": list(candidate.in_flight)} if candidate.in_flight else {},
-        extra={"choice": reason},
+        extra={"choice": reason, "sample": sample_of(graph)},
     )
     return replace(plan, runs_on=runs_on(problem, plan))
+
+
+def sample_of(graph: OperatorGraph) -> dict[str, int]:
+    """Return the forward FLOP of a sample and, where the loss says how many rows it has, its tokens."""
+    works = [operator.work for operator in graph.operators]
+    tokens = max((work.tokens for work in works if work and work.kind == "loss"), default=0)
+    return {"flop": sum(operator.flop for operator in graph.operators), **({"tokens": tokens} if tokens else {})}
 
 
 def _modules(graph: OperatorGraph, operators: Sequence[int]) -> list[str]:

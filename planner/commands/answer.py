@@ -1,6 +1,7 @@
 """What a command answers, printed for people or as one JSON object.
 
-Uses rich for tables where it is installed, plain lines where it is not (GPU boxes).
+Uses rich for tables where it is installed, plain lines where it is not (GPU boxes). All that people read goes through
+here, so that names from files reach no terminal with control characters in them, nor as rich's own markup.
 """
 
 import json
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from costmodel.printing import printable
 from planner.report.text import Table
 
 INTERRUPTED = 130
@@ -29,33 +31,35 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         print(json.dumps(answer.json, allow_nan=False))
         return
     for part in answer.text:
-        print(part) if isinstance(part, str) else _print_table(part)
+        print(printable(part, kept="\n")) if isinstance(part, str) else _print_table(part)
 
 
 def print_error(message: str, exit_code: int, as_json: bool) -> int:
     """Print an error on stderr, under ``--json`` as an object on stdout too; return the exit code."""
-    print(f"penstock: {message}", file=sys.stderr)
+    say(f"penstock: {message}")
     if as_json:
         print(json.dumps({"error": message, "exit": exit_code}))
     return exit_code
 
 
 def say(line: str) -> None:
-    """Print a line of progress on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line on stderr."""
+    print(printable(line, kept="\n"), file=sys.stderr, flush=True)
 
 
 def _print_table(table: Table) -> None:
+    rows = [tuple(map(printable, row)) for row in table.rows]
+    shown = Table(tuple(map(printable, table.columns)), rows, printable(table.title, kept="\n"))
     try:
         from rich.console import Console
         from rich.table import Table as RichTable
     except ImportError:
-        print(table)
+        print(shown)
         return
-    drawn = RichTable(title=table.title or None, title_justify="left")
-    for i, column in enumerate(table.columns):
+    drawn = RichTable(title=shown.title or None, title_justify="left")
+    for i, column in enumerate(shown.columns):
         drawn.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    for row in table.rows:
+    for row in shown.rows:
         drawn.add_row(*row)
     # A pipe has no width; a table squeezed into 80 columns there would be broken for every reader.
-    Console(width=None if sys.stdout.isatty() else 200).print(drawn)
+    Console(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False).print(drawn)

@@ -1,9 +1,11 @@
-"""Put plans side by side: one row a plan, pictures, and what a run of them measured.
+"""Put plans side by side: one row a plan, a page and pictures, and what a run of them measured.
 
-    penstock compare plan.json chain.json --chart compare.png
-    penstock compare plan.json --measured timeline.json --html compare.html
+    penstock compare plan.json chain.json --html compare.html
+    penstock compare plan.json --measured timeline.json --chart compare.png
 
-A picture draws every plan's timeline on one time axis, over the bubble and the step time of each. --measured takes the
+The page and the picture draw every plan's timeline and memory on one time axis, and step time against memory; the page
+can be touched and zoomed, and needs nothing besides itself. What differs in model, batch or assumptions from the first
+plan is marked. --measured takes the
 timeline that torchrun -m executor PLAN --timeline F wrote, one for each of the first plans: it is drawn below the
 predicted one, and the difference of the step times is divided into compute, communication, waiting and Python, on the
 rank whose own work explains most of it.
@@ -26,14 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measured", action="append", default=[], metavar="TIMELINE",
                         help="measured timeline of the first plan; again for the second, and so on")  # fmt: skip
     parser.add_argument("--chart", metavar="F", help="picture of all timelines (.png, .svg or .pdf)")
-    parser.add_argument("--html", metavar="F", help="one page with the tables and the picture, complete in itself")
+    parser.add_argument("--html", metavar="F", help="one page to look at in a browser, complete in itself")
     parser.add_argument("--trace", metavar="F", help="all timelines as one Perfetto trace (.json or .json.gz)")
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Compare the plans."""
     from planner.plan import read_plan
-    from planner.report.comparison import ComparedPlan, Comparison
+    from planner.report.compared import ComparedPlan
+    from planner.report.comparison import Comparison
 
     if len(args.measured) > len(args.plans):
         raise UsageError(
@@ -53,13 +56,11 @@ def _write(paths: dict[str, str], compared: "Comparison") -> None:
         from simulator.trace import write_traces
 
         write_traces(paths["trace"], compared.timelines())
-    if "chart" in paths or "html" in paths:
+    if "chart" in paths:
         from simulator.charts import save_figure
 
-        figure = compared.figure()
-        if "chart" in paths:
-            save_figure(figure, paths["chart"])
-        if "html" in paths:
-            from planner.report.page import write_page
+        save_figure(compared.figure(), paths["chart"])
+    if "html" in paths:
+        from planner.report.html.page import write_page
 
-            write_page(paths["html"], "Plans side by side", compared.text(), figure)
+        write_page(paths["html"], compared)

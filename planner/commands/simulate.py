@@ -257,7 +257,7 @@ def _answer(
         "span_ns": timeline.span_ns,
         "bubble_ratio": timeline.bubble_ratio,
         "bubble_ratio_span": timeline.bubble_ratio_span,
-        "bubble_causes": _summed(causes, blocks),
+        "bubble_causes": causes.over(list(map(len, blocks))) if blocks else causes.totals,
         "peak_memory_bytes": list(timeline.peak_memory_bytes),
         "lower_bound_ns": bound.ns,
         "gap": timeline.step_time_ns / bound.ns - 1 if bound.ns else None,
@@ -271,18 +271,6 @@ def _answer(
     _write_trace(args, timeline, share_bytes)
     _write_chart(args, schedule, timeline, limit, causes, share_bytes, blocks)
     return Answer(body, _text(body, timeline, bound))
-
-
-def _summed(causes: "BubbleCauses", blocks: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the idle time of all ranks by cause."""
-    if max(map(len, blocks), default=1) == 1:
-        return causes.totals
-    rows = zip(causes.per_rank, map(len, blocks), strict=True)
-    found = dict.fromkeys(causes.totals, 0)
-    for row, size in rows:
-        for name, ns in row.items():
-            found[name] += size * ns
-    return found
 
 
 def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> list[str | Table]:

@@ -61,8 +61,8 @@ class PlanAnswer:
             "status": search.status,
             "step_time_ns": prediction.step_time_ns,
             "samples_per_s": self.samples_per_s,
-            "tokens_per_s": tokens_per_s(plan, self.problem.profile),
-            "mfu": mfu(plan, self.problem.profile),
+            "tokens_per_s": tokens_per_s(plan),
+            "mfu": mfu(plan),
             "cost_per_million_samples": cost_per_million_samples(plan),
             "best_step_time_ns": search.best_step_time_ns,
             "lower_bound_ns": search.lower_bound_ns,
@@ -172,7 +172,7 @@ class PlanAnswer:
         ]
 
     def _rates(self) -> str:
-        tokens, used = tokens_per_s(self.plan, self.problem.profile), mfu(self.plan, self.problem.profile)
+        tokens, used = tokens_per_s(self.plan), mfu(self.plan)
         text = f"{self.samples_per_s or 0:.1f} samples"
         text += f", {tokens:.0f} tokens" if tokens else ""
         text += f", {percent(used)} of the devices' peak" if used else ""

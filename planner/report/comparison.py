@@ -1,21 +1,20 @@
-"""Plans side by side: one row a plan, what their runs measured, and where their assumptions differ.
+"""Plans side by side: one row a plan, what their runs measured, and where what they answer differs.
 
-Step times that rest on different links, trainers, optimizers, precisions or calibrations do not compare, so such rows
-are marked. Leaves out files and flags (`planner.commands.compare`) and how pictures are drawn
-(`planner.report.pictures`).
+Step times of other models or batches, or that rest on other links, trainers, optimizers, precisions or calibrations do
+not compare, so such rows are marked. Leaves out files and flags (`planner.commands.compare`), what one plan comes to
+(`planner.report.compared`) and how pictures are drawn (`planner.report.pictures`, `planner.report.html`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.plan import Plan
-from planner.plan.replay import depth, replay
-from planner.report.measured import Measurement, read_measured
-from planner.report.text import Table, mebibytes, milliseconds, percent
-from simulator.attribution import Attribution
+from planner.plan.replay import depth
+from planner.report.compared import ASSUMED, ComparedPlan
+from planner.report.rates import mfu, tokens_per_s
+from planner.report.side_by_side import difference, tables
+from planner.report.text import Table
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -25,49 +24,26 @@ if TYPE_CHECKING:
 
     from planner.report.pictures import Picture
 
-ASSUMED = ("links", "trainer", "optimizer", "precision", "calibration")
-"""Assumptions under which step times compare only when they are the same."""
-NUM_DRIFTS = 5
-"""Kinds of action that people are shown."""
-
-
-@dataclass(frozen=True)
-class ComparedPlan:
-    """A plan under a name and, where it was run, the file of its measured timeline."""
-
-    name: str
-    plan: Plan
-    measured: str | Path | None = None
-
-    @cached_property
-    def predicted(self) -> Timeline:
-        """The simulated timeline."""
-        return replay(self.plan)
-
-    @cached_property
-    def measurement(self) -> Measurement | None:
-        """The measured timeline beside it."""
-        if not self.measured:
-            return None
-        return Measurement(self.plan, self.predicted, read_measured(self.measured, self.plan))
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples of the batch over the step time."""
-        step_ns = self.plan.prediction.step_time_ns
-        return self.plan.batch.global_size * 1e9 / step_ns if step_ns else None
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some plans; the first is the one whose assumptions the others are held against."""
+    """Some plans; the first is the one whose question and assumptions the others are held against."""
 
     plans: tuple[ComparedPlan, ...]
 
     def differing(self, compared: ComparedPlan) -> list[str]:
-        """Return the names of the assumptions in which a plan differs from the first."""
-        first, own = self.plans[0].plan.assumptions, compared.plan.assumptions
-        return [name for name in ASSUMED if getattr(own, name) != getattr(first, name)]
+        """Return in what a plan differs from the first: ``model``, ``batch``, and names of assumptions."""
+        first, own = self.plans[0].plan, compared.plan
+        asked = [
+            *(["model"] if own.fingerprint != first.fingerprint else []),
+            *(["batch"] if own.batch.global_size != first.batch.global_size else []),
+        ]
+        return asked + [name for name in ASSUMED if getattr(own.assumptions, name) != getattr(first.assumptions, name)]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the step times compare: one model, one batch, the same assumptions."""
+        return not any(self.differing(compared) for compared in self.plans)
 
     def rows(self) -> list[dict[str, object]]:
         """Return the JSON form, one object a plan."""
@@ -88,8 +64,14 @@ class Comparison:
             "step_time_ns": prediction.step_time_ns,
             "span_ns": prediction.span_ns,
             "samples_per_s": compared.samples_per_s,
+            "tokens_per_s": tokens_per_s(plan),
+            "mfu": mfu(plan),
             "bubble_ratio": prediction.bubble_ratio,
+            "bubble_causes": dict(compared.causes),
+            "communication": compared.communication.to_json(),
             "peak_memory_bytes": max(prediction.peak_memory_bytes),
+            "peak_memory_bytes_per_rank": list(prediction.peak_memory_bytes),
+            "memory_limit_bytes": compared.limit_bytes,
             "lower_bound_ns": search.lower_bound_ns,
             "gap": search.gap,
             "scope": search.scope,
@@ -122,12 +104,12 @@ class Comparison:
         """Return the whole picture: stage graphs, timelines on one axis, the comparison."""
         from planner.report.pictures import compare_figure
 
-        return compare_figure(list(self._pictures()))
+        return compare_figure(list(self._pictures()), comparable=self.comparable)
 
     def timelines(self) -> list[tuple[str, Timeline]]:
         """Return all timelines, each with its name."""
         rows = []
-        for name, compared in self._named():
+        for name, compared in self.named():
             if compared.measurement:
                 measured = compared.measurement.measured
                 rows += [(f"{name} predicted", compared.predicted), (f"{name} measured", measured)]
@@ -135,115 +117,22 @@ class Comparison:
                 rows.append((name, compared.predicted))
         return rows
 
-    def text(self) -> list[Table]:
+    def text(self) -> list[str | Table]:
         """Return what people read."""
-        return [self._side_by_side(), *self._assumptions(), *self._measured()]
-
-    def _side_by_side(self) -> Table:
-        columns = ("plan", "schedule", "stages", "depth", "step", "samples/s", "bubble", "peak memory", "lower bound",
-                   "gap")  # fmt: skip
-        rows = []
-        for compared in self.plans:
-            plan, prediction, search = compared.plan, compared.plan.prediction, compared.plan.search
-            rows.append(
-                (
-                    compared.name + (" *" if self.differing(compared) else ""),
-                    plan.schedule,
-                    str(len(plan.stages)),
-                    str(depth(plan)),
-                    milliseconds(prediction.step_time_ns),
-                    f"{compared.samples_per_s or 0:.1f}",
-                    percent(prediction.bubble_ratio),
-                    mebibytes(max(prediction.peak_memory_bytes)),
-                    milliseconds(search.lower_bound_ns),
-                    percent(search.gap),
-                )
-            )
-        return Table(columns, rows)
-
-    def _assumptions(self) -> list[Table]:
-        """Return the table of what differs, if anything does."""
-        named = [name for name in ASSUMED if any(name in self.differing(compared) for compared in self.plans)]
-        if not named:
-            return []
-        rows = [
-            (compared.name, *(getattr(compared.plan.assumptions, name) or "not said" for name in named))
-            for compared in self.plans
-        ]
-        title = "* rests on other assumptions than the first plan: the step times do not compare"
-        return [Table(("plan", *named), rows, title)]
-
-    def _measured(self) -> list[Table]:
-        """Return the tables of the measured runs: the step times and their differences, and what is furthest off."""
-        measured = [(each.name, each.measurement) for each in self.plans if each.measurement]
-        if not measured:
-            return []
-        steps = [_step(name, measurement) for name, measurement in measured]
-        drifts = [row for name, measurement in measured for row in _drifts(name, measurement)]
-        parts = ("compute", "communication", "waiting", "Python", "on rank")
-        columns = ("plan", "predicted", "measured", "error", "difference", *parts)
-        furthest = ("plan", "actions", "number", "predicted", "measured", "difference")
-        return [
-            Table(columns, steps, "error: of the prediction; differences: measured minus predicted"),
-            Table(furthest, drifts, "actions furthest from the plan, summed over micro-batches"),
-        ]
+        return tables(self)
 
     def _pictures(self) -> "Iterator[Picture]":
         from planner.report.pictures import Picture
 
-        for name, compared in self._named():
+        for name, compared in self.named():
             measurement = compared.measurement
             if measurement:
-                found = measurement.attribution
-                parts = ", ".join(f"{part} {_signed(time_ns)}" for part, time_ns in _parts(found).items())
-                note = f"difference on rank {found.rank}: {parts}"
-                yield Picture(name, compared.plan, compared.predicted, measurement.measured, note)
+                yield Picture(name, compared, measurement.measured, difference(measurement))
             else:
-                yield Picture(name, compared.plan, compared.predicted)
+                yield Picture(name, compared)
 
-    def _named(self) -> list[tuple[str, ComparedPlan]]:
+    def named(self) -> list[tuple[str, ComparedPlan]]:
         """Return each plan with the stem of its name, or with the whole where two stems are the same."""
         stems = [Path(compared.name).stem for compared in self.plans]
         pairs = zip(stems, self.plans, strict=True)
         return [(stem if stems.count(stem) == 1 else compared.name, compared) for stem, compared in pairs]
-
-
-def _step(name: str, measurement: Measurement) -> tuple[str, ...]:
-    found = measurement.attribution
-    return (
-        name,
-        milliseconds(measurement.predicted.step_time_ns),
-        milliseconds(measurement.measured.step_time_ns),
-        f"{measurement.error_percent:+.2f} %",
-        _signed(found.parts.total),
-        *map(_signed, _parts(found).values()),
-        str(found.rank),
-    )
-
-
-def _drifts(name: str, measurement: Measurement) -> Sequence[tuple[str, ...]]:
-    return [
-        (
-            name,
-            f"{drift.kind} of stage {drift.stage}",
-            str(drift.num_actions),
-            milliseconds(drift.predicted_ns),
-            milliseconds(drift.measured_ns),
-            _signed(drift.difference_ns),
-        )
-        for drift in measurement.attribution.drifts[:NUM_DRIFTS]
-    ]
-
-
-def _parts(found: Attribution) -> dict[str, int]:
-    parts = found.parts
-    return {
-        "compute": parts.compute,
-        "communication": parts.communication,
-        "waiting": parts.waiting,
-        "Python": parts.python,
-    }
-
-
-def _signed(time_ns: int) -> str:
-    return f"{time_ns / 1e6:+.3f} ms"

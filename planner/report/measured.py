@@ -15,6 +15,7 @@ from planner.plan import Plan
 from planner.plan.replay import plan_schedule
 from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action
 from simulator.attribution import Attribution, attribute
+from simulator.schedule import Schedule
 from simulator.timeline import Timeline, read_timeline
 
 NOT_IN_ORDER = RECEIVES | {Kind.REDUCE}
@@ -68,21 +69,30 @@ class Measurement:
 
 
 def host_calls(plan: Plan) -> dict[Action, int]:
-    """Return the ns that F, B and I of a plan were priced with for each SEND and RECV.
+    """Return the ns that F, B and I of a plan were priced with for each SEND and RECV."""
+    schedule = plan_schedule(plan)
+    sizes = message_bytes(plan, schedule)
+    return {
+        action: plan.cluster.host_ns(rank, schedule.graph.rank_of(action.peer, action.microbatch), sizes[action])
+        for rank, order in enumerate(schedule.orders)
+        for action in order
+        if action in sizes
+    }
+
+
+def message_bytes(plan: Plan, schedule: Schedule) -> dict[Action, int]:
+    """Return the bytes of each SEND and RECV of a plan's schedule.
 
     A gradient counts as large as its output, for a plan does not say which tensors of an edge carry one.
     """
-    schedule = plan_schedule(plan)
     edges = {(edge.source, edge.target): edge for edge in plan.edges}
     found = {}
-    for rank, order in enumerate(schedule.orders):
-        for action in (action for action in order if action.kind in SENDS | RECEIVES):
+    for action in (action for order in schedule.orders for action in order):
+        if action.kind in SENDS | RECEIVES:
             downstream = action.kind in (Kind.SEND_F, Kind.RECV_B)
             source, target = (action.stage, action.peer) if downstream else (action.peer, action.stage)
             whole, taken = (plan.stages[stage].microbatch_multiple for stage in (source, target))
-            size = edges[source, target].size_bytes * min(whole, taken) // whole
-            peer = schedule.graph.rank_of(action.peer, action.microbatch)
-            found[action] = plan.cluster.host_ns(rank, peer, size)
+            found[action] = edges[source, target].size_bytes * min(whole, taken) // whole
     return found
 
 

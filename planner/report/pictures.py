@@ -1,6 +1,6 @@
-"""One figure of several plans: each one's stage graph and timeline on a common time axis, then the comparison.
+"""One figure of several plans: each one's stage graph, timeline and memory on a common time axis, then the comparison.
 
-Where a plan was run, the measured timeline stands under the predicted one.
+Step time stands against memory last. Where a plan was run, the measured timeline stands under the predicted one.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,20 @@ from matplotlib.figure import Figure
 
 from planner.plan import Plan
 from planner.plan.replay import depth
-from planner.report.text import mebibytes
+from planner.report.compared import ComparedPlan
+from planner.report.points import lowest_limit, pareto_points
+from planner.report.text import size
 from simulator.charts import (
+    MEMORY_INCHES,
     ComparedRow,
     alike,
     comparison,
     gantt,
     gantt_height,
+    memory,
     new_figure,
     pair_height,
+    pareto,
     predicted_and_measured,
     stage_graph_height,
     stage_graph_picture,
@@ -29,17 +34,27 @@ from simulator.timeline import Timeline
 
 COMPARISON_INCHES = 0.9
 """Height of the comparison, with this much more for every plan."""
+PARETO_INCHES = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plan with its predicted timeline, and the measured one and a note on it where there is one."""
+    """A plan under a short name, and the measured timeline and a note on it where there is one."""
 
     name: str
-    plan: Plan
-    predicted: Timeline
+    compared: ComparedPlan
     measured: Timeline | None = None
     note: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.compared.plan
+
+    @property
+    def predicted(self) -> Timeline:
+        """Its simulated timeline."""
+        return self.compared.predicted
 
     @property
     def end_ns(self) -> int:
@@ -54,30 +69,35 @@ class Picture:
         return gantt_height(len(alike(self.predicted)))
 
 
-def compare_figure(pictures: Sequence[Picture]) -> Figure:
-    """Return the figure of some plans."""
+def compare_figure(pictures: Sequence[Picture], *, comparable: bool) -> Figure:
+    """Return the figure of some plans; where their times do not compare none is said to beat another."""
     graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
     end_ns = max(picture.end_ns for picture in pictures)
-    heights = [h for g, p in zip(graphs, pictures, strict=True) for h in (stage_graph_height(g), p.height)]
-    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(pictures)])
+    heights = [
+        height
+        for graph, picture in zip(graphs, pictures, strict=True)
+        for height in (stage_graph_height(graph), picture.height, MEMORY_INCHES)
+    ]
+    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(pictures), PARETO_INCHES])
     for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
         plan = picture.plan
         title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
         names = [stage.name.replace(" .. ", "\n.. ") for stage in plan.stages]
         ranks = [stage.ranks for stage in plan.stages]
-        stage_graph_picture(axes[2 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
-        _timelines(axes[2 * i + 1], picture, end_ns)
-    comparison(axes[-1], [compared_row(picture) for picture in pictures])
+        stage_graph_picture(axes[3 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
+        _timelines(axes[3 * i + 1], picture, end_ns)
+        limit = picture.compared.limit_bytes or 0
+        title = f"{picture.name}, memory"
+        memory(axes[3 * i + 2], picture.predicted, limit_bytes=limit, title=title, ranks=plan.blocks, end_ns=end_ns)
+    comparison(axes[-2], [compared_row(picture) for picture in pictures])
+    named = [(picture.name, picture.compared) for picture in pictures]
+    pareto(axes[-1], pareto_points(named)[0], limit_bytes=lowest_limit(named), stairs=comparable)
     return figure
 
 
 def sizes(plan: Plan) -> dict[tuple[int, int], str]:
     """Return what each edge sends, for people."""
-    return {(edge.source, edge.target): _size(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
-
-
-def _size(size_bytes: int) -> str:
-    return mebibytes(size_bytes) if size_bytes >= 2**20 else f"{size_bytes / 2**10:.0f} KiB"
+    return {(edge.source, edge.target): size(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
 
 
 def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:

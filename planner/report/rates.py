@@ -1,12 +1,11 @@
 """What a step's time means for people: tokens a second, and the share of the devices' peak that the model uses.
 
 MFU (Chowdhery et al., PaLM, 2022): the model's own FLOP, forward and twice that backward, over what all devices could
-do in the time at the dense peak of the precision. What is computed again does not count. Leaves out models whose
-operators do not say what they compute.
+do in the time at the dense peak of the precision. What is computed again does not count. Plans carry what a sample is
+for their readers (`extra`). Leaves out models whose operators do not say what they compute.
 """
 
 from costmodel.machines import catalogue
-from costmodel.model.profile import Profile
 from costmodel.stages.strategies.training import DTYPES
 from planner.plan import Plan
 
@@ -15,21 +14,26 @@ PASSES = 3
 FLOP_PER_TFLOP = 10**12
 
 
-def tokens_per_s(plan: Plan, profile: Profile) -> float | None:
+def tokens_per_s(plan: Plan) -> float | None:
     """Return the tokens of the samples over the step time; tokens of a sample are the rows of its loss."""
-    works = [operator.work for operator in profile.graph.operators]
-    tokens = max((work.tokens for work in works if work and work.kind == "loss"), default=0)
-    step_ns = plan.prediction.step_time_ns
+    tokens, step_ns = _of_a_sample(plan, "tokens"), plan.prediction.step_time_ns
     return plan.batch.global_size * tokens * 1e9 / step_ns if tokens and step_ns else None
 
 
-def mfu(plan: Plan, profile: Profile) -> float | None:
+def mfu(plan: Plan) -> float | None:
     """Return the share of the peak, or None where the catalogue does not know it."""
-    precision = plan.assumptions.precision or DTYPES.get(profile.dtype.removeprefix("torch."), "")
+    precision = plan.assumptions.precision or DTYPES.get(plan.training.dtype, "")
     names = [plan.cluster.device_of(rank).catalogue for rank in range(len(plan.orders))]
-    flop = PASSES * plan.batch.global_size * sum(operator.flop for operator in profile.graph.operators)
+    flop = PASSES * plan.batch.global_size * _of_a_sample(plan, "flop")
     if not all(names) or not flop or not plan.prediction.step_time_ns:
         return None
     peaks = {name: catalogue.device(name).tflops.get(precision, 0.0) for name in set(names)}
     peak = sum(peaks[name] for name in names) * FLOP_PER_TFLOP
     return flop / (peak * plan.prediction.step_time_ns / 1e9) if peak and all(peaks.values()) else None
+
+
+def _of_a_sample(plan: Plan, name: str) -> int:
+    """Return what the plan says of a sample; 0 where it does not."""
+    sample = plan.extra.get("sample")
+    found = sample.get(name) if isinstance(sample, dict) else None
+    return found if isinstance(found, int) and found > 0 else 0

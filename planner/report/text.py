@@ -31,6 +31,20 @@ def mebibytes(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
 
 
+def unit_of(size_bytes: float) -> tuple[str, int]:
+    """Return the largest unit that a size fills, and its bytes."""
+    return next((unit for unit in _UNITS if size_bytes >= unit[1]), ("bytes", 1))
+
+
+_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def size(size_bytes: int) -> str:
+    """Write a size for people in the largest unit that it fills: ``41.25 GiB``."""
+    unit, whole = unit_of(size_bytes)
+    return f"{size_bytes / whole:.2f} {unit}" if whole > 1 else f"{size_bytes} bytes"
+
+
 def percent(ratio: float | None) -> str:
     """Write a ratio for people; a dash where there is none."""
     return "-" if ratio is None else f"{100 * ratio:.2f} %"

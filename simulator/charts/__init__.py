@@ -9,32 +9,37 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
+from simulator.charts.pareto import ParetoPoint, not_beaten, pareto
 from simulator.charts.rows import alike, called, standing_for
 from simulator.charts.schedules import CURVES_INCHES, schedule_curves
-from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture
-from simulator.charts.style import figure_svg, new_figure, save_figure
+from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture, stage_places
+from simulator.charts.style import new_figure, save_figure
 from simulator.charts.timeline import gantt, gantt_height, pair_height, predicted_and_measured
 from simulator.timeline import Timeline
 
 __all__ = [
     "CURVES_INCHES",
+    "MEMORY_INCHES",
     "ComparedRow",
+    "ParetoPoint",
     "alike",
     "bubbles",
     "bubbles_height",
     "called",
     "comparison",
-    "figure_svg",
     "gantt",
     "gantt_height",
     "memory",
     "new_figure",
+    "not_beaten",
     "pair_height",
+    "pareto",
     "predicted_and_measured",
     "save_figure",
     "schedule_curves",
     "stage_graph_height",
     "stage_graph_picture",
+    "stage_places",
     "timeline_figure",
 ]
 

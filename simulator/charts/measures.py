@@ -27,6 +27,8 @@ from simulator.timeline import Timeline
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 MOST_CURVES = 6
 BAR_INCHES = 0.3
+FAR = 4
+"""A limit of more than so many times the highest peak is said, not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +50,28 @@ def memory(
     share_bytes: int = 0,
     title: str = "memory",
     ranks: Sequence[Sequence[int]] = (),
+    end_ns: int = 0,
 ) -> Axes:
     """Draw each rank's memory over time.
 
     `limit_bytes` is drawn as a line across (0: none); with `share_bytes` the unit is activation shares of
-    that many bytes. `ranks` are those that each rank of the timeline stands for, as `gantt` takes them.
+    that many bytes. `ranks` are those that each rank of the timeline stands for, and `end_ns` the end of the time
+    axis, as `gantt` takes them.
     """
-    peak = max((*timeline.peak_memory_bytes, limit_bytes), default=1)
+    highest = max(timeline.peak_memory_bytes, default=0)
+    drawn = 0 < limit_bytes <= FAR * highest
+    peak = max(highest, limit_bytes if drawn else 0, 1)
     unit, size = next((name, size) for name, size in UNITS if peak >= size or size == 1)
     if share_bytes:
         unit, size = "activation shares", share_bytes
-    end = max((span.end_ns for span in timeline.spans), default=1)
+    end = max(end_ns, *(span.end_ns for span in timeline.spans), 1)
     for rank, curve in _curves(timeline, ranks).items():
         points = timeline.memory[rank]
         times = [time / 1e6 for time, _ in points] + [end / 1e6]
         values = [held / size for _, held in (*points, points[-1])]
         ax.step(times, values, where="post", **curve)
     time_axis(ax, end)
-    if limit_bytes:
+    if drawn:
         ax.axhline(limit_bytes / size, color="black", linewidth=1.6)
         ax.annotate(
             f"limit {limit_bytes / size:.4g} {unit}", (0, limit_bytes / size), (3, -3), textcoords="offset points",
@@ -73,8 +79,8 @@ def memory(
         )  # fmt: skip
     ax.set_ylim(0, 1.08 * peak / size)
     ax.set_ylabel(unit, fontsize=FONT_SIZE)
-    ax.set_title(f"{title}: peak {max(timeline.peak_memory_bytes, default=0) / size:.4g} {unit}",
-                 fontsize=FONT_SIZE + 1, loc="left")  # fmt: skip
+    far = f", far below the limit of {_in_units(limit_bytes)}" if limit_bytes and not drawn else ""
+    ax.set_title(f"{title}: peak {highest / size:.4g} {unit}{far}", fontsize=FONT_SIZE + 1, loc="left")
     ax.legend(
         loc="upper left",
         bbox_to_anchor=(1.005, 1.0),
@@ -84,6 +90,11 @@ def memory(
         handlelength=3,
     )
     return ax
+
+
+def _in_units(size_bytes: int) -> str:
+    name, size = next((name, size) for name, size in UNITS if size_bytes >= size or size == 1)
+    return f"{size_bytes / size:.4g} {name}"
 
 
 def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dict[str, Any]]:

@@ -66,23 +66,30 @@ def stage_graph_picture(
     ranks : sequence of sequence of int
         Ranks of each stage, where the graph's stand for several each.
     """
-    layers = _layers(graph)
-    _untangle(layers)
+    place = stage_places(graph)
+    layers = 1 + max(round(x) for x, _ in place.values())
     ax.set_xlim(*_width(layers))
-    place = {
-        node: (float(x), (len(row) - 1) / 2 - y) for x, row in enumerate(layers.rows) for y, node in enumerate(row)
-    }
     for number, edge in enumerate(graph.edges):
         _arrow(ax, number, edge, place, (edge_labels or {}).get((edge.source, edge.target), ""))
     for stage in range(graph.num_stages):
         where = called(ranks[stage] if ranks else graph.ranks[stage])
         _box(ax, place[stage, -1], graph, stage, [where, *captions[stage : stage + 1]])
-    tallest = max(map(len, layers.rows))
+    tallest = 1 + 2 * max(y for _, y in place.values())
     ax.set_ylim(-tallest / 2, tallest / 2)
     ax.set_axis_off()
     if title:
         ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
     return ax
+
+
+def stage_places(graph: StageGraph) -> dict[Node, tuple[float, float]]:
+    """Return where each node lies: its layer, and its height above the middle, in boxes.
+
+    Nodes are (stage, -1), and (number of an edge, layer) where a long edge passes a layer.
+    """
+    layers = _layers(graph)
+    _untangle(layers)
+    return {node: (float(x), (len(row) - 1) / 2 - y) for x, row in enumerate(layers.rows) for y, node in enumerate(row)}
 
 
 def _layers(graph: StageGraph) -> _Layers:
@@ -138,8 +145,8 @@ def _box(ax: Axes, centre: tuple[float, float], graph: StageGraph, stage: int, t
         )  # fmt: skip
 
 
-def _width(layers: _Layers) -> tuple[float, float]:
-    return -0.55, max(FEWEST_LAYERS, len(layers.rows)) - 0.45
+def _width(num_layers: int) -> tuple[float, float]:
+    return -0.55, max(FEWEST_LAYERS, num_layers) - 0.45
 
 
 def _letters(ax: Axes) -> int:

@@ -9,7 +9,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from costmodel.errors import UsageError
 from costmodel.outputs import place
@@ -128,17 +129,13 @@ def check_suffix(path: str | Path) -> str:
     return suffix
 
 
-def figure_svg(figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element for a page; its text stays text."""
-    text = _content(figure, ".svg", "none").decode()
-    return text[text.index("<svg") :]
-
-
-def _content(figure: Figure, suffix: str, svg_text: Literal["path", "none"] = "path") -> bytes:
-    """Return the file; text of an SVG is drawn as paths unless `svg_text` is "none"."""
+def _content(figure: Figure, suffix: str) -> bytes:
+    for text in figure.findobj(Text):
+        if isinstance(text, Text):
+            text.set_parse_math(False)  # a name with dollars is no formula
     _settle(figure)
     buffer = io.BytesIO()
-    look: dict[Any, Any] = {"svg.hashsalt": "penstock", "svg.fonttype": svg_text, "hatch.linewidth": HATCH_LINE_WIDTH}
+    look: dict[Any, Any] = {"svg.hashsalt": "penstock", "hatch.linewidth": HATCH_LINE_WIDTH}
     with mpl.rc_context(look):
         figure.savefig(buffer, format=suffix[1:], metadata=FORMATS[suffix])
     return buffer.getvalue()

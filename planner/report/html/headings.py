@@ -1,0 +1,21 @@
+"""What stands above each plan's pictures: its number, its name, a few words."""
+
+from planner.report.compared import ComparedPlan
+from planner.report.html.elements import Markup, tag
+from planner.report.text import milliseconds, percent
+
+
+def heading(kind: str, number: int, name: str, more: str, **attributes: object) -> Markup:
+    """Return a plan's number, name and a few words more as an element of a kind."""
+    badge = tag("span", str(number), class_="badge")
+    return tag(kind, badge, name, tag("span", more, class_="more"), **attributes)
+
+
+def step_told(compared: ComparedPlan) -> str:
+    """Say how long a plan's step takes and how much of it ranks idle."""
+    return f"{milliseconds(compared.predicted.step_time_ns)}, idle {percent(compared.predicted.bubble_ratio)}"
+
+
+def counted(count: int, thing: str) -> str:
+    """Return ``1 stage``, ``2 stages``."""
+    return f"{count} {thing}{'s' * (count != 1)}"

@@ -1,0 +1,132 @@
+"""The page: what the plans come to, their timelines and memory on one axis, time against memory, stages, idle ranks.
+
+`page.css` and `page.js` stand beside this and are put into it, so that it needs no other file and no network. Leaves
+out how each picture is drawn.
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from costmodel.files import write_text
+from planner.plan.replay import depth
+from planner.report.compared import ComparedPlan
+from planner.report.comparison import Comparison
+from planner.report.html import bars
+from planner.report.html.elements import Markup, joined, table, tag
+from planner.report.html.headings import counted, heading, step_told
+from planner.report.html.pareto import pareto
+from planner.report.html.stages import stages
+from planner.report.html.timelines import rows_of, timelines
+from planner.report.text import Table, milliseconds, size
+
+TITLE = "Plans side by side"
+MOST_OPEN = 16
+"""Rows up to which the idle time of each is open at once."""
+
+Named = Sequence[tuple[str, ComparedPlan]]
+
+
+def write_page(path: str | Path, comparison: Comparison) -> None:
+    """Write the page of a comparison."""
+    named = comparison.named()
+    first, *others = comparison.text()
+    tables = [part for part in (first, *others) if isinstance(part, Table)]
+    body = tag(
+        "main",
+        tag("h1", TITLE),
+        _summary(comparison),
+        *(tag("p", part, class_="warning") for part in (first, *others) if isinstance(part, str)),
+        tag("section", table(tables[0]), *_marked(comparison)),
+        _steps(named),
+        tag("section", tag("h2", "Step time and memory"), pareto(named, comparison.comparable)),
+        timelines(named),
+        _parts(named),
+        tag("section", tag("h2", "All figures"), *map(table, tables[1:])),
+    )
+    write_text(path, _document(joined(bars.patterns(), body)))
+
+
+def _document(body: Markup) -> str:
+    style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{TITLE}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+<div id="tip" role="status" hidden></div>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _summary(comparison: Comparison) -> Markup:
+    """Say what is compared and which plan is quickest, and which needs least memory."""
+    first, named = comparison.plans[0].plan, comparison.named()
+    question = f"{first.model_name}, {first.batch.global_size} samples a step"
+    if len(named) == 1:
+        return tag("p", question, class_="lead")
+    quick = min(named, key=lambda each: each[1].predicted.step_time_ns)
+    lean = min(named, key=lambda each: max(each[1].plan.prediction.peak_memory_bytes))
+    if not comparison.comparable:
+        return tag("p", f"{question}, and others whose times do not compare with it", class_="lead")
+    time, room = milliseconds(quick[1].predicted.step_time_ns), size(max(lean[1].plan.prediction.peak_memory_bytes))
+    answer = f"{quick[0]} is the quickest, {time}, and needs least memory, {room}"
+    if quick is not lean:
+        answer = f"{quick[0]} is the quickest, {time}; {lean[0]} needs least memory, {room}"
+    return tag("p", f"{question}. ", tag("b", f"{answer}."), class_="lead")
+
+
+def _marked(comparison: Comparison) -> list[Markup]:
+    if not any(comparison.differing(each) for each in comparison.plans):
+        return []
+    return [tag("p", "* answers another question or rests on other assumptions than the first plan (below): the step "
+                     "times do not compare", class_="note")]  # fmt: skip
+
+
+def _steps(named: Named) -> Markup:
+    longest = max(
+        max(each.predicted.step_time_ns, each.measurement.measured.step_time_ns if each.measurement else 0)
+        for _, each in named
+    )
+    if any(each.measurement for _, each in named):
+        longest = round(1.01 * longest)  # room for the ring
+    rows = [
+        tag(
+            "div",
+            heading("p", number, name, step_told(each), class_="name"),
+            bars.step_bar(each, longest),
+        )
+        for number, (name, each) in enumerate(named, 1)
+    ]
+    causes = {cause for _, each in named for cause in bars.merged(each.causes)}
+    note = "The step of each plan, mean over its ranks; the upright line is the lower bound"
+    note += ", the ring what was measured." if any(each.measurement for _, each in named) else "."
+    title = tag("h2", "Where the step goes")
+    return tag("section", title, bars.legend({bars.WORK, *causes}), *rows, tag("p", note, class_="note"))
+
+
+def _parts(named: Named) -> Markup:
+    """Return each plan's stage graph and the idle time of its ranks."""
+    parts = []
+    for number, (name, each) in enumerate(named, 1):
+        rows = rows_of(each.predicted, each.plan.blocks)
+        causes = {cause for row in each.idle.per_rank for cause in bars.merged(row)}
+        found = f"{counted(len(each.plan.stages), 'stage')} in depth {depth(each.plan)}"
+        idle = joined(bars.legend(causes), bars.idle_by_rank(each, rows))
+        rank = tag(
+            "details",
+            tag("summary", "Idle time by rank, of the whole step"),
+            idle,
+            open="" if len(rows) <= MOST_OPEN else None,
+        )
+        parts.append(tag("article", heading("h3", number, name, found), stages(each.plan), rank))
+    return tag("section", tag("h2", "Stages, and where their ranks idle"), *parts)
