@@ -28,6 +28,7 @@ COMMANDS = {
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
     "explain": "say why a plan takes as long as it does, and what would change that",
+    "calibrate": "move a profile to what a run of a plan took, with the errors before and after",
     "validate": "check a plan independently of the planner",
     "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",
     "doctor": "say what this machine can do, and why not where it cannot",
