@@ -58,8 +58,8 @@ def _errors_alone(plan: "Plan", measured: "Timeline") -> Answer:
         "after": None,
         "left_out": [NO_PROFILE],
     }
-    lines = [f"measured {milliseconds(measured.step_time_ns)}, predicted {percent:+.1f} %", _table(before, ())]
-    return Answer(body, [*lines, f"left out: {NO_PROFILE}"])
+    head = f"measured {milliseconds(measured.step_time_ns)}, predicted {percent:+.1f} %"
+    return Answer(body, [head, _table(before, ()), f"left out: {NO_PROFILE}"])
 
 
 def _moved(args: argparse.Namespace, plan: "Plan", measured: "Timeline") -> Answer:
