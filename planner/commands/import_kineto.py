@@ -119,7 +119,8 @@ def _profile(
     of = Device(device.type, device.name, device.memory_bytes, device.catalogue)
     rows = stage_rows(traces, actions, stages)
     profile = profile_of(rows, args.model or Path(args.files[0]).name, "kineto", of, args.microbatch_size)
-    links = Links("traced", device.type, len(traces), {"p2p": LinkClass((SizeRange(0, _message_ns(found), 1.0),))})
+    any_size = SizeRange(0, _message_ns(found), 1e9)  # traces tell no sizes: a message takes what it took
+    links = Links("traced", device.type, len(traces), {"p2p": LinkClass((any_size,))})
     return replace(
         profile, links=links if len(traces) > 1 else None, origin=Origin(plan_only=PLAN_ONLY, estimated=(UNKNOWN,))
     )
