@@ -2,14 +2,16 @@
 
     python -m benchmarks.calibration [--models zoo:mmt:small,zoo:gpt:small] [--steps 12] [--json]
 
-A model is profiled and planned as two equal stages (A). A is run once with a timeline, and ``penstock calibrate`` moves
-the profile to it. Another plan (B) is cut at a third of the work, under gpipe and with twice the micro-batches; it is run
-right after A, and priced with the profile as it was and as it is moved. Nothing else should use the cores.
+A model is profiled and planned as two equal stages (A) and as two of which the first has a third of the work, under
+another schedule (B). Both run in the same processes, step by step in turn, because a shared machine's speed drifts.
+``penstock calibrate`` moves the profile to the timeline of A's median step; B is priced with the profile as it was and
+as it is moved, and held against its own median step. Nothing else should use the cores.
 """
 
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,13 +20,15 @@ from typing import Any
 
 from benchmarks.emulated import stages_of
 from benchmarks.prediction import MICROBATCH, MICROBATCHES
+from benchmarks.steps_in_turn import run_in_turn
 from costmodel.model.profile import read_profile
-from examples.commands import penstock, torchrun
+from examples.commands import penstock
 from planner.candidate.repriced import repriced
 from planner.plan import read_plan
 from planner.plan.replay import replay
 
-SHARES_A, SHARES_B = (1, 1), (1, 2)
+PLANS = {"a": ((1, 1), "graph-1f1b"), "b": ((1, 2), "gpipe")}
+"""Shares of the work that stages get, and the schedule."""
 
 
 def main() -> None:
@@ -56,19 +60,16 @@ def measure(model: str, folder: Path, num_steps: int) -> dict[str, Any]:
     size = MICROBATCH.get(model, 2)
     penstock("profile", model, "-o", files["profile"], "--microbatch-sizes", size)
     profile = read_profile(files["profile"])
-    for name, shares, schedule, count in (
-        ("a", SHARES_A, "graph-1f1b", MICROBATCHES),
-        ("b", SHARES_B, "gpipe", 2 * MICROBATCHES),
-    ):
+    for name, (shares, schedule) in PLANS.items():
         pins = folder / "pins.toml"
         pins.write_text(stages_of(profile, shares))
-        words = ("--batch", size * count, "--microbatch-size", size, "--pin", pins, "--schedule", schedule)
+        words = ("--batch", size * MICROBATCHES, "--microbatch-size", size, "--pin", pins, "--schedule", schedule)
         penstock("plan", files["profile"], "--devices", 2, *words, "-o", files[name])
-    run = ("--model", model, "--steps", num_steps)
-    torchrun(2, files["a"], *run, "--timeline", files["run"])
-    measured_ns = torchrun(2, files["b"], *run)["step_time_ns"]
-    words = ("--measured", files["run"], "--profile", files["profile"], "-o", files["moved"])
-    of_a = penstock("calibrate", files["a"], *words)
+    _, steps = run_in_turn([files["a"], files["b"]], model, num_steps, timeline=files["run"])
+    measured_ns = round(statistics.median(steps))
+    of_a = penstock(
+        "calibrate", files["a"], "--measured", files["run"], "--profile", files["profile"], "-o", files["moved"]
+    )
     plan = read_plan(files["b"])
     before, after = (
         100 * (replay(repriced(plan, read_profile(files[name]))).step_time_ns / measured_ns - 1)
