@@ -17,7 +17,7 @@ FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MeasuredMessage:
     """A message: the call that sent it, the one that posted its receive, and the wait for it."""
 
     action: Action
@@ -59,7 +59,7 @@ def _own_ns(span: Span, timeline: Timeline) -> int:
     return length - sum(inside)
 
 
-def messages(timeline: Timeline) -> list[Message]:
+def messages(timeline: Timeline) -> list[MeasuredMessage]:
     """Return the messages of a step whose two ends were both measured."""
     sent = {receive_of(span.action): span for span in timeline.spans if span.action.kind in SENDS}
     rows: Mapping[Action, list[Span]] = {action: [] for action in sent}
@@ -71,5 +71,5 @@ def messages(timeline: Timeline) -> list[Message]:
         ordered = sorted(spans, key=lambda s: s.start_ns)
         if ordered:
             posted = ordered[0] if len(ordered) > 1 else None
-            found.append(Message(action, sent[action], posted, ordered[-1]))
+            found.append(MeasuredMessage(action, sent[action], posted, ordered[-1]))
     return found

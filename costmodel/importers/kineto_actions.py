@@ -141,14 +141,17 @@ def _work(trace: RankTrace, marks: Sequence[_Mark]) -> dict[int, tuple[int, int]
 
 def working(trace: RankTrace, threads: set[str]) -> Iterator[tuple[int, Event]]:
     """Yield what computes and when it was issued: kernels on a GPU, else operations of some threads."""
-    kernels = {e.correlation: e for e in trace.events if e.category in KERNELS and not _communicates(e)}
+    kernels: dict[int, list[Event]] = {}
+    for event in trace.events:
+        if event.category in KERNELS and not _communicates(event):
+            kernels.setdefault(event.correlation, []).append(event)
     if not kernels:
         for event in trace.events:
             if event.category == "cpu_op" and event.thread in threads and not _communicates(event):
                 yield event.start_ns, event
     for event in trace.events if kernels else ():
-        if event.category in LAUNCHES and event.correlation in kernels:
-            yield event.start_ns, kernels[event.correlation]
+        for kernel in kernels.get(event.correlation, ()) if event.category in LAUNCHES else ():
+            yield event.start_ns, kernel
 
 
 def _communicates(event: Event) -> bool:

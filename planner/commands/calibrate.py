@@ -19,7 +19,7 @@ from planner.report.text import Table, milliseconds
 
 if TYPE_CHECKING:
     from planner.plan import Plan
-    from planner.report.differences import Difference
+    from planner.report.differences import ActionError
     from simulator.timeline import Timeline
 
 NO_PROFILE = "the profile that would have predicted the run, and its errors: give --profile FILE -o OUT"
@@ -93,11 +93,11 @@ def _moved(args: argparse.Namespace, plan: "Plan", measured: "Timeline") -> Answ
     return Answer(body, lines)
 
 
-def _side(percent: float, rows: Sequence["Difference"]) -> dict[str, object]:
+def _side(percent: float, rows: Sequence["ActionError"]) -> dict[str, object]:
     return {"error_percent": percent, "stages": [row.to_json() for row in rows]}
 
 
-def _table(before: Sequence["Difference"], after: Sequence["Difference"]) -> Table:
+def _table(before: Sequence["ActionError"], after: Sequence["ActionError"]) -> Table:
     """Return a row for each stage and kind: what was measured and planned, and the error now."""
     columns = ("actions", "number", "measured", "planned", "error", *(("planned now", "error now") if after else ()))
     rows = []
@@ -107,6 +107,6 @@ def _table(before: Sequence["Difference"], after: Sequence["Difference"]) -> Tab
     return Table(columns, rows, "one action, medians, host time of messages apart")
 
 
-def _cells(row: "Difference") -> tuple[str, str]:
+def _cells(row: "ActionError") -> tuple[str, str]:
     error = f"{100 * (row.planned_ns / row.measured_ns - 1):+.1f} %" if row.measured_ns else "-"
     return milliseconds(row.planned_ns), error

@@ -22,7 +22,7 @@ from planner.candidate.repriced import repriced
 from planner.plan import Plan
 from planner.plan.replay import plan_schedule, replay
 from simulator.actions import Kind
-from simulator.measured_times import Message, durations_ns, messages
+from simulator.measured_times import MeasuredMessage, durations_ns, messages
 from simulator.timeline import Span, Timeline
 
 BACKWARD = (Kind.B, Kind.I, Kind.W)
@@ -129,8 +129,13 @@ class Calibration:
         }
 
     @cached_property
-    def _messages(self) -> list[tuple[Message, int, int]]:
-        """Messages between ranks, what each of their ends was to take of its rank, and its way, ns."""
+    def _messages(self) -> list[tuple[MeasuredMessage, int, int]]:
+        """Messages between ranks, what each of their ends was to take of its rank, and its way, ns.
+
+        None where ranks work in lockstep: each sends its part, under one name.
+        """
+        if any(len(block) > 1 for block in self.plan.blocks):
+            return []
         edges = {(edge.source, edge.target): edge for edge in self.before.edges}
         graph, machines = plan_schedule(self.plan).graph, self.before.cluster
         found = []

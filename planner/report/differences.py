@@ -15,7 +15,7 @@ from simulator.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ActionError:
     """What an action of a kind and stage was planned to take and took, ns (medians), host time of messages apart."""
 
     stage: int
@@ -52,11 +52,11 @@ def bare_timeline(plan: Plan) -> Timeline:
     return Timeline(len(plan.blocks), tuple(spans))
 
 
-def differences(bare: Timeline, measured: Timeline) -> list[Difference]:
+def differences(bare: Timeline, measured: Timeline) -> list[ActionError]:
     """Return planned and measured medians by stage and kind; the planned ones without host time of messages."""
     planned, took = durations_ns(bare), durations_ns(measured)
     return [
-        Difference(stage, kind, len(took[stage, kind]), round(median(row)), round(median(took[stage, kind])))
+        ActionError(stage, kind, len(took[stage, kind]), round(median(row)), round(median(took[stage, kind])))
         for (stage, kind), row in sorted(planned.items())
         if (stage, kind) in took
     ]
