@@ -97,8 +97,8 @@ def one_repeat(model: str, folder: Path, num_rounds: int) -> tuple[float, list[t
     plans = [reordered(plan, schedule) for schedule in SCHEDULES]
     for file, made in zip(files, plans, strict=True):
         write_plan(file, made)
-    turns, operators = take_turns(files, model, num_rounds)
-    taken = turns.profile(read_profile(profile), operators)
+    turns = take_turns(files, model, num_rounds)
+    taken = turns.profile(read_profile(profile))
     predicted = [replay(repriced(made, taken)).step_time_ns for made in plans]
     return shortest_forward_ms(plan), [(ns, turns.step_ns(index)) for index, ns in enumerate(predicted)]
 

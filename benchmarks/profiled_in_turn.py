@@ -24,24 +24,21 @@ WARM_UP_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What the rounds gave: the profiler's rounds of both ranks, and the steps of each plan, ns."""
+    """What the rounds gave: the profiler's rounds of both ranks, and the steps of each plan, ns.
 
+    `operators` and `trained` (parameters) name what the rounds' lists hold, in order.
+    """
+
+    operators: tuple[str, ...]
+    trained: tuple[str, ...]
     rounds: tuple[Round, ...]
     steps: tuple[tuple[int, ...], ...]
 
-    def profile(self, old: Profile, operators: Sequence[str]) -> Profile:
-        """Return a profile of one micro-batch size with the times of these rounds.
-
-        Parameters
-        ----------
-        old : Profile
-            Of that size alone.
-        operators : sequence of str
-            In the order of the rounds, which has to be the profile's.
-        """
-        if list(operators) != [operator.name for operator in old.graph.operators]:
+    def profile(self, old: Profile) -> Profile:
+        """Return a profile of one micro-batch size alone, the old one's, with the times of these rounds."""
+        if self.operators != tuple(operator.name for operator in old.graph.operators):
             raise AssertionError("the ranks captured other operators than the profile has")
-        shares = {name: _weight_share(times) for name, times in zip(operators, old.times, strict=True)}
+        shares = {name: _weight_share(times) for name, times in zip(self.operators, old.times, strict=True)}
         found = assemble(old.graph, [self.rounds], [shares])
         times = tuple(
             replace(times, working_bytes=before.working_bytes)
@@ -51,8 +48,8 @@ class Turns:
             old.whole, step_ns=found.step_ns, loss_ns=found.loss_ns, accumulate_ns=sum(found.accumulate_ns),
             split=found.split,
         )  # fmt: skip
-        trained = dict(zip(old.accumulate_of, found.accumulate_ns, strict=True))
-        return replace(old, times=times, whole=whole, accumulate_of=trained)
+        added = dict(zip(self.trained, found.accumulate_ns, strict=True))
+        return replace(old, times=times, whole=whole, accumulate_of=added)
 
     def step_ns(self, index: int) -> int:
         """Return the median step of a plan."""
@@ -64,22 +61,24 @@ def _weight_share(times: OperatorTimes) -> float:
     return times.backward_weight_ns[0] / both if both else 0.0
 
 
-def take_turns(plans: Sequence[Path], model: str, num_rounds: int) -> tuple[Turns, list[str]]:
-    """Return what so many rounds gave, and the operators in their order; all plans are for as many ranks."""
+def take_turns(plans: Sequence[Path], model: str, num_rounds: int) -> Turns:
+    """Return what so many rounds gave; all plans are for as many ranks."""
     pool = RankPool(len(read_plan(plans[0]).orders))
     try:
         found = pool.run(_turns, plans=[str(path) for path in plans], model=model, num_rounds=num_rounds)
     finally:
         pool.close()
     rounds = tuple(Round.from_list(row) for _, rows, _ in found for row in rows)
-    steps = [
-        [max(times) for times in zip(*rows, strict=True)] for rows in zip(*(rows for _, _, rows in found), strict=True)
-    ]
-    return Turns(rounds, tuple(map(tuple, steps))), found[0][0]
+    sides = zip(*(rows for _, _, rows in found), strict=True)
+    steps = tuple(tuple(max(times) for times in zip(*rows, strict=True)) for rows in sides)
+    operators, trained = found[0][0]
+    return Turns(operators, trained, rounds, steps)
 
 
-def _turns(plans: Sequence[str], model: str, num_rounds: int) -> tuple[list[str], list[list[Any]], list[list[int]]]:
-    """Run on one rank; returns the operators, its rounds, and its step times of each plan."""
+def _turns(
+    plans: Sequence[str], model: str, num_rounds: int
+) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], list[list[Any]], list[list[int]]]:
+    """Run on one rank; returns operators and trained parameters, its rounds, and its step times of each plan."""
     import torch
     import torch.distributed as dist
 
@@ -88,7 +87,7 @@ def _turns(plans: Sequence[str], model: str, num_rounds: int) -> tuple[list[str]
     from costmodel.capture.clock import HostClock
     from costmodel.capture.models import load_model
     from costmodel.profiling.measure.rounds import Rounds
-    from costmodel.profiling.measure.timing import measure_mark_cost
+    from costmodel.profiling.measure.timing import measure_mark_cost, trained_parameters
     from executor import Pipeline
     from executor.optimizer import timing_optimizer
 
@@ -114,4 +113,4 @@ def _turns(plans: Sequence[str], model: str, num_rounds: int) -> tuple[list[str]
                 pipeline.step()
                 if number >= 0:
                     row.append(time.perf_counter_ns() - start)
-    return list(alone.operators), rounds, times
+    return (tuple(alone.operators), tuple(trained_parameters(alone, alone.operators))), rounds, times

@@ -79,7 +79,10 @@ def _traces(paths: Sequence[str]) -> list["RankTrace"]:
             raise InvalidInput(f"{first.path} and {second.path} are both of rank {first.rank}; give one trace a rank")
     if len(traces) < traces[0].world_size:
         ranks = ", ".join(str(trace.rank) for trace in traces)
-        say(f"penstock import: ranks {ranks} of {traces[0].world_size} are taken as one pipeline")
+        say(
+            f"penstock import: ranks {ranks} of {traces[0].world_size} are taken as a whole pipeline: what they waited "
+            "for others counts as their own work"
+        )
     if len({trace.host for trace in traces}) > 1:
         say("penstock import: traces of several hosts: messages are as exact as their clocks")
     return traces
