@@ -7,6 +7,7 @@ computes fits into the time that it is held for, so what is left is order, messa
 import json
 import statistics
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -30,7 +31,7 @@ def emulate(ranks: Sequence[int], schedules: Sequence[str], folder: Path, num_st
     rows = []
     for num_ranks in ranks:
         print(f"{num_ranks} emulated ranks", file=sys.stderr, flush=True)
-        pins.write_text(equal_stages(read_profile(profile), num_ranks))
+        pins.write_text(stages_of(read_profile(profile), [1] * num_ranks))
         words = ("--batch", MICROBATCHES, "--microbatch-size", 1, "--pin", pins, "-o", found)
         penstock("plan", profile, "--devices", num_ranks, *words)
         plans = [reordered(scaled(read_plan(found)), schedule) for schedule in schedules]
@@ -56,13 +57,14 @@ def row(plan: Plan, times: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def equal_stages(profile: Profile, num_stages: int) -> str:
-    """Return pins (TOML) that cut the operators in their order into stages of about equal work."""
+def stages_of(profile: Profile, shares: Sequence[int]) -> str:
+    """Return pins (TOML) that cut the operators in their order into stages whose work is about in these shares."""
     work = [t.forward_ns[0] + t.backward_input_ns[0] + t.backward_weight_ns[0] for t in profile.times]
-    done = [total - own / 2 for total, own in zip(accumulate(work), work, strict=True)]
-    stages: list[list[str]] = [[] for _ in range(num_stages)]
-    for operator, middle in zip(profile.graph.operators, done, strict=True):
-        stages[min(num_stages - 1, int(num_stages * middle / sum(work)))].append(operator.name)
+    middles = [total - own / 2 for total, own in zip(accumulate(work), work, strict=True)]
+    ends = [sum(work) * end / sum(shares) for end in accumulate(shares)]
+    stages: list[list[str]] = [[] for _ in shares]
+    for operator, middle in zip(profile.graph.operators, middles, strict=True):
+        stages[min(len(shares) - 1, bisect_right(ends, middle))].append(operator.name)
     return "".join(f"[[stage]]\noperators = {json.dumps(names)}\n" for names in stages)
 
 

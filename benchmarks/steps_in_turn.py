@@ -17,6 +17,7 @@ from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
 from simulator.actions import Kind, parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
+from simulator.timeline import Timeline, write_timeline
 from tests.rank_pool import RankPool
 
 
@@ -60,34 +61,43 @@ def split_ratios(plan: Plan) -> SplitRatios:
     return SplitRatios(**ratios)
 
 
-def run_in_turn(plans: Sequence[Path], model: str, num_steps: int, emulate: bool = False) -> list[list[int]]:
-    """Return the step times of each plan in ns, after a first one that warms up; all are for as many ranks."""
+def run_in_turn(
+    plans: Sequence[Path], model: str, num_steps: int, emulate: bool = False, timeline: Path | None = None
+) -> list[list[int]]:
+    """Return the step times of each plan in ns, after a first one that warms up; all are for as many ranks.
+
+    The `timeline` that is written, if any, is that of the first plan's median step.
+    """
     pool = RankPool(len(read_plan(plans[0]).orders))
+    words = {"model": model, "num_steps": num_steps, "emulate": emulate, "timeline": timeline}
     try:
-        found = pool.run(_steps, plans=[str(path) for path in plans], model=model, num_steps=num_steps, emulate=emulate)
+        found = pool.run(_steps, plans=[str(path) for path in plans], **words)
     finally:
         pool.close()
     return [[max(times) for times in zip(*rows, strict=True)] for rows in zip(*found, strict=True)]
 
 
-def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> list[list[int]]:
+def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool, timeline: Path | None) -> list[list[int]]:
     """Run on one rank; returns its step times of each plan."""
     import torch.distributed as dist
 
     from costmodel.capture.capture import capture
     from costmodel.capture.models import load_model
     from executor import Pipeline
+    from executor.measure import gather_timeline
     from executor.optimizer import timing_optimizer
 
     read = [read_plan(path) for path in plans]
     batch = read[0].batch
     source = capture(load_model(model, batch.global_size), batch.microbatch_size)
     times: list[list[int]] = [[] for _ in plans]
+    seen: list[Timeline] = []
     with ExitStack() as stack:
         pipelines = [
             stack.enter_context(Pipeline(plan, source, optimizer=timing_optimizer(plan), emulate=emulate))
             for plan in read
         ]
+        observer = pipelines[0].observe() if timeline else None
         for step in range(-1, num_steps):
             for row, pipeline in zip(times, pipelines, strict=True):
                 if pipeline.num_ranks > 1:
@@ -96,4 +106,8 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool) -> l
                 pipeline.step()
                 if step >= 0:
                     row.append(time.perf_counter_ns() - start)
+            if observer and (found := gather_timeline(observer.measured(), pipelines[0].company)) and step >= 0:
+                seen.append(found)
+    if timeline and seen:
+        write_timeline(timeline, sorted(seen, key=lambda each: each.step_time_ns)[len(seen) // 2])
     return times

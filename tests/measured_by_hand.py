@@ -1,7 +1,10 @@
 """What the executor would have measured of a plan: calls one after the other on each rank, round numbers of ns.
 
-A gap of 1 before every call; posting a receive takes 1, a send 2, a message is there 3 after its send began.
+Actions take what `DURATIONS` says of their kind, or what a test says. A gap of 1 before every call; posting a receive
+takes 1, a send 2, a message is there 3 after its send began.
 """
+
+from collections.abc import Callable
 
 from planner.plan import Plan
 from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action, receive_of
@@ -9,8 +12,10 @@ from simulator.timeline import STREAMS, Span, Timeline
 
 DURATIONS = {Kind.F: 15, Kind.B: 25, Kind.I: 12, Kind.W: 13, Kind.R: 15, Kind.OPT: 5, Kind.REDUCE: 1}
 
+LENGTHS = {"send": 2, "receive": 1}
 
-def measured_by_hand(plan: Plan) -> Timeline:
+
+def measured_by_hand(plan: Plan, length_of: Callable[[Action], int] = lambda a: DURATIONS[a.kind]) -> Timeline:
     orders = [[parse_action(text) for text in order] for order in plan.orders]
     spans: list[Span] = []
     sent: dict[Action, int] = {}
@@ -30,7 +35,7 @@ def measured_by_hand(plan: Plan) -> Timeline:
                 start = clocks[rank] + 1
                 if action.kind in SENDS:
                     sent[receive_of(action)] = start
-                length = 2 if action.kind in SENDS else DURATIONS.get(action.kind, 1)
+                length = LENGTHS[stream_of(action)] if action.kind in SENDS | RECEIVES else length_of(action)
                 clocks[rank] = start + length
                 spans.append(Span(action, rank, stream_of(action), start, clocks[rank]))
                 places[rank] += 1

@@ -1,5 +1,9 @@
-"""`Pipeline` inside the user's own loop: losses, clipping, checkpoints under another plan, inputs needed."""
+"""`Pipeline` inside the user's own loop: losses, clipping, checkpoints under another plan, inputs needed.
 
+And torch's own pipelining on the same two ranks, whose traces `import kineto` reads.
+"""
+
+import json
 import re
 from pathlib import Path
 
@@ -10,8 +14,11 @@ from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.stages.config import StageConfig
 from examples.train import train_alone, train_plan
+from planner.commands import main
 from planner.plan import write_plan
+from simulator.torch_csv import read_torch_csv
 from tests import executor_jobs as jobs
+from tests.kineto_jobs import traced
 from tests.plans_by_hand import in_equal_runs, plan_by_hand
 from tests.rank_pool import RankPool
 
@@ -123,3 +130,27 @@ def test_the_guides_loop_is_the_examples():
     assert any(
         block.strip() in (root / "examples" / "train.py").read_text() for block in blocks if "def train_plan" in block
     )
+
+
+ORDERS_OF_TORCH = {
+    "gpipe": ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"],
+    "1f1b": ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"],
+    "interleaved-1f1b": ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"],
+}
+
+
+@pytest.mark.parametrize("schedule", ORDERS_OF_TORCH)
+def test_a_run_of_torchs_pipelining_is_read_with_its_orders_and_modules(ranks, tmp_path, capsys, schedule):
+    stacks = schedule == "1f1b"  # its actions carry no marks
+    files = ranks.run(
+        traced, schedule=schedule, folder=str(tmp_path), microbatches=2, num_steps=2, stacks=stacks, width=32
+    )
+    orders, profile = tmp_path / "orders.csv", tmp_path / "profile.json"
+    words = ["import", "kineto", *files, "-o", str(profile), "--orders-output", str(orders), "--json"]
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [" ".join(map(str, order)) for order in read_torch_csv(orders).orders] == ORDERS_OF_TORCH[schedule]
+    assert (answer["steps"], answer["microbatches"]) == (2, 2)
+    assert min(min(row["F_ns"], row["B_ns"]) for row in answer["stages"]) > 0
+    assert answer["simulated_step_time_ns"] > sum(answer["stages"][0][key] for key in ("F_ns", "B_ns"))
+    assert answer["operators"] == (28 if stacks else len(answer["stages"]) + 1)

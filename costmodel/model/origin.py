@@ -22,26 +22,31 @@ class Origin:
         Mixed precision that a described model trains in; empty where states are kept as profiled.
     autocast : str
         The dtype that autocast computes in while the model trains; empty without.
+    calibration : str
+        Digest of the runs that times were moved to (``penstock calibrate``); empty without.
     """
 
     plan_only: str = ""
     estimated: tuple[str, ...] = ()
     precision: str = ""
     autocast: str = ""
+    calibration: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        return {**asdict(self), "estimated": list(self.estimated)}
+        body = {**asdict(self), "estimated": list(self.estimated)}
+        return body if self.calibration else {key: value for key, value in body.items() if key != "calibration"}
 
     @classmethod
     def from_node(cls, node: Node) -> "Origin":
         """Read the JSON form."""
-        fields = node.members(("plan_only", "estimated", "precision", "autocast"))
+        fields = node.members(("plan_only", "estimated", "precision", "autocast"), ("calibration",))
         return cls(
             fields["plan_only"].text(),
             fields["estimated"].texts(),
             fields["precision"].text(),
             fields["autocast"].text(),
+            fields["calibration"].text() if "calibration" in fields else "",
         )
 
 

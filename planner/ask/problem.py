@@ -367,7 +367,7 @@ class Problem:
             self.optimizer,
             self.precision_name or self.profiled_precision,
             tuple((name, float(size)) for name, size in sizes.items()),
-            "",
+            "+".join(p.origin.calibration for p in (self.profile, *self.other_profiles) if p.origin.calibration),
             self.estimated(microbatch_size),
         )
 

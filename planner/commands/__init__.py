@@ -36,6 +36,7 @@ COMMANDS = {
     "whatif": "say what a plan would take on other machines, and which input moves it most",
     "show": "say in words what is in a plan",
     "diff": "say what two plans do differently",
+    "calibrate": "move a profile to what a run of a plan took, with the errors before and after",
     "validate": "check a plan independently of the planner",
     "export": "write a plan as files for torch, torchtitan, Megatron-LM or DeepSpeed",
     "import": "read layers, other planners' instances and plans, nccl-tests output or a topology into our files",
@@ -49,7 +50,7 @@ _MODULES = {"import": "import_"}
 
 CLOSED = 141
 """Exit code when the reader of the output went away: that of a shell's SIGPIPE."""
-OUTPUTS = ("output", "chart", "html", "trace", "cluster_output", "timeline_output")
+OUTPUTS = ("output", "chart", "html", "trace", "cluster_output", "timeline_output", "costs_output", "orders_output")
 """Flags that name files to write."""
 
 

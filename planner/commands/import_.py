@@ -6,9 +6,14 @@
     penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
     penstock import torch-csv schedule.csv --profile profile.json -o plan.json
     penstock import megatron-layout 'Ett|(tt|)*2ttL' --stages 4 --batch 64 --profile llama.json -o plan.json
+    penstock import kineto rank0.json rank1.json -o profile.json --timeline-output run.json
 
-The last two make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's pipeline layout (or
-a file that holds one), with costs from a profile. What each format holds, and what it leaves open, stands in docs/guide.md.
+torch-csv and megatron-layout make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's
+pipeline layout (or a file that holds one), with costs from a profile. kineto reads what torch.profiler exported on each
+rank of a pipeline (torch.distributed.pipelining), says what F, B and waits took, and simulates the run as it was:
+--costs-output and --orders-output are its costs and orders for simulate, where another --schedule says what that would
+take. Modules are in the profile where the profiler ran with_stack=True. What each format holds, and what it leaves
+open, stands in docs/guide.md.
 """
 
 import argparse
@@ -16,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
+from planner.commands import import_kineto
 from planner.commands.answer import Answer, say
 from planner.commands.flags import GIB, amount, positive
+from planner.commands.import_kineto import OUTPUTS
 from planner.commands.import_plans import FORMATS as PLANS
 from planner.commands.import_plans import add_plan_arguments, import_plan
 
@@ -25,19 +32,22 @@ if TYPE_CHECKING:
     from costmodel.model.profile import Profile
 
 PEERS = ("piper", "dnn-partitioning", "pipedream")
-FORMATS = ("layers", *PEERS, "nccl-tests", "topology", *PLANS)
+FORMATS = ("layers", *PEERS, "nccl-tests", "topology", "kineto", *PLANS)
+SEVERAL = ("nccl-tests", "kineto")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("format", choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
-    parser.add_argument("files", nargs="+", metavar="FILE", help="what to read (several only for nccl-tests)")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="what to read (several only for nccl-tests and kineto)"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="file to write")
     parser.add_argument(
         "--microbatch-size",
         type=positive,
         default=1,
-        help="layers: samples the table is for; plans: samples of a micro-batch (default %(default)s)",
+        help="layers, kineto: samples of a micro-batch there; plans: of a micro-batch (default %(default)s)",
     )
     parser.add_argument(
         "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
@@ -49,7 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GB/s",
         help="dnn-partitioning: of the link on which tensors take what the file says (default %(default)s)",
     )
-    parser.add_argument("--device", default="gpu", metavar="NAME", help="topology: the device's name (default gpu)")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="topology: the device's name (default gpu); kineto: a catalogue id, or a name (default gpu or cpu)",
+    )
+    parser.add_argument("--model", metavar="NAME", help="kineto: the model's name (default: that of the first file)")
+    for name, text in OUTPUTS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="F", help=text)
     parser.add_argument(
         "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
     )
@@ -58,8 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, write and say what was read."""
-    if len(args.files) > 1 and args.format != "nccl-tests":
+    if len(args.files) > 1 and args.format not in SEVERAL:
         raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
+    if args.format == "kineto":
+        return import_kineto.run(args)
+    for name in ("model", *OUTPUTS):
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} goes with import kineto, not with {args.format}; drop it")
     if args.format in PLANS:
         return import_plan(args)
     if args.format in PEERS:
@@ -120,7 +142,7 @@ def _topology(args: argparse.Namespace) -> Answer:
     found = read_topology(args.files[0], args.devices_per_host)
     for note in found.notes:
         say(f"penstock import: {note}")
-    write_text(Path(args.output), found.to_toml(args.device, args.memory))
+    write_text(Path(args.output), found.to_toml(args.device or "gpu", args.memory))
     cluster = read_cluster(args.output)
     say("penstock import: topology says nothing of speed: bandwidths and latencies are assumed; measure them")
     links = [{"name": g.name, "group": g.group, "bandwidth_gbs": g.bandwidth_gbs} for g in cluster.groups]

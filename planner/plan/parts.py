@@ -197,7 +197,7 @@ class Assumptions:
     bytes_per_parameter : tuple of (str, float)
         What each trainable parameter takes before anything is sharded, by memory term.
     calibration : str
-        Digest of the calibration applied; empty without.
+        Digest of the calibration applied, of several profiles joined by ``+``; empty without.
     estimated : tuple of str
         Why times are estimates; empty where all were measured.
     """

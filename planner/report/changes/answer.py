@@ -101,10 +101,12 @@ class ChangesAnswer:
     def figure(self) -> "Figure":
         """Draw what there is; timelines where only ``--set`` was asked."""
         from planner.report.changes.pictures import changes_figure
+        from planner.report.compared import ComparedPlan
         from planner.report.pictures import Picture, compare_figure
 
         if not (self.swept or self.bars or self.spread):
-            return compare_figure([Picture(called(each.changes), each.plan, each.timeline) for each in self.rows])
+            rows = [ComparedPlan(called(each.changes), each.plan) for each in self.rows]
+            return compare_figure([Picture(row.name, row) for row in rows], comparable=True)
         first = 0 if self.by_devices else 1
         swept = self.rows[first:] if self.swept else []
         best = [self.anew[i] for i in range(first, len(self.rows)) if i in self.anew]

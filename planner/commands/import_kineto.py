@@ -1,0 +1,201 @@
+"""``penstock import kineto``: traces of a pipeline that ran elsewhere, one file a rank, simulated as it ran.
+
+Leaves out the reading (`costmodel.importers.kineto`) and what is made of it (`simulator.traced_run`).
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.errors import InvalidInput
+from planner.commands.answer import Answer, say
+from planner.commands.flags import GIB
+from planner.report.text import Table, milliseconds
+
+if TYPE_CHECKING:
+    from costmodel.importers.kineto import RankTrace
+    from costmodel.importers.kineto_actions import TracedAction
+    from costmodel.machines.parts import DeviceType
+    from costmodel.model.profile import Profile
+    from simulator.traced_run import TracedRun
+
+OUTPUTS = {
+    "timeline_output": "kineto: the measured step as a timeline, with its waits",
+    "costs_output": "kineto: what stages and messages cost, for simulate --costs",
+    "orders_output": "kineto: the orders of the run (CSV), for simulate --schedule",
+    "cluster_output": "kineto: the ranks and their link as a cluster file",
+}
+UNKNOWN = "traces hold no bytes: memory and the size of messages are not known"
+PLAN_ONLY = "the profile is of a trace: there is no model to run"
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Read, simulate what ran, write and say how near the two are."""
+    from costmodel.importers.kineto_actions import traced_steps
+    from costmodel.model.profile import write_profile
+    from simulator.engine import simulate
+    from simulator.traced_run import TracedRun
+
+    traces = _traces(args.files)
+    rows = [traced_steps(trace, place) for place, trace in enumerate(traces)]
+    counts = {len(steps) for steps in rows}
+    if len(counts) > 1:
+        told = ", ".join(f"{len(steps)} in {trace.path}" for steps, trace in zip(rows, traces, strict=True))
+        raise InvalidInput(f"the ranks' traces hold unlike numbers of steps ({told}); profile the same steps on all")
+    found = TracedRun(tuple(zip(*rows, strict=True)))
+    simulated_ns = simulate(found.schedule, found.costs).step_time_ns
+    device = _device(args, traces)
+    profile = _profile(args, traces, [[a for step in steps for a in step] for steps in rows], found, device)
+    write_profile(args.output, profile)
+    written = _write(args, found, device)
+    body = {
+        "output": args.output,
+        "operators": len(profile.graph.operators),
+        "edges": sum(len(tensor.consumers) for tensor in profile.graph.tensors),
+        **written,
+        "ranks": len(traces),
+        "steps": len(found.steps),
+        "microbatches": found.schedule.num_microbatches,
+        "step_time_ns": found.step_time_ns,
+        "simulated_step_time_ns": simulated_ns,
+        "error_percent": 100 * (simulated_ns / found.step_time_ns - 1),
+        "stages": _stages(found),
+        "edges_p2p_ns": [{"from": a, "to": b, "p2p_ns": ns} for (a, b), ns in found.p2p_ns.items()],
+        "waits_ns": list(found.waits_ns),
+    }
+    return Answer(body, _text(args, body, found, profile))
+
+
+def _traces(paths: Sequence[str]) -> list["RankTrace"]:
+    """Read the traces, in order of rank."""
+    from costmodel.importers.kineto import read_trace
+
+    traces = sorted((read_trace(path) for path in paths), key=lambda trace: trace.rank)
+    for first, second in pairwise(traces):
+        if first.rank == second.rank:
+            raise InvalidInput(f"{first.path} and {second.path} are both of rank {first.rank}; give one trace a rank")
+    if len(traces) < traces[0].world_size:
+        ranks = ", ".join(str(trace.rank) for trace in traces)
+        say(
+            f"penstock import: ranks {ranks} of {traces[0].world_size} are taken as a whole pipeline: what they waited "
+            "for others counts as their own work"
+        )
+    if len({trace.host for trace in traces}) > 1:
+        say("penstock import: traces of several hosts: messages are as exact as their clocks")
+    return traces
+
+
+def _device(args: argparse.Namespace, traces: Sequence["RankTrace"]) -> "DeviceType":
+    """Return the device that a person named, or what the trace shows."""
+    from costmodel.importers.kineto import KERNELS
+    from costmodel.machines import catalogue
+    from costmodel.machines.parts import DeviceType
+
+    kind = "cuda" if any(event.category in KERNELS for trace in traces for event in trace.events) else "cpu"
+    name = args.device or ("gpu" if kind == "cuda" else "cpu")
+    if name in {known.id for known in catalogue.devices()}:
+        return DeviceType(name, catalogue.device(name).memory_bytes, "cuda", name)
+    return DeviceType(name, round(args.memory * GIB), kind)
+
+
+def _profile(
+    args: argparse.Namespace,
+    traces: Sequence["RankTrace"],
+    actions: Sequence[Sequence["TracedAction"]],
+    found: "TracedRun",
+    device: "DeviceType",
+) -> "Profile":
+    from costmodel.importers.kineto_modules import StageTimes, stage_rows
+    from costmodel.importers.layers import profile_of
+    from costmodel.machines.links import LinkClass, Links, SizeRange
+    from costmodel.model.origin import Origin
+    from costmodel.model.profile import Device
+    from costmodel.stages.costs import at
+
+    stages = []
+    for cost in found.costs.stages:
+        inputs, weights = at(cost.backward_input_ns, 0), at(cost.backward_weight_ns, 0)
+        stages.append(StageTimes(at(cost.forward_ns, 0), inputs + weights, weights))
+    of = Device(device.type, device.name, device.memory_bytes, device.catalogue)
+    rows = stage_rows(traces, actions, stages)
+    profile = profile_of(rows, args.model or Path(args.files[0]).name, "kineto", of, args.microbatch_size)
+    any_size = SizeRange(0, _message_ns(found), 1e9)  # traces tell no sizes: a message takes what it took
+    links = Links("traced", device.type, len(traces), {"p2p": LinkClass((any_size,))})
+    return replace(
+        profile, links=links if len(traces) > 1 else None, origin=Origin(plan_only=PLAN_ONLY, estimated=(UNKNOWN,))
+    )
+
+
+def _message_ns(found: "TracedRun") -> int:
+    """Return what a message between two ranks takes, the mean of the edges."""
+    ranks = found.costs.ranks
+    between = [ns for (a, b), ns in found.p2p_ns.items() if ranks[a] != ranks[b]]
+    return round(sum(between) / max(1, len(between)))
+
+
+def _write(args: argparse.Namespace, found: "TracedRun", device: "DeviceType") -> dict[str, str]:
+    """Write what else was asked for; return the files by what they are."""
+    from costmodel.files import write_text
+    from costmodel.stages.written import write_costs
+    from simulator.timeline import write_timeline
+
+    if args.timeline_output:
+        write_timeline(args.timeline_output, found.timeline, {"imported": "kineto"})
+    if args.costs_output:
+        write_costs(args.costs_output, found.costs)
+    if args.orders_output:
+        write_text(args.orders_output, found.orders_csv)
+    if args.cluster_output:
+        write_text(args.cluster_output, _cluster(found, device))
+    return {name.removesuffix("_output"): path for name in OUTPUTS if (path := getattr(args, name))}
+
+
+def _cluster(found: "TracedRun", device: "DeviceType") -> str:
+    """Return a cluster file of as many devices; its link has the latency of the trace's messages."""
+    import json
+
+    said = f"catalogue = {json.dumps(device.catalogue)}" if device.catalogue else f"type = {json.dumps(device.type)}"
+    return (
+        'format = "penstock-cluster"\nversion = 1\n\n'
+        f"[[device]]\nname = {json.dumps(device.name)}\n{said}\nmemory_gib = {device.memory_bytes / GIB!r}\n\n"
+        f"[[host]]\ndevice = {json.dumps(device.name)}\ndevices = {found.costs.num_ranks}\n\n"
+        "# the latency is that of the trace's messages; the bandwidth is assumed, for a trace tells no sizes\n"
+        f'[[link]]\nname = "traced"\ngroup = 0\nbandwidth_gbs = 10.0\nlatency_us = {_message_ns(found) / 1000!r}\n'
+    )
+
+
+def _stages(found: "TracedRun") -> list[dict[str, object]]:
+    """Return what each stage took, ns of one action, with what its rank needs before it."""
+    rows: list[dict[str, object]] = []
+    for stage, ranks in enumerate(found.costs.ranks):
+        kinds = {kind: ns for (of, kind), ns in sorted(found.action_ns.items()) if of == stage}
+        rows.append({"stage": stage, "rank": ranks[0], **{f"{kind}_ns": ns for kind, ns in kinds.items()}})
+    return rows
+
+
+def _text(
+    args: argparse.Namespace, body: dict[str, object], found: "TracedRun", profile: "Profile"
+) -> list[str | Table]:
+    kinds = sorted({kind for _, kind in found.action_ns}, key="FBIW".index)
+    rows = [
+        (str(stage), str(ranks[0]), *(milliseconds(found.action_ns.get((stage, kind))) for kind in kinds))
+        for stage, ranks in enumerate(found.costs.ranks)
+    ]
+    waits = ", ".join(f"rank {rank} {milliseconds(ns)}" for rank, ns in enumerate(found.waits_ns))
+    lines: list[str | Table] = [
+        f"{args.output}: {len(profile.graph.operators)} operators of {len(rows)} stages on {found.costs.num_ranks} "
+        f"ranks, {found.schedule.num_microbatches} micro-batches, {len(found.steps)} steps",
+        Table(("stage", "rank", *kinds), rows),
+        f"waits for messages: {waits}",
+        f"step {milliseconds(found.step_time_ns)}, simulated {body['error_percent']:+.1f} %",
+    ]
+    if args.costs_output and args.orders_output:
+        count = found.schedule.num_microbatches
+        lines.append(
+            f"penstock simulate --schedule {args.orders_output} --costs {args.costs_output} --microbatches {count}  "
+            "repeats it; another --schedule is what that would take"
+        )
+    return lines
