@@ -18,6 +18,7 @@ from tests.described_models import GPT2, described
 from tests.frozen_options import GOLDEN, RENEW, options
 from tests.measured_by_hand import measured_by_hand
 from tests.test_importers import LAYERS, NCCL_TEXT, matrix, nvidia
+from tests.test_kineto import trace
 from tests.test_peers import GRAPH, PIPER
 
 CLUSTER = """\
@@ -80,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "all_reduce.txt": NCCL_TEXT,
         "topo.txt": nvidia(matrix(2, lambda i, j: "NV12")),
     }
+    texts |= {f"rank{rank}.json": json.dumps(trace(rank)) for rank in range(2)}
     for name, text in texts.items():
         (home / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,19 +1,15 @@
 """A plan that is there, priced anew with a profile of its model: the same stages, places and orders.
 
-Leaves out whether another plan would be better now: that is the search's.
+Leaves out other machines and batches (`planner.report.changes`), and whether another plan would be better now.
 """
 
 from dataclasses import replace
 
-from costmodel.errors import DoesNotMatch
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
-from planner.ask.problem import Problem
-from planner.candidate.candidate import Place
-from planner.candidate.flows import flows_between
+from planner.ask.again import as_it_is
+from planner.candidate.again import priced_again
 from planner.candidate.order import in_split_form
-from planner.candidate.price import Pricer
-from planner.graph.atoms import Atoms
 from planner.plan import Plan
 from simulator.actions import Kind, parse_action
 
@@ -34,48 +30,15 @@ def repriced(plan: Plan, profile: Profile, *, host_time: bool = True) -> Plan:
     DoesNotMatch
         When the profile is of another model.
     """
-    problem = problem_of(plan, profile)
+    problem = as_it_is(plan, [profile], plan.cluster, plan.batch.global_size)
+    if plan.assumptions.links == "measured" and profile.links:
+        problem = replace(problem, cluster=None)
     machines = problem.machines if host_time else _without_host_time(problem.machines)
-    problem = replace(problem, cluster=machines)
-    atoms = Atoms(profile.graph, tuple((i,) for i in range(len(profile.graph.operators))))
-    stage_of = {name: i for i, stage in enumerate(plan.stages) for name in stage.operators}
-    partition = tuple(stage_of[operator.name] for operator in profile.graph.operators)
-    places = [Place(stage.config, stage.ranks, stage.microbatch_multiple) for stage in plan.stages]
-    in_line = {(edge.source, edge.target) for edge in plan.edges} != set(flows_between(atoms, partition))
-    costs = Pricer(problem, atoms, plan.batch.microbatch_size).price(partition, places, in_line).costs
+    found = priced_again(plan, replace(problem, cluster=machines))
     split = {action.stage for action in map(parse_action, _texts(plan)) if action.kind is Kind.I}
-    costs = in_split_form(costs, split, problem.measured(plan.batch.microbatch_size).split_ratios)
-    p2p_ns = {(edge.source, edge.target): edge.p2p_ns for edge in costs.edges}
-    return replace(
-        plan,
-        cluster=machines,
-        stages=tuple(replace(stage, cost=cost) for stage, cost in zip(plan.stages, costs.stages, strict=True)),
-        edges=tuple(replace(edge, p2p_ns=p2p_ns[edge.source, edge.target]) for edge in plan.edges),
-    )
-
-
-def problem_of(plan: Plan, profile: Profile) -> Problem:
-    """Return the question that a plan answers, asked with a profile.
-
-    Raises
-    ------
-    DoesNotMatch
-        When the profile is of another model.
-    """
-    if profile.graph.fingerprint != plan.fingerprint:
-        raise DoesNotMatch(
-            f"the plan is of the model {plan.model_name!r} (fingerprint {plan.fingerprint[:12]}), and the profile of "
-            f"{profile.graph.name!r} ({profile.graph.fingerprint[:12]}); give a profile of the plan's model"
-        )
-    return Problem(
-        profile,
-        None if plan.assumptions.links == "measured" and profile.links else plan.cluster,
-        len(plan.orders),
-        plan.batch.global_size,
-        optimizer=plan.training.optimizer or plan.assumptions.optimizer or "none",
-        precision=plan.assumptions.precision,
-        trainer=plan.assumptions.trainer,
-    )
+    costs = in_split_form(found.costs(), split, problem.measured(plan.batch.microbatch_size).split_ratios)
+    stages = zip(found.stages, costs.stages, strict=True)
+    return replace(found, stages=tuple(replace(stage, cost=cost) for stage, cost in stages))
 
 
 def _texts(plan: Plan) -> set[str]:

@@ -1,8 +1,8 @@
 """Move a profile to what a run of a plan took, so that the next plans of the model are predicted better.
 
-    torchrun --nproc-per-node 2 -m executor plan.json --model zoo:mmt:small --timeline run.json
-    penstock calibrate plan.json --measured run.json --profile profile.json -o calibrated.json
-    penstock calibrate plan.json --measured run.json
+    torchrun --nproc-per-node 2 -m executor plan.json --model zoo:mmt:small --timeline timeline.json
+    penstock calibrate plan.json --measured timeline.json --profile profile.json -o calibrated.json
+    penstock calibrate plan.json --measured timeline.json
 
 Per stage, what F took moves the forward of its operators, what B (or I and W) took their backward; the optimizer's step
 and the profile's links move where the run tells. What it does not tell stays, and is named. Plans made with the profile
