@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 
 from costmodel.errors import UsageError
-from costmodel.machines.changed import with_devices, with_link
+from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, with_devices, with_link
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.config import StageConfig
@@ -421,3 +423,14 @@ def test_a_plan_of_ranks_in_lockstep_is_changed_as_one() -> None:
     slow = step_ns(plan, (), "rank.1.speed=0.5")
     assert slow == step_ns(plan, (), "rank.0.speed=0.5") > plan.prediction.step_time_ns
     assert isinstance(parse_change("rank.1.speed=0.5"), Change)
+
+
+def test_a_faster_link_says_where_pairs_of_devices_stay_as_slow_as_they_are() -> None:
+    cluster = typical_cluster("v100-sxm2-16", 4)
+    assert capped_by_pairs(cluster, "host") == [
+        "two v100-sxm2-16 send each other 20 GB/s at most (catalogue): more bandwidth of link host makes sums of "
+        "gradients faster, and no messages between stages"
+    ]
+    slow = with_link(cluster, "host", BANDWIDTH, lambda _: Fraction(10))
+    assert capped_by_pairs(slow, "host") == []
+    assert capped_by_pairs(typical_cluster("h100-sxm-80", 4), "host") == []

@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import ceil
 
 from costmodel.errors import UsageError
+from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.links import LinkClass, Links
 from costmodel.machines.parts import LinkGroup
@@ -29,6 +30,18 @@ def with_link(cluster: Cluster, name: str, part: str, new: New) -> Cluster:
         return cluster
     groups = tuple(after if i == group else each for i, each in enumerate(cluster.groups))
     return replace(cluster, groups=groups, links=_changed_links(cluster, before, after))
+
+
+def capped_by_pairs(cluster: Cluster, name: str) -> list[str]:
+    """Say which devices send each other less than a link's bandwidth, whatever that is."""
+    group = next(group for group in cluster.groups if group.name == name)
+    rates = {device.name: catalogue.device(device.catalogue).pair_gbs for device in cluster.devices if device.catalogue}
+    return [
+        f"two {device} send each other {rate:g} GB/s at most (catalogue): more bandwidth of link {name} makes sums of "
+        "gradients faster, and no messages between stages"
+        for device, rate in rates.items()
+        if 0 < rate < group.bandwidth_gbs
+    ]
 
 
 def _changed(group: LinkGroup, part: str, new: New) -> LinkGroup:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.machines.changed import with_devices, with_link, with_memory
+from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, with_devices, with_link, with_memory
 from costmodel.machines.parts import GIB
 from planner.ask.problem import STARTED, Problem
 from planner.plan import Plan
@@ -65,9 +65,9 @@ def cheap_changes(plan: Plan, asked: Problem) -> Iterator[Question]:
     problem = replace(asked, old_plan=plan) if asked.planner in STARTED else asked
     yield from _more_memory(problem)
     for group in problem.machines.groups if problem.num_devices > 1 else ():
-        faster = with_link(problem.machines, group.name, "bandwidth", lambda rate: 2 * rate)
+        faster = with_link(problem.machines, group.name, BANDWIDTH, lambda rate: 2 * rate)
         rate = f"{2 * problem.machines.measured(group).bandwidth_gbs:.9g}"
-        how = f"link {group.name}: bandwidth_gbs = {rate}"
+        how = "; ".join([f"link {group.name}: bandwidth_gbs = {rate}", *capped_by_pairs(faster, group.name)])
         yield f"link {group.name} twice as fast", how, replace(problem, cluster=faster)
     batch = problem.global_batch + plan.batch.microbatch_size * max(stage.config.data for stage in plan.stages)
     yield "one more micro-batch on each replica", f"--batch {batch}", replace(problem, global_batch=batch)

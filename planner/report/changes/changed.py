@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.errors import InvalidInput, PenstockError, UsageError
-from costmodel.machines.changed import ranks_of, with_link, with_memory, with_speed
+from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, ranks_of, with_link, with_memory, with_speed
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from costmodel.model.whole import SplitRatios
@@ -95,8 +95,13 @@ class PlanChanges:
             self._check(change)
         named = {change.kind: change for change in changes if change.kind in (MICROBATCHES, SCHEDULE)}
         count = int(named[MICROBATCHES].number) if MICROBATCHES in named else self.plan.batch.num_microbatches
-        found = self._prices(changed_cluster(self.plan.cluster, changes), count)
+        cluster = changed_cluster(self.plan.cluster, changes)
+        found = self._prices(cluster, count)
         plan = found.plan
+        faster = [change.name for change in changes if (change.kind, change.part) == ("link", BANDWIDTH)]
+        found = replace(
+            found, left_out=(*found.left_out, *(n for name in faster for n in capped_by_pairs(cluster, name)))
+        )
         for change in changes:
             plan = _with_stage_time(plan, change) if change.kind == "stage" else plan
         name = named[SCHEDULE].text if SCHEDULE in named else self.plan.schedule
