@@ -159,6 +159,16 @@ def test_every_rank_of_a_block_counts(files, capsys):
     assert two["bubble_ratio"] == one["bubble_ratio"]
 
 
+def test_the_run_of_ranks_in_lockstep_is_held_against_their_leads(files, capsys):
+    plan = in_pairs(PLAN)
+    spans = tuple(replace(span, rank=2 * span.rank + member) for span in MEASURED.spans for member in range(2))
+    write_plan(files[0], plan)
+    write_timeline(files[1], Timeline(8, tuple(sorted(spans, key=lambda s: (s.rank, s.stream, s.start_ns)))))
+    code, answer = compared(capsys, *files[:1], "--measured", files[1])
+    measured = answer["rows"][0]["measured"]
+    assert (code, measured["step_time_ns"], len(measured["ranks"])) == (0, MEASURED.step_time_ns, 4)
+
+
 def test_the_lower_of_the_limit_asked_for_and_the_devices_memory_is_the_limit():
     def limit(asked):
         plan = replace(PLAN, provenance={**PLAN.provenance, "options": {"memory_limit_bytes": asked}})

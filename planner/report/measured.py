@@ -5,7 +5,8 @@ the plan; REDUCE is left out of that, for one sum of gradients may serve several
 machine were the plan's: the executor checks that before it runs.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -71,10 +72,10 @@ class Measurement:
 def host_calls(plan: Plan) -> dict[Action, int]:
     """Return the ns that F, B and I of a plan were priced with for each SEND and RECV."""
     schedule = plan_schedule(plan)
-    sizes = message_bytes(plan, schedule)
+    sizes, leads = message_bytes(plan, schedule), [block[0] for block in plan.blocks]
     return {
-        action: plan.cluster.host_ns(rank, schedule.graph.rank_of(action.peer, action.microbatch), sizes[action])
-        for rank, order in enumerate(schedule.orders)
+        action: plan.cluster.host_ns(lead, leads[schedule.graph.rank_of(action.peer, action.microbatch)], sizes[action])
+        for lead, order in zip(leads, schedule.orders, strict=True)
         for action in order
         if action in sizes
     }
@@ -97,7 +98,7 @@ def message_bytes(plan: Plan, schedule: Schedule) -> dict[Action, int]:
 
 
 def read_measured(path: str | Path, plan: Plan) -> Timeline:
-    """Read the timeline of a run of a plan.
+    """Read the timeline of a run of a plan: of those that work in lockstep the lead, as in what is predicted.
 
     Raises
     ------
@@ -111,7 +112,13 @@ def read_measured(path: str | Path, plan: Plan) -> Timeline:
         )
     for rank in range(timeline.num_ranks):
         _check_rank(path, plan, timeline, rank)
-    return timeline
+    return _of_leads(timeline, [block[0] for block in plan.blocks])
+
+
+def _of_leads(timeline: Timeline, leads: Sequence[int]) -> Timeline:
+    number = {rank: i for i, rank in enumerate(leads)}
+    spans = tuple(replace(span, rank=number[span.rank]) for span in timeline.spans if span.rank in number)
+    return Timeline(len(leads), spans, tuple(timeline.memory[rank] for rank in leads) if timeline.memory else ())
 
 
 def _check_rank(path: str | Path, plan: Plan, timeline: Timeline, rank: int) -> None:
