@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
-from costmodel import limits
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import check_precision
 from costmodel.machines.catalogue import device as catalogue_device
@@ -22,7 +21,7 @@ from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
-from planner.ask.effort import Effort
+from planner.ask.effort import Effort, check_reach
 from planner.ask.pins import Pins
 from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
@@ -120,7 +119,7 @@ class Problem:
     old_plan: Plan | None = None
 
     def __post_init__(self) -> None:
-        self._check_size()
+        check_reach(self.num_devices, self.global_batch, self.microbatch_size or self.profile.microbatch_sizes[-1])
         if self.num_devices < 1:
             raise UsageError(f"{self.num_devices} devices asked for; at least one is needed")
         if self.num_devices > self.machines.num_devices:
@@ -155,14 +154,6 @@ class Problem:
         self._check_devices()
         if self.old_plan:
             self._check_old_plan(self.old_plan)
-
-    def _check_size(self) -> None:
-        """Refuse more than a search can look at, before any of it is made."""
-        limits.check("devices", self.num_devices, "--devices")
-        limits.check("batch", self.global_batch, "--batch")
-        largest = self.microbatch_size or self.profile.microbatch_sizes[-1]
-        least = 2 * (self.global_batch // max(1, largest))
-        limits.check("actions", least, f"a batch of {self.global_batch} in micro-batches of {largest} at most")
 
     def _check_old_plan(self, old: Plan) -> None:
         if self.planner not in STARTED:
