@@ -61,7 +61,7 @@ class StrategyModel:
         self._vectors = VectorCache(self._build)
         self._terms: dict[object, tuple[MemoryTerms, int]] = {}
         self._stages: dict[object, StageCost] = {}
-        self._savings: dict[tuple[Degrees, str], list[tuple[int, int]]] = {}
+        self._savings: dict[tuple[Degrees, str | tuple[str, ...]], list[tuple[int, int]]] = {}
 
     def stage(
         self,
@@ -193,7 +193,7 @@ class StrategyModel:
             else:
                 kept[i] = 0
         whole = config.recompute == "full" and self.training.whole_stages
-        return forward, kept, self._vectors.forwards_again(degrees, config.recompute, whole=whole)
+        return forward, kept, self._vectors.forwards_again(degrees, config.remade, whole=whole)
 
     def states_of(self, config: StageConfig, ranks: Sequence[int]) -> list[int]:
         """Return what weights that no operator before reads take on one rank, with gradients and states, unsharded."""
@@ -245,7 +245,7 @@ class StrategyModel:
 
     def again_ns(self, config: StageConfig) -> int:
         """Return what forwards that run again take of the whole model, where every stage gains by it."""
-        return self._vectors.again_ns(self._degrees(config), config.recompute)
+        return self._vectors.again_ns(self._degrees(config), config.remade)
 
     def least_again_ns(self, config: StageConfig, freed_bytes: int) -> int:
         """Return how long forwards that run again take at least so that a micro-batch keeps so many bytes less.
@@ -257,7 +257,7 @@ class StrategyModel:
             return 0
         if config.recompute == "full" and self.training.whole_stages:
             return NEVER  # all of a stage is made again at once, and is there then
-        key = self._degrees(config), config.recompute
+        key = self._degrees(config), config.remade
         if key not in self._savings:
             self._savings[key] = self._vectors.savings(*key)
         left, spent = freed_bytes, 0.0
@@ -294,7 +294,7 @@ class StrategyModel:
         groups = self._groups.of(ranks, config)
         degrees = self._degrees(config)
         in_blocks = config.recompute != "full" or not self.training.whole_stages
-        vectors = self._vectors.of(degrees, config.recompute if in_blocks else "none", groups)
+        vectors = self._vectors.of(degrees, config.remade if in_blocks else "none", groups)
         if config.recompute == "full" and in_blocks:
             # blocks whose inputs are larger than what they keep gain nothing: such a stage keeps what it made
             plain = self._vectors.of(degrees, "none", groups)

@@ -1,0 +1,51 @@
+"""The hosts and links that Aceso's archive was measured on, as a cluster with measured links.
+
+Messages take the rates of the archive's point-to-point tables, within a host and between hosts; collectives the tables
+of all GPUs of a host. Leaves out that a group's rate depends on where the host seats it (docs/validation.md).
+"""
+
+from statistics import median
+
+from costmodel.importers.aceso_archive import Archive
+from costmodel.importers.aceso_devices import aceso_device
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.link_fit import fit_ranges
+from costmodel.machines.links import LinkClass, Links
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
+
+MIB = 2**20
+CLASSES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def aceso_cluster(archive: Archive) -> Cluster:
+    """Return as many hosts as the archive's largest configuration of the model needs."""
+    known = aceso_device(archive.device)
+    card = catalogue_device(known.catalogue)
+    most = max(sum(found.devices) for found in archive.configurations.values())
+    devices = min(known.devices_per_host, most)
+    inside, between = (LinkGroup(name, group, _rate(archive, where), 0)
+                       for name, group, where in (("pcie", devices, "intra"), ("network", 0, "inter")))  # fmt: skip
+    return Cluster(
+        (DeviceType(archive.device, card.memory_bytes, "cuda", known.catalogue),),
+        (Host(archive.device, devices, -(-most // devices)),),
+        (inside, between),
+        links=_links(archive, devices),
+    )
+
+
+def _rate(archive: Archive, where: str) -> float:
+    """Return the median rate of messages of 16 MiB and more, 10^9 bytes a second."""
+    return median(gbs for mib, gbs in archive.messages[where] if mib >= 16)
+
+
+def _links(archive: Archive, num_ranks: int) -> Links:
+    """Return messages within a host and the collectives of all its GPUs."""
+    table = tuple((round(mib * MIB), round(mib * MIB / gbs)) for mib, gbs in archive.messages["intra"])
+    classes = {"p2p": LinkClass(fit_ranges(table), table)}
+    for name in CLASSES:
+        pairs = archive.collectives.get((name, num_ranks), ())
+        rows = tuple((round(mib * MIB), round(ms * 1e6)) for mib, ms in pairs)
+        if rows:
+            classes[name] = LinkClass(fit_ranges(rows), rows)
+    return Links("nccl", archive.device, num_ranks, classes)
