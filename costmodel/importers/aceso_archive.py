@@ -16,8 +16,10 @@ from functools import cached_property
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
+from costmodel.importers.aceso_layer import EMBEDDING, FINAL, HEAD, LAYER, base_name
 
-MOST_BYTES, MOST_FILES = 64 * 2**20, 10_000
+MIB = 2**20
+MOST_BYTES, MOST_FILES = 64 * MIB, 10_000
 """Of all files that are read, and files that a tar may hold: the archive has 12 MB in 556 files."""
 OPERATORS = re.compile(r"profiled-time-\w+-all-(?P<device>\w+)/gpt_(?P<model>\w+?)_mbs(\d+)_tp(\d+)_algo(\d+)\.csv")
 COLLECTIVE = re.compile(r"profiled-time-\w+-all-(?P<device>\w+)/prim_gpt_(?P<model>\w+?)_([a-z_]+)_(\d+)gpus\.csv")
@@ -30,7 +32,7 @@ NUMBERS = ("num_layers", "seq_length", "num_attention_heads", "hidden_size", "gl
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class OperatorRow:
     """One operator of one table: forward and backward (us), weights of a rank (MiB)."""
 
     forward_us: float
@@ -39,7 +41,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Configuration:
+class AcesoConfiguration:
     """One measured configuration: shape of the model, batch, and of each stage its devices and operators.
 
     Attributes
@@ -71,7 +73,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Archive:
+class AcesoArchive:
     """What an archive holds of one device and one model.
 
     Attributes
@@ -88,18 +90,34 @@ class Archive:
 
     device: str
     model: str
-    tables: Mapping[tuple[int, int], Mapping[str, Measured]]
+    tables: Mapping[tuple[int, int], Mapping[str, OperatorRow]]
     collectives: Mapping[tuple[str, int], Sequence[tuple[float, float]]]
     messages: Mapping[str, Sequence[tuple[float, float]]]
-    configurations: Mapping[str, Configuration]
+    configurations: Mapping[str, AcesoConfiguration]
+
+    def row(self, name: str, size: int, degree: int) -> OperatorRow:
+        """Return what was measured of an operator of any layer at a micro-batch size and tensor degree.
+
+        Raises
+        ------
+        InvalidInput
+            When it was not.
+        """
+        found = self.tables[size, degree].get(base_name(name))
+        if found is None:
+            raise InvalidInput(
+                f"the table of {self.model} at micro-batch size {size}, tensor degree {degree} has no operator "
+                f"{base_name(name)!r}; it needs {EMBEDDING}, the {len(LAYER)} of a layer, {FINAL} and {HEAD}"
+            )
+        return found
 
     @cached_property
-    def shape(self) -> Configuration:
+    def shape(self) -> AcesoConfiguration:
         """Any configuration: the shape of the model is the same in all."""
         return next(iter(self.configurations.values()))
 
 
-def read_archive(path: str | Path, device: str, model: str) -> Archive:
+def read_archive(path: str | Path, device: str, model: str) -> AcesoArchive:
     """Read what an archive says of one device and one model.
 
     Raises
@@ -109,10 +127,10 @@ def read_archive(path: str | Path, device: str, model: str) -> Archive:
         not one.
     """
     model, path = model.removeprefix("gpt_"), Path(path)
-    tables: dict[tuple[int, int], Mapping[str, Measured]] = {}
+    tables: dict[tuple[int, int], Mapping[str, OperatorRow]] = {}
     collectives: dict[tuple[str, int], Sequence[tuple[float, float]]] = {}
     messages: dict[str, Sequence[tuple[float, float]]] = {}
-    configurations: dict[str, Configuration] = {}
+    configurations: dict[str, AcesoConfiguration] = {}
     known: set[tuple[str, str]] = set()
     for name, data in _files(path):
         found = [pattern.fullmatch(name) for pattern in (OPERATORS, COLLECTIVE, CONFIG, MESSAGES)]
@@ -139,7 +157,7 @@ def read_archive(path: str | Path, device: str, model: str) -> Archive:
             f"{path}: no operators, messages and configurations of {model!r} on {device!r}; devices and models there: "
             f"{listed}: choose by --device and --model"
         )
-    return Archive(device, model, tables, collectives, messages, configurations)
+    return AcesoArchive(device, model, tables, collectives, messages, configurations)
 
 
 def _files(path: Path) -> Iterator[tuple[str, str]]:
@@ -156,15 +174,17 @@ def _files(path: Path) -> Iterator[tuple[str, str]]:
                 if member.isreg() and (file := tar.extractfile(member)):
                     yield member.name.removeprefix("./"), file.read().decode()
     except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: cannot be read: {error}; Aceso's archive (a tar, gzipped or not) is needed") from None
+        raise InvalidInput(
+            f"{path}: cannot be read: {error}; Aceso's archive (a tar, gzipped or not) is needed"
+        ) from None
 
 
-def _operators(place: str, text: str) -> dict[str, Measured]:
+def _operators(place: str, text: str) -> dict[str, OperatorRow]:
     rows = csv.DictReader(text.splitlines())
     missing = [name for name in ("op_name", *COLUMNS) if name not in (rows.fieldnames or ())]
     if missing:
         raise InvalidInput(f"{place}: no column {', '.join(missing)}; a table of operators has op_name and {COLUMNS}")
-    return {row["op_name"]: Measured(*(_number(place, row[name]) for name in COLUMNS)) for row in rows}
+    return {row["op_name"]: OperatorRow(*(_number(place, row[name]) for name in COLUMNS)) for row in rows}
 
 
 def _pairs(place: str, text: str) -> list[tuple[float, float]]:
@@ -179,7 +199,9 @@ def _pairs(place: str, text: str) -> list[tuple[float, float]]:
 def _rates(place: str, text: str) -> list[tuple[float, float]]:
     """Read the first measurement: a line of sizes, a line of rates."""
     lines = text.split()[:2]
-    sizes, rates = ([_number(place, cell) for cell in line.split(",")] for line in lines) if len(lines) == 2 else ([], [])
+    sizes, rates = (
+        ([_number(place, cell) for cell in line.split(",")] for line in lines) if len(lines) == 2 else ([], [])
+    )
     if not sizes or len(sizes) != len(rates) or min(*sizes, *rates) <= 0:
         raise InvalidInput(f"{place}: a line of sizes in MB and one of as many rates in GB/s are needed")
     return list(zip(sizes, rates, strict=True))
@@ -195,14 +217,18 @@ def _number(place: str, text: str | None) -> float:
     return value
 
 
-def _configuration(place: str, name: str, text: str) -> Configuration:
+def _configuration(place: str, name: str, text: str) -> AcesoConfiguration:
     try:
         body = json.loads(text)
-        numbers = [int(body[key]) for key in NUMBERS]
-        lists = [tuple(map(int, body[key])) for key in LISTS]
-        rows = [tuple(tuple(map(int, row)) for row in body[key]) for key in PER_OPERATOR]
+        layers, sequence, heads, hidden, batch, size = numbers = [int(body[key]) for key in NUMBERS]
+        devices, counts = (tuple(map(int, body[key])) for key in LISTS)
+        tensor, data, again = (tuple(tuple(map(int, row)) for row in body[key]) for key in PER_OPERATOR)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"{place}: no configuration of Aceso's: {error!r}") from None
-    if min(numbers) < 1 or any(tuple(map(len, row)) != lists[1] for row in rows) or len(lists[0]) != len(lists[1]):
+    if (
+        min(numbers) < 1
+        or any(tuple(map(len, row)) != counts for row in (tensor, data, again))
+        or len(devices) != len(counts)
+    ):
         raise InvalidInput(f"{place}: its lists are not of one length a stage, or a number is below 1")
-    return Configuration(name, *numbers, *lists, *rows)
+    return AcesoConfiguration(name, layers, sequence, heads, hidden, batch, size, devices, counts, tensor, data, again)

@@ -4,21 +4,23 @@ Messages take the rates of the archive's point-to-point tables, within a host an
 of all GPUs of a host. Leaves out that a group's rate depends on where the host seats it (docs/validation.md).
 """
 
+import json
+from pathlib import Path
 from statistics import median
 
-from costmodel.importers.aceso_archive import Archive
+from costmodel.files import write_text
+from costmodel.importers.aceso_archive import MIB, AcesoArchive
 from costmodel.importers.aceso_devices import aceso_device
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.link_fit import fit_ranges
-from costmodel.machines.links import LinkClass, Links
+from costmodel.machines.links import LinkClass, Links, write_links
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
-MIB = 2**20
 CLASSES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def aceso_cluster(archive: Archive) -> Cluster:
+def aceso_cluster(archive: AcesoArchive) -> Cluster:
     """Return as many hosts as the archive's largest configuration of the model needs."""
     known = aceso_device(archive.device)
     card = catalogue_device(known.catalogue)
@@ -34,12 +36,28 @@ def aceso_cluster(archive: Archive) -> Cluster:
     )
 
 
-def _rate(archive: Archive, where: str) -> float:
+def write_aceso_cluster(path: str | Path, cluster: Cluster) -> None:
+    """Write a cluster file, and the measured links in a file beside it, which it names."""
+    path = Path(path)
+    links = path.with_name(f"{path.stem}.links.json")
+    assert cluster.links  # noqa: S101 - made above
+    write_links(links, cluster.links, {"imported": "aceso"})
+    device, host = cluster.devices[0], cluster.hosts[0]
+    lines = ['format = "penstock-cluster"', "version = 1", f"links = {json.dumps(links.name)}", ""]
+    lines += ["[[device]]", f'name = "{device.name}"', f'catalogue = "{device.catalogue}"', ""]
+    lines += ["[[host]]", f"count = {host.count}", f'device = "{host.device}"', f"devices = {host.devices}"]
+    for link in cluster.groups:
+        lines += ["", "[[link]]", f'name = "{link.name}"', f"group = {link.group}"]
+        lines += [f"bandwidth_gbs = {link.bandwidth_gbs}", f"latency_us = {link.latency_ns / 1000}"]
+    write_text(path, "\n".join([*lines, ""]))
+
+
+def _rate(archive: AcesoArchive, where: str) -> float:
     """Return the median rate of messages of 16 MiB and more, 10^9 bytes a second."""
     return median(gbs for mib, gbs in archive.messages[where] if mib >= 16)
 
 
-def _links(archive: Archive, num_ranks: int) -> Links:
+def _links(archive: AcesoArchive, num_ranks: int) -> Links:
     """Return messages within a host and the collectives of all its GPUs."""
     table = tuple((round(mib * MIB), round(mib * MIB / gbs)) for mib, gbs in archive.messages["intra"])
     classes = {"p2p": LinkClass(fit_ranges(table), table)}

@@ -1,6 +1,7 @@
 """What is known of the devices in Aceso's archive beside its tables: one row each in ``aceso_devices.csv``.
 
-``sustained`` is by how much longer operators take in a run than in the profile, fitted where the row's source says.
+``sustained`` is by how much longer operators take in a run than in the profile; ``both_ways`` whether messages between
+two hosts travel both ways at once. They are fitted where a row's source says so.
 """
 
 import csv
@@ -13,11 +14,12 @@ from costmodel.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class AcesoDevice:
-    """Catalogue id, devices of a host, time in a run over time in the profile, what a profile says of that."""
+    """Catalogue id, devices of a host, sustained over profiled time, both ways, and what a profile says of that."""
 
     catalogue: str
     devices_per_host: int
     sustained: float
+    both_ways: bool
     remarks: tuple[str, ...]
 
 
@@ -43,6 +45,7 @@ def _rows() -> dict[str, AcesoDevice]:
             row["catalogue"],
             int(row["devices_per_host"]),
             float(row["sustained"]),
+            row["both_ways"] == "yes",
             (row["remark"],) if row["remark"] else (),
         )
         for row in csv.DictReader(text.splitlines())

@@ -4,9 +4,12 @@ penstock import layers table.csv -o profile.json          a table of layers (CSV
 penstock import piper bert32.json -o profile.json         an instance of Piper; dnn-partitioning, pipedream likewise
 penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
 penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
+penstock import aceso aceso.tar.gz --device a10g --model 13B -o profile.json --cluster-output cluster.toml
+                                                          Aceso's measured operators and links
 """
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from costmodel.model.profile import Profile
 
 PEERS = ("piper", "dnn-partitioning", "pipedream")
-FORMATS = ("layers", *PEERS, "nccl-tests", "topology")
+FORMATS = ("layers", *PEERS, "nccl-tests", "topology", "aceso")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GB/s",
         help="dnn-partitioning: of the link on which tensors take what the file says (default %(default)s)",
     )
-    parser.add_argument("--device", default="gpu", metavar="NAME", help="topology: the device's name (default gpu)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="topology: the device's name (default gpu); aceso: whose tables to read"
+    )
+    parser.add_argument("--model", metavar="NAME", help="aceso: whose operators to read, 13B say")
+    parser.add_argument(
+        "--cluster-output", metavar="FILE", help="aceso: cluster file to write, and its links beside it"
+    )
     parser.add_argument(
         "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
     )
@@ -51,7 +60,7 @@ def run(args: argparse.Namespace) -> Answer:
         raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
     if args.format in PEERS:
         return _peer(args)
-    return {"layers": _layers, "nccl-tests": _nccl_tests, "topology": _topology}[args.format](args)
+    return _READERS[args.format](args)
 
 
 def _layers(args: argparse.Namespace) -> Answer:
@@ -107,10 +116,41 @@ def _topology(args: argparse.Namespace) -> Answer:
     found = read_topology(args.files[0], args.devices_per_host)
     for note in found.notes:
         say(f"penstock import: {note}")
-    write_text(Path(args.output), found.to_toml(args.device, args.memory))
+    write_text(Path(args.output), found.to_toml(args.device or "gpu", args.memory))
     cluster = read_cluster(args.output)
     say("penstock import: topology says nothing of speed: bandwidths and latencies are assumed; measure them")
     links = [{"name": g.name, "group": g.group, "bandwidth_gbs": g.bandwidth_gbs} for g in cluster.groups]
     body = {"output": args.output, "hosts": found.num_hosts, "devices": cluster.num_devices, "links": links}
     shown = ", ".join(f"{g.name} of {g.group or 'all'}" for g in cluster.groups)
     return Answer(body, [f"{args.output}: {found.num_hosts} hosts, {cluster.num_devices} devices; {shown}"])
+
+
+def _aceso(args: argparse.Namespace) -> Answer:
+    from costmodel.importers.aceso import aceso_profile, odd_rows
+    from costmodel.importers.aceso_archive import read_archive
+    from costmodel.importers.aceso_cluster import aceso_cluster, write_aceso_cluster
+    from costmodel.model.profile import write_profile
+
+    for flag, value in (("--device", args.device), ("--model", args.model)):
+        if not value:
+            raise UsageError(f"import aceso: {flag} is missing; the archive holds several, name one")
+    archive = read_archive(args.files[0], args.device, args.model)
+    found = aceso_profile(archive)
+    for text in (*odd_rows(archive), *found.origin.estimated):
+        say(f"penstock import: {text}")
+    if args.cluster_output:
+        write_aceso_cluster(args.cluster_output, aceso_cluster(archive))
+    write_profile(args.output, found)
+    answer = _read(args, found)
+    if not args.cluster_output:
+        return answer
+    lines = [*answer.text, f"{args.cluster_output}: the hosts and links of the archive's runs"]
+    return Answer({**answer.json, "cluster_output": args.cluster_output}, lines)
+
+
+_READERS: Mapping[str, Callable[[argparse.Namespace], Answer]] = {
+    "layers": _layers,
+    "nccl-tests": _nccl_tests,
+    "topology": _topology,
+    "aceso": _aceso,
+}

@@ -1,17 +1,19 @@
 """Configurations that Aceso's archive measured, predicted as every plan is priced and simulated.
 
 A configuration gives each stage its operators, its degrees and the operators whose forward runs again; on the archive's
-profile and cluster it is a candidate like any other. Its trainer keeps gradients in fp32, sums nothing beside the
-backward and waits for each message. Leaves out how predictions are judged (`benchmarks.aceso`).
+profile and cluster it is a candidate like any other. Its trainer sums nothing beside the backward, waits for each
+message and steps on gradients in fp32. Leaves out how predictions are judged (`benchmarks.aceso`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.errors import InvalidInput
 from costmodel.importers.aceso import aceso_profile
-from costmodel.importers.aceso_archive import Archive, Configuration
+from costmodel.importers.aceso_archive import AcesoArchive, AcesoConfiguration
 from costmodel.importers.aceso_cluster import aceso_cluster
+from costmodel.importers.aceso_devices import aceso_device
 from costmodel.importers.aceso_layer import aceso_names
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
@@ -35,25 +37,31 @@ class AcesoProblem(Problem):
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
-    """What a configuration is predicted to take: the step, each stage's actions, peak and upper bound of its ranks."""
+class StagePrediction:
+    """Of one stage: all its forwards and backwards of a step (recompute and sums inside them), and a rank's peak."""
+
+    forward_ns: int
+    backward_ns: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcesoPrediction:
+    """What a configuration is predicted to take: the step, and each stage."""
 
     step_ns: int
-    num_microbatches: int
-    stages: tuple[StageCost, ...]
-    peak_bytes: tuple[int, ...]
-    data: tuple[int, ...]
+    stages: tuple[StagePrediction, ...]
 
 
 class AcesoModel:
     """Predicts the configurations of one archive's model on its device."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: AcesoArchive) -> None:
         self.archive = archive
         self.profile: Profile = aceso_profile(archive)
         self.cluster: Cluster = aceso_cluster(archive)
 
-    def predicted(self, name: str) -> Predicted:
+    def predicted(self, name: str) -> AcesoPrediction:
         """Return what a configuration takes, by its name in the archive.
 
         Raises
@@ -64,37 +72,54 @@ class AcesoModel:
         if name not in self.archive.configurations:
             raise InvalidInput(f"no configuration {name!r}; there are {', '.join(self.archive.configurations)}")
         found = self.archive.configurations[name]
-        problem = AcesoProblem(
-            self.profile, self.cluster, sum(found.devices), found.batch, found.microbatch_size, "1f1b",
-            memory_limit_bytes=None, target="any", trainer="megatron", precision="fp16",
-        )  # fmt: skip
-        atoms = prepare(self.profile.graph)
-        evaluator = Evaluator(problem, atoms, found.microbatch_size)
-        stage_of = [stage for stage, count in enumerate(found.operators) for _ in range(count)]
-        stage_of.append(stage_of[-1])  # the loss
-        partition = tuple(stage_of[members[0]] for members in atoms.members)
-        candidate = Candidate(partition, places(found), found.microbatch_size, "1f1b", line=True)
+        evaluator, candidate = self.candidate(found)
         run = evaluator.simulate(candidate)
-        costs = _exchanging(run.priced.costs)
-        schedule = run.times.structure.schedule
-        timeline = simulate(schedule, costs, p2p="blocking", speeds=evaluator.speeds_of(run.priced.blocks))
-        return Predicted(
+        seats, both_ways = self.cluster.seats, aceso_device(self.archive.device).both_ways
+        hosts = [{seats[rank] for rank in place.ranks} for place in candidate.places]
+        costs = _exchanging(run.priced.costs, hosts, both_ways)
+        schedule, speeds = run.times.structure.schedule, evaluator.speeds_of(run.priced.blocks)
+        timeline = simulate(schedule, costs, p2p="blocking", speeds=speeds)
+        peaks = timeline.peak_memory_bytes
+        return AcesoPrediction(
             timeline.step_time_ns,
-            evaluator.num_microbatches,
-            costs.stages,
             tuple(
-                max(timeline.peak_memory_bytes[ranks[0]], _stepping_bytes(stage))
-                for stage, ranks in zip(costs.stages, costs.ranks, strict=True)
+                StagePrediction(
+                    largest(cost.forward_ns) * evaluator.num_microbatches // place.config.data,
+                    (largest(cost.backward_input_ns) + largest(cost.backward_weight_ns) + largest(cost.recompute_ns))
+                    * evaluator.num_microbatches
+                    // place.config.data,
+                    max(*(peaks[rank] for rank in ranks), _stepping_bytes(cost)),
+                )
+                for cost, ranks, place in zip(costs.stages, costs.ranks, candidate.places, strict=True)
             ),
-            tuple(place.config.data for place in candidate.places),
         )
 
+    def candidate(self, found: AcesoConfiguration) -> tuple[Evaluator, Candidate]:
+        """Return a configuration as a candidate, with what prices it."""
+        problem = AcesoProblem(
+            self.profile,
+            self.cluster,
+            sum(found.devices),
+            found.batch,
+            found.microbatch_size,
+            schedule="1f1b",
+            precision="fp16",
+            target="any",
+            trainer="megatron",
+        )
+        atoms = prepare(self.profile.graph)
+        stage_of = [stage for stage, count in enumerate(found.operators) for _ in range(count)]
+        stage_of.append(stage_of[-1])  # the loss stands with the head
+        partition = tuple(stage_of[members[0]] for members in atoms.members)
+        candidate = Candidate(partition, places(found), found.microbatch_size, "1f1b", line=True)
+        return Evaluator(problem, atoms, found.microbatch_size), candidate
 
-def _exchanging(costs: Costs) -> Costs:
+
+def _exchanging(costs: Costs, hosts: Sequence[set[int]], both_ways: bool) -> Costs:
     """Return costs as Aceso's trainer has them: stages keep what they send until its gradient is back.
 
     What travels both ways between two stages travels at once, so that a rank stands still for two exchanges of a
-    micro-batch where `blocking` counts four messages: each counts half.
+    micro-batch where `blocking` counts four messages: each counts half, but between hosts whose network has one way.
     """
     sent = [sum(edge.size_bytes for edge in costs.edges if edge.source == i) for i in range(len(costs.stages))]
     return replace(
@@ -103,17 +128,20 @@ def _exchanging(costs: Costs) -> Costs:
             replace(stage, activation_bytes=largest(stage.activation_bytes) + more)
             for stage, more in zip(costs.stages, sent, strict=True)
         ),
-        edges=tuple(replace(edge, p2p_ns=edge.p2p_ns // 2) for edge in costs.edges),
+        edges=tuple(
+            replace(edge, p2p_ns=edge.p2p_ns // 2) if both_ways or hosts[edge.source] == hosts[edge.target] else edge
+            for edge in costs.edges
+        ),
     )
 
 
 def _stepping_bytes(stage: StageCost) -> int:
-    """Return what a stage holds while the optimizer steps: gradients in fp32 have taken the place of the 16-bit ones."""
+    """Return what a stage holds while the optimizer steps: gradients in fp32 in place of the 16-bit ones."""
     terms = dict(stage.memory_terms)
     return sum(terms.get(name, 0) for name in ("parameters", "optimizer", "master_weights")) + 2 * terms["gradients"]
 
 
-def places(found: Configuration) -> tuple[Place, ...]:
+def places(found: AcesoConfiguration) -> tuple[Place, ...]:
     """Return where and how each stage runs: its ranks follow those of the stage before.
 
     Raises

@@ -98,10 +98,9 @@ def kept_bytes(
 def runs_of(graph: OperatorGraph, again: Container[str]) -> list[str]:
     """Return what runs `again` together: of each operator the first of its run, which ends with the block; or empty."""
     found: list[str] = []
-    for operator, block in zip(graph.operators, graph.blocks, strict=True):
-        before = found[-1] if found and block == last else ""
+    for i, operator in enumerate(graph.operators):
+        before = found[-1] if i and graph.blocks[i] == graph.blocks[i - 1] else ""
         found.append((before or operator.name) if operator.name in again else "")
-        last = block
     return found
 
 
