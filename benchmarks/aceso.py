@@ -6,7 +6,7 @@ Each row of ``validation_aceso_measured.csv`` names a configuration of ``aceso_a
 PENSTOCK_DATA names the folder): operators, degrees and recompute of each stage. It is priced and simulated as plans
 are, and held against the measured step, and, where ``validation_aceso_per_stage.csv`` has them, against each stage's
 forward and backward (on its first rank) and each rank's peak memory. Printed are mean and median of absolute errors,
-and the bias.
+the bias, and how many predictions are below what was measured.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from planner.measured.aceso import AcesoModel, AcesoPrediction
 from planner.report.text import Table
 
 MIB = 2**20
-PARTS = ("step", "forward", "backward", "peak")
+PARTS = ("step", "forward", "backward", "peak", "upper bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ def _of_row(row: Mapping[str, str], lines: Sequence[Mapping[str, str]], found: A
     for line in lines:
         number = int(line["stage"])
         stage = found.stages[number]
-        values = stage.forward_ns / 1e6, stage.backward_ns / 1e6, stage.peak_bytes / MIB
-        columns = "fwd_compute_ms", "bwd_compute_ms", "max_allocated_mb"
+        values = stage.forward_ns / 1e6, stage.backward_ns / 1e6, stage.peak_bytes / MIB, stage.upper_bytes / MIB
+        columns = "fwd_compute_ms", "bwd_compute_ms", "max_allocated_mb", "max_allocated_mb"
         first = line is next(other for other in lines if other["stage"] == line["stage"])
         for part, value, column in zip(PARTS[1:], values, columns, strict=True):
-            if line[column] and (first or part == "peak"):
+            if line[column] and (first or part in PARTS[3:]):
                 yield Pair(*of, part, number, degrees[number].strip("[]"), value, float(line[column]))
 
 
@@ -114,6 +114,7 @@ def summary(found: Sequence[Pair]) -> list[dict[str, object]]:
                             "median_percent": median(sizes),
                             "bias_percent": fmean(errors),
                             "worst_percent": max(errors, key=abs),
+                            "below_percent": 100 * fmean(error < 0 for error in errors),
                         }
                     )
     return rows
@@ -134,7 +135,7 @@ def main() -> None:
         (*(str(row[key]) for key in ("device", "part", "rows")), *(f"{row[key]:.1f}" for key in list(row)[3:]))
         for row in summary(found)
     ]
-    print(Table(("device", "of", "rows", "mean %", "median %", "bias %", "worst %"), rows))
+    print(Table(("device", "of", "rows", "mean %", "median %", "bias %", "worst %", "below %"), rows))
     for pair in sorted((pair for pair in found if pair.part == "step"), key=lambda pair: -abs(pair.error_percent)):
         print(
             f"{pair.device} {pair.config}: {pair.predicted:.0f} of {pair.measured:.0f} ms, {pair.error_percent:+.1f} %"

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -173,10 +174,10 @@ def _files(path: Path) -> Iterator[tuple[str, str]]:
                 left -= member.size
                 if member.isreg() and (file := tar.extractfile(member)):
                     yield member.name.removeprefix("./"), file.read().decode()
-    except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"{path}: cannot be read: {error}; Aceso's archive (a tar, gzipped or not) is needed"
-        ) from None
+    except tarfile.TarError:
+        raise InvalidInput(f"{path}: is no tar, or is cut short; Aceso's archive (gzipped or not) is needed") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read: {error}; Aceso's archive is needed") from None
 
 
 def _operators(place: str, text: str) -> dict[str, OperatorRow]:
@@ -188,12 +189,12 @@ def _operators(place: str, text: str) -> dict[str, OperatorRow]:
 
 
 def _pairs(place: str, text: str) -> list[tuple[float, float]]:
-    """Read rows of size and time; one of 10 TB stands for sizes that were not measured."""
+    """Read rows of size and time; those of 1e6 MB or ms and more say that nothing was measured."""
     rows = [line.split(",") for line in text.split()[1:]]
     if any(len(row) != 2 for row in rows):
         raise InvalidInput(f"{place}: each line needs a size in MB and a time in ms")
     pairs = sorted((_number(place, size), _number(place, time)) for size, time in rows)
-    return [(size, time) for size, time in pairs if 0 < size < 1e6]
+    return [(size, time) for size, time in pairs if 0 < size < 1e6 and 0 < time < 1e6]
 
 
 def _rates(place: str, text: str) -> list[tuple[float, float]]:

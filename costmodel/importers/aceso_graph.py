@@ -84,8 +84,15 @@ class AcesoGraph:
             parameter_bytes=weight if kind.weight else 0,
             output_bytes=self._each(size),
             saved=tuple(saved),
-            work=Work(kind.kind, kind.split, self.shape.sequence, outer=size // WIDTH // self.shape.sequence),
+            work=self._work(kind, size),
         )
+
+    def _work(self, kind: LayerOperator, size: int) -> Work:
+        """Return what an operator does; heads and their parts divide it."""
+        outer = size // WIDTH // self.shape.sequence
+        inner = self._weights(kind.name) // WIDTH // outer if kind.weight else 0
+        parts = 0 if kind.split == "sequence" else self.shape.heads
+        return Work(kind.kind, kind.split, self.shape.sequence, inner, outer, parts=parts)
 
     def _embedding(self) -> Operator:
         mask = SavedStorage(self._storage(EMBEDDING) + 1, self.unit // WIDTH)

@@ -23,6 +23,7 @@ from costmodel.stages.strategies import TrainingJob
 from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluator
+from planner.candidate.make import upper_bytes
 from planner.graph.atoms import prepare
 from simulator.engine import simulate
 
@@ -38,11 +39,15 @@ class AcesoProblem(Problem):
 
 @dataclass(frozen=True, slots=True)
 class StagePrediction:
-    """Of one stage: all its forwards and backwards of a step (recompute and sums inside them), and a rank's peak."""
+    """Of one stage: all its forwards and backwards of a step (recompute and sums inside them), a rank's peak.
+
+    `upper_bytes` is the upper bound of that peak, as plans have it.
+    """
 
     forward_ns: int
     backward_ns: int
     peak_bytes: int
+    upper_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +84,18 @@ class AcesoModel:
         costs = _exchanging(run.priced.costs, hosts, both_ways)
         schedule, speeds = run.times.structure.schedule, evaluator.speeds_of(run.priced.blocks)
         timeline = simulate(schedule, costs, p2p="blocking", speeds=speeds)
-        peaks = timeline.peak_memory_bytes
-        return AcesoPrediction(
-            timeline.step_time_ns,
-            tuple(
-                StagePrediction(
-                    largest(cost.forward_ns) * evaluator.num_microbatches // place.config.data,
-                    (largest(cost.backward_input_ns) + largest(cost.backward_weight_ns) + largest(cost.recompute_ns))
-                    * evaluator.num_microbatches
-                    // place.config.data,
-                    max(*(peaks[rank] for rank in ranks), _stepping_bytes(cost)),
-                )
-                for cost, ranks, place in zip(costs.stages, costs.ranks, candidate.places, strict=True)
-            ),
-        )
+        peaks, margins = timeline.peak_memory_bytes, upper_bytes(evaluator, candidate, run)
+        margins = [upper - peak for upper, peak in zip(margins, run.times.peak_memory_bytes, strict=True)]
+        stages = []
+        for cost, ranks, place in zip(costs.stages, costs.ranks, candidate.places, strict=True):
+            count = evaluator.num_microbatches // place.config.data
+            backward = (cost.backward_input_ns, cost.backward_weight_ns, cost.recompute_ns)
+            peak = max(*(peaks[rank] for rank in ranks), _stepping_bytes(cost))
+            upper = peak + margins[ranks[0]]
+            stages.append(
+                StagePrediction(largest(cost.forward_ns) * count, sum(map(largest, backward)) * count, peak, upper)
+            )
+        return AcesoPrediction(timeline.step_time_ns, tuple(stages))
 
     def candidate(self, found: AcesoConfiguration) -> tuple[Evaluator, Candidate]:
         """Return a configuration as a candidate, with what prices it."""
