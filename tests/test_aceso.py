@@ -17,6 +17,7 @@ from costmodel.model.profile import read_profile
 from costmodel.stages.config import StageConfig
 from planner.commands import main
 from planner.measured.aceso import AcesoModel, places
+from planner.plan import read_plan
 from tests.published_data import folder
 
 HIDDEN, LAYERS, SEQUENCE, HEADS = 64, 2, 32, 4
@@ -48,7 +49,9 @@ def configuration(**changes):
 def files(**changes):
     found = {f"{TIMES}gpt_tiny_mbs{m}_tp{t}_algo0.csv": table(t, m) for m in (1, 2) for t in (1, 2)}
     found |= {f"{TIMES}p2p_{where}_node.csv": "1,16,64\n1,2,2" for where in ("inter", "intra")}
-    found[f"{TIMES}prim_gpt_tiny_all_reduce_3gpus.csv"] = "data_size(MB),time(ms)\n1,1\n8,8\n10000000,1000000\n16,1000000"
+    found[f"{TIMES}prim_gpt_tiny_all_reduce_3gpus.csv"] = (
+        "data_size(MB),time(ms)\n1,1\n8,8\n10000000,1000000\n16,1000000"
+    )
     found[CONFIG] = configuration()
     return found | changes
 
@@ -175,3 +178,31 @@ def test_published_configurations_of_small_models_are_predicted():
         assert errors[device, "forward"] < 6
         assert errors[device, "backward"] < 8
         assert errors[device, "peak"] < 4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"recompute": "operators"},
+        {"recompute": "full", "again": ("a",)},
+    ],
+)
+def test_operators_that_run_again_go_with_their_way_to_recompute(config):
+    with pytest.raises(InvalidInput, match="it goes with recompute 'operators'"):
+        StageConfig(**config)
+
+
+def test_a_pin_file_names_operators_that_run_again(tmp_path):
+    source, profile, plan = archive(tmp_path, files()), tmp_path / "p.json", tmp_path / "plan.json"
+    cluster, pins = tmp_path / "c.toml", tmp_path / "pins.toml"
+    words = ["import", "aceso", str(source), "--device", "a10g", "--model", "tiny", "-o", str(profile)]
+    assert main([*words, "--cluster-output", str(cluster)]) == 0
+    again = 'config = { recompute = "operators", again = ["1.enc-MLP-gelu", "1.enc-MLP-GEMM-2"] }'
+    first = f'[[stage]]\noperators = ["layers.1", "final*", "gpt*", "loss"]\nranks = [1]\n{again}\n'
+    pins.write_text(f'{first}[[stage]]\noperators = ["*"]\n')
+    words = ["plan", str(profile), "--cluster", str(cluster), "--devices", "2", "--batch", "4", "--pin", str(pins)]
+    assert main([*words, "--microbatch-size", "1", "-o", str(plan)]) == 0
+    found = read_plan(plan)
+    assert found.stages[1].config.again == ("1.enc-MLP-gelu", "1.enc-MLP-GEMM-2")
+    assert found.stages[1].cost.recompute_ns == 200_000
+    assert main(["validate", str(plan)]) == 0
