@@ -1,7 +1,9 @@
 """The operators of Aceso's GPT: the thirteen of a layer and those around the layers; what they read and keep.
 
 What is kept follows Megatron-LM's layer (Korthikanti et al., 2022, section 4.1: 34 s b h and 5 a s^2 b bytes), not the
-archive's ``activations``, which count values that are freed. Leaves out times (`costmodel.importers.aceso`).
+archive's ``activations``, which count values that are freed. The last dropout holds the
+residual that it adds, which the second norm keeps anyhow unless its forward runs again. Leaves out times
+(`costmodel.importers.aceso`).
 """
 
 from dataclasses import dataclass
@@ -59,7 +61,7 @@ LAYER = (
     LayerOperator(_WIDE, "matmul", "column", (_SECOND,), (_SECOND,), 4, weight=True),
     LayerOperator(_GELU, "elementwise", "inner", (_WIDE,), (_WIDE,), 4),
     LayerOperator(_NARROW, "matmul", "row", (_GELU,), (_GELU,), weight=True),
-    LayerOperator("enc-post-MLP-dropout", "elementwise", "sequence", (_BETWEEN, _NARROW), (), mask=True),
+    LayerOperator("enc-post-MLP-dropout", "elementwise", "sequence", (_BETWEEN, _NARROW), (_BETWEEN,), mask=True),
 )
 OPERATOR_OF = {operator.name: operator for operator in LAYER}
 
