@@ -192,7 +192,7 @@ def test_operators_that_run_again_go_with_their_way_to_recompute(config):
         StageConfig(**config)
 
 
-def test_a_pin_file_names_operators_that_run_again(tmp_path):
+def test_a_pin_file_names_operators_that_run_again(tmp_path, capsys):
     source, profile, plan = archive(tmp_path, files()), tmp_path / "p.json", tmp_path / "plan.json"
     cluster, pins = tmp_path / "c.toml", tmp_path / "pins.toml"
     words = ["import", "aceso", str(source), "--device", "a10g", "--model", "tiny", "-o", str(profile)]
@@ -206,3 +206,6 @@ def test_a_pin_file_names_operators_that_run_again(tmp_path):
     assert found.stages[1].config.again == ("1.enc-MLP-gelu", "1.enc-MLP-GEMM-2")
     assert found.stages[1].cost.recompute_ns == 200_000
     assert main(["validate", str(plan)]) == 0
+    pins.write_text(pins.read_text().replace("1.enc-MLP-gelu", "0.enc-MLP-gelu"))
+    assert main([*words, "--microbatch-size", "1", "-o", str(plan)]) == 2
+    assert "names '0.enc-MLP-gelu', which the stage from '1.enc-1st-layernorm'" in capsys.readouterr().err

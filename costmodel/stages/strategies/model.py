@@ -94,7 +94,8 @@ class StrategyModel:
         Raises
         ------
         UsageError
-            When an operator cannot be divided as asked, or the ranks are not as many as the degrees make.
+            When an operator cannot be divided as asked, the ranks are not as many as the degrees make, or an operator
+            that is to run again is not in the stage.
         NoPlanFits
             When a host cannot hold what is offloaded to it.
         """
@@ -306,7 +307,18 @@ class StrategyModel:
         """Return what one micro-batch keeps, with what was received for it."""
         return vectors.kept.kept.over(operators) + vectors.kept.received(received, self.profile.graph, operators)
 
+    def _check_again(self, spread: Spread) -> None:
+        """Refuse (`UsageError`) to run again what the stage does not hold."""
+        held = [self.profile.graph.operators[i].name for i in spread.operators]
+        lacking = [name for name in spread.config.again if name not in held]
+        if lacking:
+            raise UsageError(
+                f"config.again names {lacking[0]!r}, which the stage from {held[0]!r} to {held[-1]!r} does not hold; "
+                "name operators of the stage"
+            )
+
     def _stage(self, spread: Spread, received: tuple[int, ...], num_microbatches: int) -> StageCost:
+        self._check_again(spread)
         times = spread.times()
         if num_microbatches > 1:
             added = self._build.accumulation.part_ns(spread.vectors.weights.accumulated.over(spread.operators))
