@@ -126,6 +126,9 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="REGEX", help="some rows: found in 'DEVICE CONFIGURATION'")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    archive = data("aceso_a10g_l4.tar.gz")
+    if not archive.exists():
+        raise SystemExit(f"{archive} is not there: set PENSTOCK_DATA to the folder with the published data")
     found, skipped = pairs(args.only)
     steps = [{**asdict(pair), "error_percent": pair.error_percent} for pair in found if pair.part == "step"]
     if args.json:
