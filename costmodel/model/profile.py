@@ -49,7 +49,7 @@ class Device:
 
 
 Shards = Mapping[str, Mapping[str, Sequence[Sequence[int]]]]
-"""For an operator and a cut (``degree/column``, ``row`` or ``heads``): F, I and W ns, each one entry a size."""
+"""For an operator and a cut (``degree/heads`` for attention, else ``degree/split``): F, I, W ns, one entry a size."""
 
 
 @dataclass(frozen=True)

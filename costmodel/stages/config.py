@@ -9,12 +9,18 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node
 
 RECOMPUTE = ("none", "selective", "full")
+BY_OPERATOR = "operators"
+"""Recompute that names the operators; no search looks for it."""
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """Degrees of data, tensor, sequence, context and expert parallelism, ZeRO stage 0-3, recompute, offload."""
+    """Degrees of data, tensor, sequence, context and expert parallelism, ZeRO stage 0-3, recompute, offload.
+
+    `again` names the operators whose forward runs again under recompute ``operators``; those that follow each other run
+    again together, from what flows into the first.
+    """
 
     data: int = 1
     tensor: int = 1
@@ -24,6 +30,7 @@ class StageConfig:
     zero: int = 0
     recompute: str = "none"
     offload: str = "none"
+    again: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "sequence", "context", "expert"):
@@ -31,10 +38,21 @@ class StageConfig:
                 raise InvalidInput(f"config.{name} is {getattr(self, name)}; a degree is at least 1")
         if self.zero not in range(4):
             raise InvalidInput(f"config.zero is {self.zero}; allowed are 0, 1, 2 and 3")
-        if self.recompute not in RECOMPUTE:
-            raise InvalidInput(f"config.recompute is {self.recompute!r}; allowed are {', '.join(RECOMPUTE)}")
+        if self.recompute not in (*RECOMPUTE, BY_OPERATOR):
+            known = ", ".join((*RECOMPUTE, BY_OPERATOR))
+            raise InvalidInput(f"config.recompute is {self.recompute!r}; allowed are {known}")
+        if bool(self.again) != (self.recompute == BY_OPERATOR):
+            raise InvalidInput(
+                f"config.again names {len(self.again)} operators under recompute {self.recompute!r}; it goes with "
+                f"recompute {BY_OPERATOR!r}, which needs one at least"
+            )
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
+
+    @property
+    def remade(self) -> str | tuple[str, ...]:
+        """What runs again: a way to recompute, or the operators by name."""
+        return self.again or self.recompute
 
     @property
     def gathers(self) -> bool:
@@ -48,14 +66,18 @@ class StageConfig:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "again"}
+        return {**found, "again": list(self.again)} if self.again else found
 
     @classmethod
     def from_node(cls, node: Node) -> "StageConfig":
         """Read the JSON form; a key left out has its default."""
         members = node.members((), [field.name for field in fields(cls)])
-        values = {
-            name: member.text() if name in ("recompute", "offload") else member.integer()
-            for name, member in members.items()
-        }
+        values = {name: _read(name, member) for name, member in members.items()}
         return node.build(lambda: cls(**values))  # type: ignore[arg-type]
+
+
+def _read(name: str, node: Node) -> object:
+    if name == "again":
+        return node.texts()
+    return node.text() if name in ("recompute", "offload") else node.integer()

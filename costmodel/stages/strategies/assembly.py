@@ -14,7 +14,7 @@ from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
-from costmodel.stages.strategies.kept import kept_bytes, kept_items, tensor_bytes_of, training_scale
+from costmodel.stages.strategies.kept import kept_bytes, kept_items, runs_of, tensor_bytes_of, training_scale
 from costmodel.stages.strategies.likeness import Likeness
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
@@ -150,9 +150,9 @@ class VectorCache:
         self._times: dict[object, tuple[TimeVectors, list[Item]]] = {}
         self._items: dict[Degrees, list[Item]] = {}
         self._weights: dict[tuple[int, int], Weights] = {}
-        self._again: dict[tuple[Degrees, str], int] = {}
+        self._again: dict[tuple[Degrees, str | tuple[str, ...]], int] = {}
 
-    def of(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
+    def of(self, degrees: Degrees, recompute: str | tuple[str, ...], groups: StageGroups) -> Vectors:
         """Return what each operator costs.
 
         Operators that cannot be divided so are taken whole: `why_whole` tells, and stages that hold them are refused.
@@ -173,7 +173,7 @@ class VectorCache:
             largest[key] = max(size, largest.get(key, 0))
         return sum(largest.values())
 
-    def again_ns(self, degrees: Degrees, recompute: str) -> int:
+    def again_ns(self, degrees: Degrees, recompute: str | tuple[str, ...]) -> int:
         """Return what the forwards of all operators that run again take by themselves."""
         if (degrees, recompute) not in self._again:
             times, count = self._build.efficiency.times, len(self._names)
@@ -181,12 +181,12 @@ class VectorCache:
             self._again[degrees, recompute] = sum(again)
         return self._again[degrees, recompute]
 
-    def forwards_again(self, degrees: Degrees, recompute: str, *, whole: bool) -> list[int]:
+    def forwards_again(self, degrees: Degrees, recompute: str | tuple[str, ...], *, whole: bool) -> list[int]:
         """Return what the own forward of each operator takes that may run again, with a `whole` stage all; else 0."""
         times, count = self._build.efficiency.times, range(len(self._names))
         return [times(i, degrees)[0] if whole or self._runs_again(recompute, i) else 0 for i in count]
 
-    def savings(self, degrees: Degrees, recompute: str) -> list[tuple[int, int]]:
+    def savings(self, degrees: Degrees, recompute: str | tuple[str, ...]) -> list[tuple[int, int]]:
         """Return what the own forward of each operator that may run again takes, and the bytes that it keeps.
 
         Most bytes for their time first.
@@ -218,7 +218,7 @@ class VectorCache:
             self._times[inside] = _times(self._build, degrees, groups)
         return self._times[inside]
 
-    def _make(self, degrees: Degrees, recompute: str, groups: StageGroups) -> Vectors:
+    def _make(self, degrees: Degrees, recompute: str | tuple[str, ...], groups: StageGroups) -> Vectors:
         build, graph = self._build, self._build.model.profile.graph
         times, forward = self._known_times(degrees, groups)
         again = [item for item in forward if self._runs_again(recompute, item[0])]
@@ -227,7 +227,6 @@ class VectorCache:
             ceil(size * width // profiled, output_parts(graph, i, degrees))
             for i, size in enumerate(build.model.working_bytes)
         ]
-        single = tuple(range(i, i + 1) for i in range(len(graph.operators)) if self._runs_again(recompute, i))
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
@@ -235,12 +234,22 @@ class VectorCache:
             self.weights(degrees),
             self._names,
             self._blocks,
-            self._blocks if recompute == "full" else single,
+            self._made_together(recompute),
             Working(working, self._kept_items(degrees)) if working else None,
         )
 
-    def _runs_again(self, recompute: str, position: int) -> bool:
-        """Whether an operator's forward runs again: all of a block, or attention alone."""
+    def _made_together(self, recompute: str | tuple[str, ...]) -> tuple[range, ...]:
+        """Return the positions of what runs again together: a block, an attention, a run of those that are named."""
+        if recompute == "full":
+            return self._blocks
+        if isinstance(recompute, tuple):
+            return block_spans(runs_of(self._build.model.profile.graph, recompute))
+        return tuple(range(i, i + 1) for i in range(len(self._names)) if self._runs_again(recompute, i))
+
+    def _runs_again(self, recompute: str | tuple[str, ...], position: int) -> bool:
+        """Whether an operator's forward runs again: all of a block, attention alone, or those that are named."""
+        if isinstance(recompute, tuple):
+            return self._build.model.profile.graph.operators[position].name in recompute
         if recompute == "selective":
             work = self._build.model.profile.graph.operators[position].work
             return work is not None and work.kind == "attention"

@@ -23,7 +23,6 @@ from costmodel.stages.strategies.launching import Launching
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
 SCORE_PASSES = 6
-CUTS = {"column": "column", "row": "row"}
 
 
 class Efficiency:
@@ -136,7 +135,7 @@ class Efficiency:
         """Return what was measured at the shard's shape, if it was."""
         if operator.work is None or degrees.context * degrees.expert > 1 or self._asked != self._profiled:
             return None
-        cut = "heads" if operator.work.kind == "attention" else CUTS.get(operator.work.split, "")
+        cut = "heads" if operator.work.kind == "attention" else operator.work.split
         rows = self._measured.get(operator.name, {}).get(f"{degrees.tensor}/{cut}")
         if rows is None:
             return None

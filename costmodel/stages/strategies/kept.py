@@ -56,7 +56,7 @@ class Kept:
 def kept_bytes(
     graph: OperatorGraph,
     everything: Sequence[Item],
-    recompute: str,
+    recompute: str | tuple[str, ...],
     tensor_bytes: tuple[int, ...],
     names: Sequence[str],
 ) -> Kept:
@@ -68,7 +68,7 @@ def kept_bytes(
     everything : sequence of Item
         What `kept_items` says.
     recompute : str
-        ``none``, ``selective`` or ``full``.
+        ``none``, ``selective``, ``full``, or the operators that run again, by name.
     tensor_bytes : tuple of int
         Bytes of each tensor on one rank.
     names : sequence of str
@@ -79,6 +79,10 @@ def kept_bytes(
     if recompute == "full":
         kept = [item for item in everything if not names[item[0]]] + _block_inputs(graph, names, tensor_bytes)
         dropped = [item for item in everything if names[item[0]]]
+    elif isinstance(recompute, tuple):
+        runs = runs_of(graph, recompute)
+        kept = [item for item in everything if not runs[item[0]]] + _block_inputs(graph, runs, tensor_bytes)
+        dropped = [item for item in everything if runs[item[0]]]
     elif recompute == "selective":
         named = {tensor.storage for tensor in graph.tensors}
         dropped = [item for item in everything if _is_score(graph, item, named)]
@@ -89,6 +93,15 @@ def kept_bytes(
     for _, key, size in everything:
         storages[key] = max(size, storages.get(key, 0))
     return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes, storages)
+
+
+def runs_of(graph: OperatorGraph, again: Container[str]) -> list[str]:
+    """Return what runs `again` together: of each operator the first of its run, which ends with the block; or empty."""
+    found: list[str] = []
+    for i, operator in enumerate(graph.operators):
+        before = found[-1] if i and graph.blocks[i] == graph.blocks[i - 1] else ""
+        found.append((before or operator.name) if operator.name in again else "")
+    return found
 
 
 def _has_w(graph: OperatorGraph, operator: Operator) -> bool:

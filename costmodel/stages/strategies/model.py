@@ -61,7 +61,7 @@ class StrategyModel:
         self._vectors = VectorCache(self._build)
         self._terms: dict[object, tuple[MemoryTerms, int]] = {}
         self._stages: dict[object, StageCost] = {}
-        self._savings: dict[tuple[Degrees, str], list[tuple[int, int]]] = {}
+        self._savings: dict[tuple[Degrees, str | tuple[str, ...]], list[tuple[int, int]]] = {}
 
     def stage(
         self,
@@ -94,7 +94,8 @@ class StrategyModel:
         Raises
         ------
         UsageError
-            When an operator cannot be divided as asked, or the ranks are not as many as the degrees make.
+            When an operator cannot be divided as asked, the ranks are not as many as the degrees make, or an operator
+            that is to run again is not in the stage.
         NoPlanFits
             When a host cannot hold what is offloaded to it.
         """
@@ -193,7 +194,7 @@ class StrategyModel:
             else:
                 kept[i] = 0
         whole = config.recompute == "full" and self.training.whole_stages
-        return forward, kept, self._vectors.forwards_again(degrees, config.recompute, whole=whole)
+        return forward, kept, self._vectors.forwards_again(degrees, config.remade, whole=whole)
 
     def states_of(self, config: StageConfig, ranks: Sequence[int]) -> list[int]:
         """Return what weights that no operator before reads take on one rank, with gradients and states, unsharded."""
@@ -245,7 +246,7 @@ class StrategyModel:
 
     def again_ns(self, config: StageConfig) -> int:
         """Return what forwards that run again take of the whole model, where every stage gains by it."""
-        return self._vectors.again_ns(self._degrees(config), config.recompute)
+        return self._vectors.again_ns(self._degrees(config), config.remade)
 
     def least_again_ns(self, config: StageConfig, freed_bytes: int) -> int:
         """Return how long forwards that run again take at least so that a micro-batch keeps so many bytes less.
@@ -257,7 +258,7 @@ class StrategyModel:
             return 0
         if config.recompute == "full" and self.training.whole_stages:
             return NEVER  # all of a stage is made again at once, and is there then
-        key = self._degrees(config), config.recompute
+        key = self._degrees(config), config.remade
         if key not in self._savings:
             self._savings[key] = self._vectors.savings(*key)
         left, spent = freed_bytes, 0.0
@@ -294,7 +295,7 @@ class StrategyModel:
         groups = self._groups.of(ranks, config)
         degrees = self._degrees(config)
         in_blocks = config.recompute != "full" or not self.training.whole_stages
-        vectors = self._vectors.of(degrees, config.recompute if in_blocks else "none", groups)
+        vectors = self._vectors.of(degrees, config.remade if in_blocks else "none", groups)
         if config.recompute == "full" and in_blocks:
             # blocks whose inputs are larger than what they keep gain nothing: such a stage keeps what it made
             plain = self._vectors.of(degrees, "none", groups)
@@ -306,7 +307,18 @@ class StrategyModel:
         """Return what one micro-batch keeps, with what was received for it."""
         return vectors.kept.kept.over(operators) + vectors.kept.received(received, self.profile.graph, operators)
 
+    def _check_again(self, spread: Spread) -> None:
+        """Refuse (`UsageError`) to run again what the stage does not hold."""
+        held = [self.profile.graph.operators[i].name for i in spread.operators]
+        lacking = [name for name in spread.config.again if name not in held]
+        if lacking:
+            raise UsageError(
+                f"config.again names {lacking[0]!r}, which the stage from {held[0]!r} to {held[-1]!r} does not hold; "
+                "name operators of the stage"
+            )
+
     def _stage(self, spread: Spread, received: tuple[int, ...], num_microbatches: int) -> StageCost:
+        self._check_again(spread)
         times = spread.times()
         if num_microbatches > 1:
             added = self._build.accumulation.part_ns(spread.vectors.weights.accumulated.over(spread.operators))

@@ -1,0 +1,166 @@
+"""Configurations that Aceso's archive measured, predicted as every plan is priced and simulated.
+
+A configuration gives each stage its operators, its degrees and the operators whose forward runs again; on the archive's
+profile and cluster it is a candidate like any other. Its trainer sums nothing beside the backward, waits for each
+message and steps on gradients in fp32. Leaves out how predictions are judged (`benchmarks.aceso`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from costmodel.errors import InvalidInput
+from costmodel.importers.aceso import aceso_profile
+from costmodel.importers.aceso_archive import AcesoArchive, AcesoConfiguration
+from costmodel.importers.aceso_cluster import aceso_cluster
+from costmodel.importers.aceso_devices import aceso_device
+from costmodel.importers.aceso_layer import aceso_names
+from costmodel.machines.cluster import Cluster
+from costmodel.model.profile import Profile
+from costmodel.stages.config import BY_OPERATOR, StageConfig
+from costmodel.stages.costs import Costs, StageCost, largest
+from costmodel.stages.strategies import TrainingJob
+from planner.ask.problem import Problem
+from planner.candidate.candidate import Candidate, Place
+from planner.candidate.evaluate import Evaluator
+from planner.candidate.make import upper_bytes
+from planner.graph.atoms import prepare
+from simulator.engine import simulate
+
+
+class AcesoProblem(Problem):
+    """A problem under the habits of Aceso's trainer, a Megatron-LM of 2022."""
+
+    @cached_property
+    def training(self) -> TrainingJob:
+        """Nothing is summed beside the backward."""
+        return TrainingJob("fp16", "adam", overlap=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrediction:
+    """Of one stage: all its forwards and backwards of a step (recompute and sums inside them), a rank's peak.
+
+    `upper_bytes` is the upper bound of that peak, as plans have it.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    peak_bytes: int
+    upper_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcesoPrediction:
+    """What a configuration is predicted to take: the step, and each stage."""
+
+    step_ns: int
+    stages: tuple[StagePrediction, ...]
+
+
+class AcesoModel:
+    """Predicts the configurations of one archive's model on its device."""
+
+    def __init__(self, archive: AcesoArchive) -> None:
+        self.archive = archive
+        self.profile: Profile = aceso_profile(archive)
+        self.cluster: Cluster = aceso_cluster(archive)
+
+    def predicted(self, name: str) -> AcesoPrediction:
+        """Return what a configuration takes, by its name in the archive.
+
+        Raises
+        ------
+        PenstockError
+            For a name or a configuration that cannot be priced.
+        """
+        if name not in self.archive.configurations:
+            raise InvalidInput(f"no configuration {name!r}; there are {', '.join(self.archive.configurations)}")
+        found = self.archive.configurations[name]
+        evaluator, candidate = self.candidate(found)
+        run = evaluator.simulate(candidate)
+        seats, both_ways = self.cluster.seats, aceso_device(self.archive.device).both_ways
+        hosts = [{seats[rank] for rank in place.ranks} for place in candidate.places]
+        costs = _exchanging(run.priced.costs, hosts, both_ways)
+        schedule, speeds = run.times.structure.schedule, evaluator.speeds_of(run.priced.blocks)
+        timeline = simulate(schedule, costs, p2p="blocking", speeds=speeds)
+        peaks, margins = timeline.peak_memory_bytes, upper_bytes(evaluator, candidate, run)
+        margins = [upper - peak for upper, peak in zip(margins, run.times.peak_memory_bytes, strict=True)]
+        stages = []
+        for cost, ranks, place in zip(costs.stages, costs.ranks, candidate.places, strict=True):
+            count = evaluator.num_microbatches // place.config.data
+            backward = (cost.backward_input_ns, cost.backward_weight_ns, cost.recompute_ns)
+            peak = max(*(peaks[rank] for rank in ranks), _stepping_bytes(cost))
+            upper = peak + margins[ranks[0]]
+            stages.append(
+                StagePrediction(largest(cost.forward_ns) * count, sum(map(largest, backward)) * count, peak, upper)
+            )
+        return AcesoPrediction(timeline.step_time_ns, tuple(stages))
+
+    def candidate(self, found: AcesoConfiguration) -> tuple[Evaluator, Candidate]:
+        """Return a configuration as a candidate, with what prices it."""
+        problem = AcesoProblem(
+            self.profile,
+            self.cluster,
+            sum(found.devices),
+            found.batch,
+            found.microbatch_size,
+            schedule="1f1b",
+            precision="fp16",
+            target="any",
+            trainer="megatron",
+        )
+        atoms = prepare(self.profile.graph)
+        stage_of = [stage for stage, count in enumerate(found.operators) for _ in range(count)]
+        stage_of.append(stage_of[-1])  # the loss stands with the head
+        partition = tuple(stage_of[members[0]] for members in atoms.members)
+        candidate = Candidate(partition, places(found), found.microbatch_size, "1f1b", line=True)
+        return Evaluator(problem, atoms, found.microbatch_size), candidate
+
+
+def _exchanging(costs: Costs, hosts: Sequence[set[int]], both_ways: bool) -> Costs:
+    """Return costs as Aceso's trainer has them: stages keep what they send until its gradient is back.
+
+    What travels both ways between two stages travels at once, so that a rank stands still for two exchanges of a
+    micro-batch where `blocking` counts four messages: each counts half, but between hosts whose network has one way.
+    """
+    sent = [sum(edge.size_bytes for edge in costs.edges if edge.source == i) for i in range(len(costs.stages))]
+    return replace(
+        costs,
+        stages=tuple(
+            replace(stage, activation_bytes=largest(stage.activation_bytes) + more)
+            for stage, more in zip(costs.stages, sent, strict=True)
+        ),
+        edges=tuple(
+            replace(edge, p2p_ns=edge.p2p_ns // 2) if both_ways or hosts[edge.source] == hosts[edge.target] else edge
+            for edge in costs.edges
+        ),
+    )
+
+
+def _stepping_bytes(stage: StageCost) -> int:
+    """Return what a stage holds while the optimizer steps: gradients in fp32 in place of the 16-bit ones."""
+    terms = dict(stage.memory_terms)
+    return sum(terms.get(name, 0) for name in ("parameters", "optimizer", "master_weights")) + 2 * terms["gradients"]
+
+
+def places(found: AcesoConfiguration) -> tuple[Place, ...]:
+    """Return where and how each stage runs: its ranks follow those of the stage before.
+
+    Raises
+    ------
+    InvalidInput
+        For a stage whose operators have several degrees.
+    """
+    rows, first, rank = [], 0, 0
+    names = aceso_names(found.layers)
+    for stage, (count, devices) in enumerate(zip(found.operators, found.devices, strict=True)):
+        degrees = {*zip(found.tensor[stage], found.data[stage], strict=True)}
+        if len(degrees) > 1:
+            raise InvalidInput(f"{found.name}: the operators of stage {stage} have the degrees {sorted(degrees)}")
+        (tensor, data), again = degrees.pop(), found.again[stage]
+        remade = tuple(n for n, flag in zip(names[first : first + count], again, strict=True) if flag)
+        config = StageConfig(data, tensor, recompute=BY_OPERATOR if remade else "none", again=remade)
+        rows.append(Place(config, tuple(range(rank, rank + devices))))
+        first, rank = first + count, rank + devices
+    return tuple(rows)
