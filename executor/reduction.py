@@ -25,20 +25,11 @@ from simulator.actions import Action, Kind
 
 
 @dataclass(slots=True)
-class Flight:
-    """One all-reduce under way: its flat tensor, and by name the gradients in it."""
-
-    work: Any
-    flat: torch.Tensor
-    gradients: dict[str, torch.Tensor]
-
-
-@dataclass(slots=True)
 class SharedSet:
     """Parameters owned by the same stages of this rank, behind `MESSAGES` where they wait for those, and all ranks.
 
-    `without` are those that no rank has a gradient for, which the ranks agree on in the first sum: an optimizer leaves
-    them alone, as it does in one process.
+    `without` are those that no rank has a gradient for, on which the ranks agree once: an optimizer leaves them alone,
+    as it does in one process.
     """
 
     stages: tuple[int, ...]
@@ -46,8 +37,8 @@ class SharedSet:
     parameters: dict[str, nn.Parameter]
     group: Any = None
     waiting: set[int] = field(default_factory=set)
-    flying: list[Flight] = field(default_factory=list)
-    without: set[str] | None = None
+    flying: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = field(default_factory=list)
+    without: frozenset[str] = frozenset()
 
 
 def stages_of_parameters(owned: Sequence[Iterable[str]]) -> dict[str, tuple[int, ...]]:
@@ -91,7 +82,10 @@ class Reduction:
             by_stages.setdefault(stages, []).append(name)
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
-        for one in sums_in_order(plan, lanes, by_stages):
+        sums = sums_in_order(plan, lanes, by_stages)
+        self._company = company if sums else None  # until its ranks have agreed on what has gradients
+        self._had: set[str] = set()
+        for one in sums:
             names = sorted(name for name in by_stages[one.stages] if name not in divided)  # these sum as they divide
             if me in one.ranks and names:
                 mine = tuple(stage for stage in one.stages if me in plan.stages[stage].ranks)
@@ -110,24 +104,33 @@ class Reduction:
         for shared in self._sets:
             shared.waiting.discard(stage)
         while self._next < len(self._sets) and not self._sets[self._next].waiting:
-            _start(self._sets[self._next])
+            self._had |= _start(self._sets[self._next])
             self._next += 1
 
     def finish(self) -> None:
         """Start what no REDUCE has started, wait for all sums and put them into ``.grad``."""
         for shared in self._sets[self._next :]:
-            _start(shared)
+            self._had |= _start(shared)
         self._next = len(self._sets)
         for shared in self._sets:
-            without: set[str] = set()
             while shared.flying:
-                flight = shared.flying.pop(0)
-                self._wait(flight.work, shared)
-                without |= _take(flight, agreeing=shared.without is None)
-            if shared.without is None:
-                shared.without = without
-                for name in without:
-                    shared.parameters[name].grad = None
+                work, flat, gradients = shared.flying.pop(0)
+                self._wait(work, shared)
+                pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
+                torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
+        self.agree(self._had)
+
+    def agree(self, had: Iterable[str]) -> None:
+        """Agree on the parameters that no rank has a gradient for, which then have none anywhere; collective, once."""
+        if self._company is None:
+            return
+        rows = self._company.tell_all("\n".join(sorted(had)).encode())
+        self._company = None
+        had = {name for row in rows for name in row.decode().split("\n")}
+        for shared in self._sets:
+            shared.without = frozenset(shared.parameters.keys() - had)
+            for name in shared.without:
+                shared.parameters[name].grad = None
 
     def close(self) -> None:
         """Give up the groups."""
@@ -148,41 +151,29 @@ class Reduction:
             self.recorder.note(action, "collective", start, waits=True)
 
 
-def _start(shared: SharedSet) -> None:
-    """Launch one all-reduce a type over the set's gradients; one that only other ranks have counts as zeros.
+def _start(shared: SharedSet) -> set[str]:
+    """Launch one all-reduce a type over the set's gradients; return the names of those that were there.
 
-    The first time each says behind its gradients which of them it has.
+    One that only other ranks have counts as zeros.
 
     Raises
     ------
     DoesNotMatch
         When there is a gradient that no rank had at first: a model must compute the same in every step.
     """
-    by_type: dict[torch.dtype, dict[str, torch.Tensor]] = {}
-    has = {name: parameter.grad is not None for name, parameter in shared.parameters.items()}
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    had = {name for name, parameter in shared.parameters.items() if parameter.grad is not None}
+    if had & shared.without:
+        raise DoesNotMatch(
+            f"{min(had & shared.without)} has a gradient, and no rank had one for it at first; let the model compute "
+            "the same in every step, or freeze the parameter"
+        )
     for name, parameter in shared.parameters.items():
-        if name in (shared.without or ()):
-            if has[name]:
-                raise DoesNotMatch(f"{name} has a gradient, and no rank had one for it before; {_WAY_OUT}")
-            continue
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        by_type.setdefault(parameter.dtype, {})[name] = own_part(parameter.grad)
+        if name not in shared.without:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            by_type.setdefault(parameter.dtype, []).append(own_part(parameter.grad))
     for gradients in by_type.values():
-        pieces = [gradient.reshape(-1) for gradient in gradients.values()]
-        if shared.without is None:
-            pieces.append(pieces[0].new_tensor([has[name] for name in gradients]))
-        flat = torch.cat(pieces)
-        shared.flying.append(Flight(shared.group.allreduce([flat]), flat, gradients))
-
-
-_WAY_OUT = "let the model compute the same in every step, or freeze the parameter"
-
-
-def _take(flight: Flight, *, agreeing: bool) -> set[str]:
-    """Put what was summed into the gradients; return the names of those that nobody had, where that was asked."""
-    names, gradients = list(flight.gradients), list(flight.gradients.values())
-    sizes = [gradient.numel() for gradient in gradients]
-    *pieces, had = torch.split(flight.flat, [*sizes, len(names)] if agreeing else [*sizes, 0])
-    torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
-    return {name for name, count in zip(names, had.tolist(), strict=True) if not count} if agreeing else set()
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        shared.flying.append((shared.group.allreduce([flat]), flat, gradients))
+    return had

@@ -159,6 +159,8 @@ class Worker:
             if index not in self._division.views:
                 lead = lanes.lead_of(index, self.rank)
                 stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
+        had = {name for name, parameter in self.parameters.items() if parameter.grad is not None}
+        self.reduction.agree(had.union(*(self.owned[index] for index in self._division.views)))
         _clear(self.parameters.values())
 
     def _divide(self, meshes: Meshes) -> None:
