@@ -17,6 +17,7 @@ from simulator.schedules import (
     graph_auto,
     graph_eager_1f1b,
     graph_kfkb,
+    graph_zb,
     group_interleaved,
     hanayo,
     interleaved_1f1b,
@@ -60,6 +61,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
         graph_eager_1f1b,
         graph_kfkb,
         graph_auto,
+        graph_zb,
     )
 }
 """Every schedule by its name."""
