@@ -36,6 +36,7 @@ class OrderModel:
         self._queues_keep_their_order()
         self._ranks_do_one_thing_at_a_time()
         self._ranks_keep_within_their_room()
+        self._forwards_wait_for_room()
         self._the_step_ends_last()
         self._hint(start_ns, step_ns)
 
@@ -76,6 +77,18 @@ class OrderModel:
             if sum(size for _, _, size in holds) > room:
                 intervals = [self._held(first, last) for first, last, _ in holds]
                 self.model.add_cumulative(intervals, [size for _, _, size in holds], room)
+
+    def _forwards_wait_for_room(self) -> None:
+        """What memory alone implies where a rank has one queue of forwards, all alike (so that bounds are tight)."""
+        jobs = self.jobs
+        for queues, room in zip(jobs.queues, jobs.room, strict=True):
+            takers = [queue for queue in queues if jobs.take[queue[0]]]
+            sizes = {jobs.take[job] for queue in takers for job in queue}
+            if len(takers) == 1 and len(sizes) == 1 and len(queues) > 1:
+                most = room // sizes.pop()
+                backwards = queues[queues.index(takers[0]) + 1]
+                for forward, backward in zip(takers[0][most:], backwards, strict=False):
+                    self.model.add(self.start[forward] >= self.end[backward])
 
     def _held(self, first: int, last: int) -> cp_model.IntervalVar:
         """Return the interval from the start of one job to the end of another."""

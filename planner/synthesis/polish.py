@@ -1,6 +1,7 @@
 """Orders of a small step made shorter, and proved, by CP-SAT in a process of its own with a hard deadline.
 
-Begins with known orders and gives these back where the process finds nothing better, is lost or runs out of time.
+Begins with known orders and gives these back where the process finds nothing better, is lost or runs out of time, or
+where what it finds is over the limit once the buffers of messages count.
 """
 
 import json
@@ -9,12 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.schedules.jobs import Jobs, Sequences, jobs_to_json
-from simulator.schedules.jobs_best import Pool
+from costmodel.stages.costs import Costs
+from simulator.schedule import Schedule
+from simulator.schedules.graph_zb import excess_bytes
+from simulator.schedules.graph_zb import least_ns as least
+from simulator.schedules.jobs import Jobs, Sequences, jobs_of, jobs_to_json
+from simulator.schedules.jobs_best import Found, fits
 from simulator.schedules.jobs_times import queue_order, timed
+from simulator.schedules.kind import Request
 
 MOST_JOBS = 700
 """Jobs of the largest step that is polished."""
@@ -28,50 +34,55 @@ class Polished:
 
     Attributes
     ----------
-    sequences : Sequences
-    step_ns : int
+    schedule : Schedule
     bound_ns : int
-        No orders of these jobs take less, by what the solver proved.
+        No orders of its family take less; 0 where nothing was proved.
     """
 
-    sequences: Sequences
-    step_ns: int
+    schedule: Schedule
     bound_ns: int
 
 
-def polished(jobs: Jobs, sequences: Sequences, least_ns: int, seconds: float, seed: int) -> Polished:
+def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds: float, seed: int = 0) -> Polished:
     """Return the best orders found within some seconds.
 
     Parameters
     ----------
-    jobs : Jobs
-    sequences : Sequences
-        Known orders, within the memory of all ranks.
-    least_ns : int
-        A lower bound on every step.
+    schedule : Schedule
+        Of split backwards alone, within the limit.
+    costs : Costs
+    limit_bytes : int or None
+        Most bytes (static part included) that a rank may hold.
     seconds : float
     seed : int
     """
-    times = timed(jobs, sequences)
+    request = Request(costs, schedule.graph, schedule.num_microbatches, memory_limit_bytes=limit_bytes)
+    jobs, least_ns = jobs_of(costs, schedule.graph, schedule.num_microbatches, limit_bytes, split=True), least(request)
+    known = jobs.sequences(schedule.orders)
+    times = timed(jobs, known)
     assert times is not None  # noqa: S101 - known orders can be run
-    known = Polished(sequences, times.step_ns, min(least_ns, times.step_ns))
     if times.step_ns <= least_ns or len(jobs.actions) > MOST_JOBS or seconds <= GRACE_S:
-        return known
-    request = {
+        return Polished(schedule, 0)
+    question = {
         "jobs": jobs_to_json(jobs), "start_ns": times.start, "step_ns": times.step_ns, "least_ns": least_ns,
         "seconds": seconds - GRACE_S, "seed": seed,
     }  # fmt: skip
-    pool, bound_ns = Pool(jobs, least_ns), known.bound_ns
-    pool.add(sequences)
+    best, bound_ns = (times.step_ns, known), 0
     place = {job: index for index, job in enumerate(queue_order(jobs))}
-    for finding in _findings(request, seconds):
+    for finding in _findings(question, seconds):
         if "bound_ns" in finding:
-            bound_ns = max(bound_ns, finding["bound_ns"])
+            bound_ns = finding["bound_ns"]
         else:
-            pool.add(_sequences(jobs, finding["start_ns"], place))
-    assert pool.best is not None  # noqa: S101 - the known orders are in it
-    step_ns, found = pool.best
-    return Polished(found, step_ns, min(bound_ns, step_ns))
+            best = _better(request, jobs, best, _sequences(jobs, finding["start_ns"], place))
+    return Polished(replace(schedule, orders=jobs.orders(best[1])), bound_ns)
+
+
+def _better(request: Request, jobs: Jobs, best: Found, other: Sequences) -> Found:
+    """Return the better of two orders; the other may turn out to wait on itself, or to need too much memory."""
+    times = timed(jobs, other)
+    if times is None or times.step_ns >= best[0] or not fits(jobs, other):
+        return best
+    return best if any(excess_bytes(request, jobs.orders(other))) else (times.step_ns, other)
 
 
 def _sequences(jobs: Jobs, start_ns: list[int], place: dict[int, int]) -> Sequences:

@@ -77,6 +77,7 @@ def build_schedule(
     objective: str = "span",
     num_slices: int = 1,
     in_flight: tuple[int, ...] = (),
+    seed: int = 0,
 ) -> Schedule:
     """Make a schedule from the catalogue.
 
@@ -90,13 +91,15 @@ def build_schedule(
     group_size : int, optional
         Of `interleaved-1f1b`; the number of ranks by default.
     memory_limit_bytes : int, optional
-        Bytes a rank may hold, for schedules that plan within a limit (`zb-auto`); a fixed order ignores it.
+        Bytes a rank may hold, for schedules that plan within a limit (`zb-auto`, `graph-zb`); a fixed order ignores it.
     objective : str
         ``span`` or ``step``: what a synthesis minimises.
     num_slices : int
         Slices of a sequence; schedules that take sequences whole have 1.
     in_flight : tuple of int, optional
         For each stage the actions that each of its replicas keeps in flight, where `graph-auto` is not to seek them.
+    seed : int
+        Of a synthesis that tries things at random (`graph-zb`).
 
     Raises
     ------
@@ -113,5 +116,7 @@ def build_schedule(
         raise UsageError(f"{name} takes sequences whole, not in {num_slices} slices; {sliced} takes slices")
     graph = stage_graph(costs)
     check_multiples(graph, num_microbatches)
-    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight)
+    request = Request(
+        costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight, seed
+    )
     return Schedule(name, graph, num_microbatches, kind.orders(request), num_slices)

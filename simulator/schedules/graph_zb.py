@@ -40,7 +40,7 @@ def within(request: Request, jobs: Jobs) -> Orders:
     """Return orders of jobs that keep the limit when they are timed, messages included."""
     over = 0
     for _ in range(MOST_ROUNDS):
-        found = best_orders(jobs, _others(request, jobs), least_ns(request))
+        found = best_orders(jobs, _others(request, jobs), least_ns(request), request.seed)
         if found is None:
             break
         orders = jobs.orders(found[1])

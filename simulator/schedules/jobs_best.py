@@ -1,26 +1,28 @@
 """The best orders of jobs that list simulations, given orders and a local search come to, one after the other.
 
-The numbers of lists and of moves follow from the number of jobs, not from a clock, so that equal input gives equal
-orders. Ends early at orders that take no longer than a lower bound. Nothing is proved otherwise.
+First lists by rules, without and with noise, and the given orders. Then, again and again, a list by the starts of good
+orders, somewhat wrong, and some moves of a tabu search from there: a list changes many ranks at once and knows what
+memory allows, moves mend what it did not foresee. The numbers of lists and moves follow from the number of jobs, not
+from a clock, so that equal input gives equal orders. Ends early at orders that take no longer than a lower bound.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice, product
 from random import Random
 
+from simulator.actions import Kind
 from simulator.schedules.jobs import Jobs, Sequences
-from simulator.schedules.jobs_list import listed, rules
+from simulator.schedules.jobs_list import Manner, listed
 from simulator.schedules.jobs_search import Search
 from simulator.schedules.jobs_times import queue_tails, timed
 
 LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 6, 36
-"""Jobs placed by all list simulations, within bounds on their number."""
-TIMED, NUM_STARTS = 60_000, 3
-"""Jobs timed by local search, and the orders that it starts from."""
-PATIENCE, KICK = 60, 10
-"""Moves without a shorter step after which orders are changed at random, and by how many moves."""
-
+"""Jobs placed by all lists that go by rules, within bounds on their number."""
+TIMED = 60_000
+"""Jobs timed by local search."""
+MOVES, WORSE = 30, 0.01
+"""Moves of a tabu search from each list, and by what part of the best step orders may be worse from which is gone on."""
+PATIENCES = (50, 0, 100)
 Found = tuple[int, Sequences]
 """The step of some orders, and the orders."""
 
@@ -38,56 +40,43 @@ def best_orders(
         A step at which the search ends.
     seed : int
     """
-    found = Pool(jobs, enough_ns)
     number = min(MOST_LISTS, max(LEAST_LISTS, LISTED // len(jobs.actions)))
-    tails = queue_tails(jobs)
-    for rule in islice(rules(), number):
-        if found.is_open:
-            found.add(listed(jobs, tails, rule))
-    for make in others:
-        if found.is_open:
-            found.add(make())
-    _search(jobs, found, seed)
-    return found.best
+    lists = (lambda urgency=urgency, manner=manner: listed(jobs, urgency, manner) for urgency, manner in _rules(jobs))
+    best: Found | None = None
+    for make in (*islice(lists, number), *others):
+        if best is None or best[0] > enough_ns:
+            best = better(jobs, best, make())
+    return best and improved(jobs, best, enough_ns, TIMED, seed)
 
 
-def _search(jobs: Jobs, found: "Pool", seed: int) -> None:
-    starts = found.ranked[:NUM_STARTS]
-    moves = TIMED // len(jobs.actions)
-    for number, (_, sequences) in enumerate(starts):
-        if not found.is_open or moves < PATIENCE // 4:
-            break
-        search = Search(jobs, sequences, found.enough_ns, Random(seed + number))  # noqa: S311 - a fixed sequence
-        search.run(moves // len(starts), PATIENCE, KICK)
-        found.add(search.best)
+def improved(jobs: Jobs, found: Found, enough_ns: int, work: int, seed: int = 0) -> Found:
+    """Return what a local search makes of orders.
+
+    Parameters
+    ----------
+    work : int
+        Jobs that are timed.
+    """
+    rng = Random(seed)  # noqa: S311 - a fixed sequence is what is wanted
+    best = now = _searched(jobs, found, enough_ns, min(MOVES, work // len(jobs.actions)), rng)
+    left = work - len(jobs.actions) * MOVES
+    while best[0] > enough_ns and left >= len(jobs.actions) * MOVES:
+        left -= len(jobs.actions) * MOVES
+        tried = better(jobs, None, _listed_again(jobs, now[1], rng))
+        if tried:
+            tried = _searched(jobs, tried, enough_ns, MOVES, rng)
+            if tried[0] <= now[0] * (1 + WORSE * rng.random()):
+                now = tried
+            best = min(best, tried)
+    return best
 
 
-class Pool:
-    """Orders that were found, one for each step."""
-
-    def __init__(self, jobs: Jobs, enough_ns: int) -> None:
-        self.jobs, self.enough_ns = jobs, enough_ns
-        self._found: dict[int, Sequences] = {}
-
-    @property
-    def ranked(self) -> list[Found]:
-        """All of them, best first."""
-        return sorted(self._found.items())
-
-    @property
-    def best(self) -> Found | None:
-        """The best one."""
-        return min(self._found.items(), default=None)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a shorter step is still worth seeking."""
-        return not self._found or min(self._found) > self.enough_ns
-
-    def add(self, sequences: Sequences | None) -> None:
-        """Keep orders that fit into memory and do not wait on each other."""
-        if sequences is not None and fits(self.jobs, sequences) and (times := timed(self.jobs, sequences)):
-            self._found.setdefault(times.step_ns, sequences)
+def better(jobs: Jobs, best: Found | None, other: Sequences | None) -> Found | None:
+    """Return the better of two orders; the other may need too much memory, or ranks may wait on each other."""
+    if other is None or not fits(jobs, other):
+        return best
+    times = timed(jobs, other)
+    return (times.step_ns, other) if times and (best is None or times.step_ns < best[0]) else best
 
 
 def fits(jobs: Jobs, sequences: Sequences) -> bool:
@@ -100,3 +89,38 @@ def fits(jobs: Jobs, sequences: Sequences) -> bool:
                 return False
             held -= jobs.free[job]
     return True
+
+
+def _searched(jobs: Jobs, found: Found, enough_ns: int, num_moves: int, rng: Random) -> Found:
+    search = Search(jobs, found[1], rng)
+    search.run(num_moves, enough_ns)
+    return search.best_ns, search.best
+
+
+def _listed_again(jobs: Jobs, sequences: Sequences, rng: Random) -> Sequences | None:
+    """List by the starts of orders, wrong by up to some part of the longest job."""
+    times = timed(jobs, sequences)
+    wrong = rng.choice((0.5, 1.0, 2.0)) * rng.random() * max(jobs.duration_ns)
+    starts = times.start if times else []
+    urgency = [start + wrong * (2 * rng.random() - 1) for start in starts]
+    return listed(jobs, urgency, Manner(rng.choice((-1, -1, PATIENCES[0])), rng.random() < 0.5))
+
+
+def _rules(jobs: Jobs) -> Iterator[tuple[list[float], Manner]]:
+    """Yield urgencies and manners, without end.
+
+    Urgent are backwards before forwards, or what has the longest path behind it.
+    """
+    tails = queue_tails(jobs)
+    late = 2 * (max(tails) + 1)
+    by_tail = [-float(tail) for tail in tails]
+    backwards = [(late if a.kind is Kind.F else 0) - float(tail) for tail, a in zip(tails, jobs.actions, strict=True)]
+    choices = tuple(product((backwards, by_tail), PATIENCES, (False, True)))
+    for urgency, *manner in choices:
+        yield urgency, Manner(*manner)
+    for seed in count(1):
+        rng = Random(seed)  # noqa: S311 - a fixed sequence is what is wanted
+        wrong = (0.5, 1.5)[seed % 2] * max(jobs.duration_ns)
+        noise = [wrong * (2 * rng.random() - 1) for _ in tails]
+        for urgency, *manner in choices:
+            yield [sum(pair) for pair in zip(urgency, noise, strict=True)], Manner(*manner)

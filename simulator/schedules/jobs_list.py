@@ -1,73 +1,53 @@
 """Orders by a list simulation over time, of any stages on any ranks, that never runs out of memory.
 
-A rank that is free starts the most urgent ready forward or backward, by a rule; a weight gradient fills the wait for
-what is known to arrive, or makes room. A forward starts only if the rank can still finish all micro-batches that it
-has begun or has yet to begin one after the other (the banker's rule), so that ranks never block each other: the least
-unfinished micro-batch finds room on every rank. Never looks further ahead than what has started.
+A rank that is free starts the most urgent job that is ready; a weight gradient fills the wait for what is known to
+arrive, or makes room, unless it counts as urgent as others. A forward starts only if the rank can still finish all
+micro-batches that it has begun or has yet to begin one after the other (the banker's rule), so that ranks never block
+each other: the least unfinished micro-batch finds room on every rank. Never looks further ahead than what has started.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, product
-from random import Random
 
 from simulator.actions import Kind
 from simulator.schedules.jobs import Jobs, Sequences
 
 NEVER = 1 << 62
-RULES = ("backward", "tail")
-"""What is urgent: backwards before forwards, or the longest path that follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What a list simulation is free to choose.
+class Manner:
+    """How a list simulation goes about it.
 
     Attributes
     ----------
-    urgent : str
-        One of `RULES`.
     patience : int
-        Per cent of a weight gradient that has to fit into a wait.
+        Per cent of a weight gradient that has to fit into a wait; -1 where it is no filler, but as urgent as others.
     ahead : bool
         Whether a stage may run ahead of others of its rank into memory that these need for the same micro-batches.
-    noise : float
-        How far times are wrong at most, as a part of the longest, where urgency is compared.
-    seed : int
-        Of the noise.
     """
 
-    urgent: str
     patience: int
-    ahead: bool = False
-    noise: float = 0.0
-    seed: int = 0
+    ahead: bool
 
 
-def rules() -> Iterator[Rule]:
-    """Yield the rules worth trying, without end."""
-    choices = tuple(product(RULES, (50, 0, 100), (False, True)))
-    yield from (Rule(*choice) for choice in choices)
-    for seed in count(1):
-        yield from (Rule(*choice, noise=(0.5, 1.5)[seed % 2], seed=seed) for choice in choices)
-
-
-def listed(jobs: Jobs, tails: list[int], rule: Rule) -> Sequences | None:
-    """Return the orders that a rule leads to; None where it gets no room."""
-    return _List(jobs, tails, rule).run()
+def listed(jobs: Jobs, urgency: Sequence[float], manner: Manner) -> Sequences | None:
+    """Return the orders that some urgency of all jobs (least first) leads to; None where a rank gets no room."""
+    return _List(jobs, urgency, manner).run()
 
 
 class _List:
-    def __init__(self, jobs: Jobs, tails: list[int], rule: Rule) -> None:
-        self.jobs, self.patience = jobs, rule.patience
-        self.urgency = _urgency(jobs, tails, rule)
+    def __init__(self, jobs: Jobs, urgency: Sequence[float], manner: Manner) -> None:
+        self.jobs, self.urgency, self.patience = jobs, urgency, manner.patience
         self.missing = [len(needs) for needs in jobs.needs]
         self.ready = [0] * len(jobs.actions)
-        self.main = [[q for q in queues if jobs.actions[q[0]].kind is not Kind.W] for queues in jobs.queues]
-        self.late = [[q for q in queues if jobs.actions[q[0]].kind is Kind.W] for queues in jobs.queues]
+        fills = [[manner.patience >= 0 and jobs.actions[q[0]].kind is Kind.W for q in queues] for queues in jobs.queues]
+        rows = [list(zip(queues, fill, strict=True)) for queues, fill in zip(jobs.queues, fills, strict=True)]
+        self.main = [[queue for queue, late in row if not late] for row in rows]
+        self.late = [[queue for queue, late in row if late] for row in rows]
         self.at = {queue: 0 for queues in jobs.queues for queue in queues}
-        self.rooms = [_Room(jobs, rank, ahead=rule.ahead) for rank in range(jobs.num_ranks)]
+        self.rooms = [_Room(jobs, rank, ahead=manner.ahead) for rank in range(jobs.num_ranks)]
         self.orders: list[list[int]] = [[] for _ in jobs.queues]
         self.free_ns = [0] * jobs.num_ranks
 
@@ -102,10 +82,9 @@ class _List:
         """Return the queue to take from now, or none and when something that has started arrives."""
         best, least, arrival, blocked = None, 0.0, NEVER, False
         for queue in self.main[rank]:
-            index = self.at[queue]
-            if index == len(queue) or self.missing[queue[index]]:
+            job = self._next(queue)
+            if job < 0:
                 continue
-            job = queue[index]
             if not self.rooms[rank].admits(job):
                 blocked = blocked or self.ready[job] <= now
             elif self.ready[job] > now:
@@ -114,18 +93,21 @@ class _List:
                 best, least = queue, self.urgency[job]
         if best is not None:
             return best, now
-        filler, least = None, 0.0
-        for queue in self.late[rank]:
-            index = self.at[queue]
-            if index < len(queue) and not self.missing[queue[index]]:
-                job = queue[index]
-                if filler is None or self.urgency[job] < least:
-                    filler, least = queue, self.urgency[job]
+        filler = min(
+            (queue for queue in self.late[rank] if self._next(queue) >= 0),
+            key=lambda queue: self.urgency[self._next(queue)],
+            default=None,
+        )
         if filler is not None:
-            wait = arrival - now
-            if blocked or 100 * wait >= self.patience * self.jobs.duration_ns[filler[self.at[filler]]]:
+            time_ns = self.jobs.duration_ns[self._next(filler)]
+            if blocked or 100 * (arrival - now) >= self.patience * time_ns:
                 return filler, now
         return None, arrival
+
+    def _next(self, queue: tuple[int, ...]) -> int:
+        """Return the next job of a queue if all that it needs has started, else -1."""
+        index = self.at[queue]
+        return -1 if index == len(queue) or self.missing[queue[index]] else queue[index]
 
 
 class _Room:
@@ -170,15 +152,3 @@ class _Room:
         self.held += taken - freed
         self.begun[unit] += taken - freed
         self.to_take[unit] -= taken
-
-
-def _urgency(jobs: Jobs, tails: list[int], rule: Rule) -> list[float]:
-    rng = Random(rule.seed)  # noqa: S311 - a fixed sequence is what is wanted
-    noise = rule.noise * max(jobs.duration_ns)
-    found: list[float] = []
-    far = float(2 * (max(tails) + 1))
-    for job, action in enumerate(jobs.actions):
-        wrong = noise * (2 * rng.random() - 1) if noise else 0.0
-        late = far if rule.urgent == "backward" and action.kind is Kind.F else 0
-        found.append(late - tails[job] + wrong)
-    return found

@@ -15,9 +15,8 @@ from simulator.schedules.jobs_times import Timed, timed
 
 REACH = 8
 """How far from either end of a run a job may stand that is moved to that end."""
-MOST_TRIED, TABU, FAR = 6, 7, 6
-"""Moves that are timed at most before one can be run; moves for which one is not undone, at least; and how far a job is
-moved at random."""
+MOST_TRIED, TABU = 6, 7
+"""Moves that are timed at most before one can be run, and moves for which one is not undone, at least."""
 
 Move = tuple[int, int, int]
 """Rank, position from and position to."""
@@ -31,13 +30,11 @@ class Search:
     jobs : Jobs
     sequences : Sequences
         Within the memory of all ranks.
-    enough_ns : int
-        A step that ends the search.
     rng : Random
     """
 
-    def __init__(self, jobs: Jobs, sequences: Sequences, enough_ns: int, rng: Random) -> None:
-        self.jobs, self.enough_ns, self.rng = jobs, enough_ns, rng
+    def __init__(self, jobs: Jobs, sequences: Sequences, rng: Random) -> None:
+        self.jobs, self.rng = jobs, rng
         self.now = [list(row) for row in sequences]
         self.queue_of = _queue_of(jobs)
         found = timed(jobs, self.now)
@@ -47,30 +44,11 @@ class Search:
         self.tabu: dict[tuple[int, int], int] = {}
         self.num_moves = 0
 
-    def run(self, num_moves: int, patience: int, kick: int) -> None:
-        """Make so many moves at most; after `patience` of them without a shorter step change the best by `kick`."""
-        last = 0
-        while self.num_moves < num_moves and self.best_ns > self.enough_ns:
-            if self.num_moves - last > patience or not self._move():
-                self._kick(kick)
-                last = self.num_moves
+    def run(self, num_moves: int, enough_ns: int) -> None:
+        """Make so many moves at most; end at a step that is short enough."""
+        while self.num_moves < num_moves and self.best_ns > enough_ns and self._move():
             if self.times.step_ns < self.best_ns:
                 self.best_ns, self.best = self.times.step_ns, tuple(map(tuple, self.now))
-                last = self.num_moves
-
-    def _kick(self, number: int) -> None:
-        """Go back to the best orders and move jobs of any rank a little, at random."""
-        self.now = [list(row) for row in self.best]
-        self.tabu.clear()
-        for _ in range(number):
-            self.num_moves += 1
-            rank = self.rng.randrange(len(self.now))
-            row = self.now[rank]
-            source = self.rng.randrange(len(row))
-            target = min(len(row) - 1, max(0, source + self.rng.randint(-FAR, FAR)))
-            if source != target and self._is_allowed((rank, source, target)):
-                self._try((rank, source, target))
-        self.times = timed(self.jobs, self.now) or self.times
 
     def _try(self, move: Move) -> bool:
         """Make a move, unless ranks would then wait on each other."""
