@@ -6,8 +6,9 @@
     penstock simulate --schedule orders.csv --microbatches 8 --forward-ns 1000
 
 A schedule is a name of the catalogue or a CSV of orders as torch writes them (one row a rank, cells like 0F0).
-graph-zb seeks its orders, for 20 s at most unless --time-limit says otherwise. Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
-activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes.
+Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
+activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes. graph-zb goes on seeking
+better orders until they are proved, for 20 s at most or --time-limit.
 """
 
 import argparse
@@ -137,7 +138,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 def _polished(
     args: argparse.Namespace, schedule: "Schedule", costs: "Costs", limit: int | None, start: float
 ) -> tuple["Schedule", int]:
-    """Let CP-SAT improve what the heuristics found in what is left of the time; return the bound that it proved, too."""
+    """Improve what the heuristics found in what is left of the time; return the bound that was proved, too."""
     from planner.synthesis.polish import polished
 
     left = (POLISHED_S if args.time_limit is None else args.time_limit) - (time.perf_counter() - start)

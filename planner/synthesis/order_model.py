@@ -48,7 +48,8 @@ class OrderModel:
         self.most = most
         self.step = model.new_int_var(-(-least_ns // self.unit_ns), most, "step")
         heads, tails = queue_heads(self.jobs), queue_tails(self.jobs)
-        self.start, self.end, self.interval, self.holds = [], [], [], []
+        self.start, self.end, self.interval = [], [], []
+        self.holds: list[tuple[cp_model.IntVar, int, int]] = []
         for job, (head, tail, time_ns) in enumerate(zip(heads, tails, self.jobs.duration_ns, strict=True)):
             time = self._units(time_ns)
             start = model.new_int_var(self._units(head), most - self._units(tail), f"start {job}")
@@ -79,7 +80,7 @@ class OrderModel:
                 self.model.add_cumulative(intervals, [size for _, _, size in holds], room)
 
     def _forwards_wait_for_room(self) -> None:
-        """What memory alone implies where a rank has one queue of forwards, all alike (so that bounds are tight)."""
+        """Say again what memory implies where a rank has one queue of forwards, all alike: it makes bounds tight."""
         jobs = self.jobs
         for queues, room in zip(jobs.queues, jobs.room, strict=True):
             takers = [queue for queue in queues if jobs.take[queue[0]]]

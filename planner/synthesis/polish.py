@@ -1,7 +1,7 @@
-"""Orders of a small step made shorter, and proved, by CP-SAT in a process of its own with a hard deadline.
+"""Known orders made shorter in some seconds: by more local search, and where they are small by CP-SAT.
 
-Begins with known orders and gives these back where the process finds nothing better, is lost or runs out of time, or
-where what it finds is over the limit once the buffers of messages count.
+CP-SAT runs in a process of its own with a hard deadline. The known orders are given back where nothing better is found,
+the process is lost or runs out of time, or what it finds is over the limit once the buffers of messages count.
 """
 
 import json
@@ -15,15 +15,18 @@ from typing import Any
 
 from costmodel.stages.costs import Costs
 from simulator.schedule import Schedule
-from simulator.schedules.graph_zb import excess_bytes
-from simulator.schedules.graph_zb import least_ns as least
 from simulator.schedules.jobs import Jobs, Sequences, jobs_of, jobs_to_json
-from simulator.schedules.jobs_best import Found, fits
+from simulator.schedules.jobs_best import Found, better, improved
+from simulator.schedules.jobs_orders import excess_bytes
+from simulator.schedules.jobs_orders import least_ns as least
 from simulator.schedules.jobs_times import queue_order, timed
 from simulator.schedules.kind import Request
 
 MOST_JOBS = 700
 """Jobs of the largest step that is polished."""
+SEARCH_PART, TIMED_A_SECOND = 0.25, 150_000
+"""Part of the time for local search where CP-SAT follows, and the jobs that it times in a second (by no clock, so that
+equal input gives equal orders)."""
 GRACE_S = 0.3
 """What the process needs to end by itself."""
 
@@ -57,19 +60,29 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     seed : int
     """
     request = Request(costs, schedule.graph, schedule.num_microbatches, memory_limit_bytes=limit_bytes)
-    jobs, least_ns = jobs_of(costs, schedule.graph, schedule.num_microbatches, limit_bytes, split=True), least(request)
+    jobs, least_ns = (
+        jobs_of(costs, schedule.graph, schedule.num_microbatches, limit_bytes, split=True),
+        least(request, split=True),
+    )
     known = jobs.sequences(schedule.orders)
-    times = timed(jobs, known)
-    assert times is not None  # noqa: S101 - known orders can be run
-    if times.step_ns <= least_ns or len(jobs.actions) > MOST_JOBS or seconds <= GRACE_S:
+    start, best = time.monotonic(), better(jobs, None, known)
+    if best is None or best[0] <= least_ns or seconds <= GRACE_S:  # None where messages alone fill the room
         return Polished(schedule, 0)
+    part = SEARCH_PART if len(jobs.actions) <= MOST_JOBS else 1
+    found = improved(jobs, best, least_ns, int(seconds * part * TIMED_A_SECOND), seed)
+    best = _better(request, jobs, best, found[1])
+    left = seconds - (time.monotonic() - start)
+    if best[0] <= least_ns or len(jobs.actions) > MOST_JOBS or left <= GRACE_S:
+        return Polished(replace(schedule, orders=jobs.orders(best[1])), 0)
+    times = timed(jobs, best[1])
+    assert times is not None  # noqa: S101 - it was timed before
     question = {
         "jobs": jobs_to_json(jobs), "start_ns": times.start, "step_ns": times.step_ns, "least_ns": least_ns,
-        "seconds": seconds - GRACE_S, "seed": seed,
+        "seconds": left - GRACE_S, "seed": seed,
     }  # fmt: skip
-    best, bound_ns = (times.step_ns, known), 0
+    bound_ns = 0
     place = {job: index for index, job in enumerate(queue_order(jobs))}
-    for finding in _findings(question, seconds):
+    for finding in _findings(question, left):
         if "bound_ns" in finding:
             bound_ns = finding["bound_ns"]
         else:
@@ -79,10 +92,10 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
 
 def _better(request: Request, jobs: Jobs, best: Found, other: Sequences) -> Found:
     """Return the better of two orders; the other may turn out to wait on itself, or to need too much memory."""
-    times = timed(jobs, other)
-    if times is None or times.step_ns >= best[0] or not fits(jobs, other):
+    found = better(jobs, best, other)
+    if found is None or found is best or any(excess_bytes(request, jobs.orders(other))):
         return best
-    return best if any(excess_bytes(request, jobs.orders(other))) else (times.step_ns, other)
+    return found
 
 
 def _sequences(jobs: Jobs, start_ns: list[int], place: dict[int, int]) -> Sequences:

@@ -27,6 +27,7 @@ class Findings(cp_model.CpSolverSolutionCallback):
         self.orders = orders
 
     def on_solution_callback(self) -> None:
+        """Tell the starts of all jobs."""
         tell(start_ns=[self.value(start) * self.orders.unit_ns for start in self.orders.start])
 
 

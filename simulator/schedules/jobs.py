@@ -71,10 +71,8 @@ class Jobs:
         return tuple(tuple(self.actions[job] for job in row) for row in sequences)
 
 
-def jobs_of(
-    costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None, *, split: bool
-) -> Jobs:
-    """Number the actions of a step.
+def jobs_of(costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None, *, split: bool) -> Jobs:
+    """Return the numbered actions of a step.
 
     Parameters
     ----------
@@ -132,9 +130,7 @@ def jobs_from_json(body: dict[str, Any]) -> Jobs:
     return Jobs(**body | {"actions": tuple(map(parse_action, body["actions"]))})
 
 
-def _queues(
-    graph: StageGraph, num_microbatches: int, kinds: Sequence[Kind]
-) -> list[list[list[Action]]]:
+def _queues(graph: StageGraph, num_microbatches: int, kinds: Sequence[Kind]) -> list[list[list[Action]]]:
     found = []
     for rank in range(graph.num_ranks):
         row = []
@@ -184,4 +180,3 @@ def _room(
             f"part, {short[0]} more than the limit of {limit_bytes}; raise --memory-limit"
         )
     return tuple(room)
-

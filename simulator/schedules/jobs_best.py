@@ -18,11 +18,11 @@ from simulator.schedules.jobs_times import queue_tails, timed
 
 LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 6, 36
 """Jobs placed by all lists that go by rules, within bounds on their number."""
-TIMED = 60_000
+TIMED = 110_000
 """Jobs timed by local search."""
 MOVES, WORSE = 30, 0.01
-"""Moves of a tabu search from each list, and by what part of the best step orders may be worse from which is gone on."""
-PATIENCES = (50, 0, 100)
+"""Moves of a tabu search from each list, and by what part of a step those may be longer that are gone on from."""
+MANNERS = tuple(Manner(patience, ahead) for patience in (50, 0, 100) for ahead in (False, True))
 Found = tuple[int, Sequences]
 """The step of some orders, and the orders."""
 
@@ -103,7 +103,7 @@ def _listed_again(jobs: Jobs, sequences: Sequences, rng: Random) -> Sequences | 
     wrong = rng.choice((0.5, 1.0, 2.0)) * rng.random() * max(jobs.duration_ns)
     starts = times.start if times else []
     urgency = [start + wrong * (2 * rng.random() - 1) for start in starts]
-    return listed(jobs, urgency, Manner(rng.choice((-1, -1, PATIENCES[0])), rng.random() < 0.5))
+    return listed(jobs, urgency, Manner(rng.choice((-1, -1, 50)), rng.random() < 0.5))
 
 
 def _rules(jobs: Jobs) -> Iterator[tuple[list[float], Manner]]:
@@ -115,12 +115,11 @@ def _rules(jobs: Jobs) -> Iterator[tuple[list[float], Manner]]:
     late = 2 * (max(tails) + 1)
     by_tail = [-float(tail) for tail in tails]
     backwards = [(late if a.kind is Kind.F else 0) - float(tail) for tail, a in zip(tails, jobs.actions, strict=True)]
-    choices = tuple(product((backwards, by_tail), PATIENCES, (False, True)))
-    for urgency, *manner in choices:
-        yield urgency, Manner(*manner)
+    choices = tuple(product((backwards, by_tail), MANNERS))
+    yield from choices
     for seed in count(1):
         rng = Random(seed)  # noqa: S311 - a fixed sequence is what is wanted
         wrong = (0.5, 1.5)[seed % 2] * max(jobs.duration_ns)
         noise = [wrong * (2 * rng.random() - 1) for _ in tails]
-        for urgency, *manner in choices:
-            yield [sum(pair) for pair in zip(urgency, noise, strict=True)], Manner(*manner)
+        for urgency, manner in choices:
+            yield [sum(pair) for pair in zip(urgency, noise, strict=True)], manner

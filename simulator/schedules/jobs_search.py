@@ -115,7 +115,11 @@ class Search:
         while True:
             end = times.start[job] + jobs.duration_ns[job]
             left = times.step_ns - end
-            steps = [(o, True) for o, delay in jobs.feeds[job] if times.start[o] == end + delay and times.tail[o] + delay == left]
+            steps = [
+                (o, True)
+                for o, delay in jobs.feeds[job]
+                if times.start[o] == end + delay and times.tail[o] + delay == left
+            ]
             other = behind.get(job, -1)
             if other >= 0 and times.start[other] == end and times.tail[other] == left:
                 steps = [(o, True) for o, _ in steps if o != other] + [(other, False)]
