@@ -27,6 +27,8 @@ MOST_JOBS = 700
 SEARCH_PART, TIMED_A_SECOND = 0.25, 150_000
 """Part of the time for local search where CP-SAT follows, and the jobs that it times in a second (by no clock, so that
 equal input gives equal orders)."""
+MOST_MOVES = 3_000
+"""Moves after which a local search seldom finds more."""
 GRACE_S = 0.3
 """What the process needs to end by itself."""
 
@@ -69,7 +71,8 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     if best is None or best[0] <= least_ns or seconds <= GRACE_S:  # None where messages alone fill the room
         return Polished(schedule, 0)
     part = SEARCH_PART if len(jobs.actions) <= MOST_JOBS else 1
-    found = improved(jobs, best, least_ns, int(seconds * part * TIMED_A_SECOND), seed)
+    work = min(seconds * part * TIMED_A_SECOND, MOST_MOVES * len(jobs.actions))
+    found = improved(jobs, best, least_ns, int(work), seed)
     best = _better(request, jobs, best, found[1])
     left = seconds - (time.monotonic() - start)
     if best[0] <= least_ns or len(jobs.actions) > MOST_JOBS or left <= GRACE_S:

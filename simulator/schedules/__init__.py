@@ -78,6 +78,7 @@ def build_schedule(
     num_slices: int = 1,
     in_flight: tuple[int, ...] = (),
     seed: int = 0,
+    effort: float = 1.0,
 ) -> Schedule:
     """Make a schedule from the catalogue.
 
@@ -99,7 +100,9 @@ def build_schedule(
     in_flight : tuple of int, optional
         For each stage the actions that each of its replicas keeps in flight, where `graph-auto` is not to seek them.
     seed : int
-        Of a synthesis that tries things at random (`graph-zb`).
+        Of a synthesis that tries things at random (`graph-zb`, `graph-auto`).
+    effort : float
+        Part of its usual work that such a synthesis does; less where many schedules are compared.
 
     Raises
     ------
@@ -117,6 +120,7 @@ def build_schedule(
     graph = stage_graph(costs)
     check_multiples(graph, num_microbatches)
     request = Request(
-        costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight, seed
-    )
+        costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight, seed,
+        effort,
+    )  # fmt: skip
     return Schedule(name, graph, num_microbatches, kind.orders(request), num_slices)

@@ -11,11 +11,9 @@ from simulator.schedules import interleaved_zb, v_half, v_min, zb_auto, zb_v
 from simulator.schedules.jobs_orders import sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 
-MAKERS = (
-    partial(zb_auto.swept, most_sweeps=60), zb_v.KIND.orders, v_half.KIND.orders, v_min.KIND.orders,
-    interleaved_zb.KIND.orders,
-)  # fmt: skip
-"""Schedules that are started from where they run."""
+MAKERS = (zb_v.KIND.orders, v_half.KIND.orders, v_min.KIND.orders, interleaved_zb.KIND.orders)
+"""Schedules that are started from where they run, beside the sweeps of `zb-auto`."""
+MOST_SWEEPS = 60
 
 
 def orders(request: Request) -> Orders:
@@ -26,7 +24,8 @@ def orders(request: Request) -> Orders:
     NoPlanFits
         When none are found within the memory limit.
     """
-    return sought("graph-zb", request, MAKERS, split=True)
+    sweeps = partial(zb_auto.swept, most_sweeps=int(MOST_SWEEPS * request.effort))
+    return sought("graph-zb", request, (sweeps, *MAKERS), split=True)
 
 
 KIND = ScheduleKind(

@@ -20,7 +20,7 @@ LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 6, 36
 """Jobs placed by all lists that go by rules, within bounds on their number."""
 TIMED = 110_000
 """Jobs timed by local search."""
-MOVES, WORSE = 30, 0.01
+MOVES, WORSE = 40, 0.01
 """Moves of a tabu search from each list, and by what part of a step those may be longer that are gone on from."""
 MANNERS = tuple(Manner(patience, ahead) for patience in (50, 0, 100) for ahead in (False, True))
 Found = tuple[int, Sequences]
@@ -28,7 +28,11 @@ Found = tuple[int, Sequences]
 
 
 def best_orders(
-    jobs: Jobs, others: Iterable[Callable[[], Sequences | None]], enough_ns: int, seed: int = 0
+    jobs: Jobs,
+    others: Iterable[Callable[[], Sequences | None]],
+    enough_ns: int,
+    seed: int = 0,
+    effort: float = 1.0,
 ) -> Found | None:
     """Return the best orders that are found, with their step; None where no list gets room.
 
@@ -39,14 +43,16 @@ def best_orders(
     enough_ns : int
         A step at which the search ends.
     seed : int
+    effort : float
+        Part of the usual number of lists and moves.
     """
-    number = min(MOST_LISTS, max(LEAST_LISTS, LISTED // len(jobs.actions)))
+    number = max(LEAST_LISTS, int(min(MOST_LISTS, LISTED // len(jobs.actions)) * effort))
     lists = (lambda urgency=urgency, manner=manner: listed(jobs, urgency, manner) for urgency, manner in _rules(jobs))
     best: Found | None = None
     for make in (*islice(lists, number), *others):
         if best is None or best[0] > enough_ns:
             best = better(jobs, best, make())
-    return best and improved(jobs, best, enough_ns, TIMED, seed)
+    return best and improved(jobs, best, enough_ns, int(TIMED * effort), seed)
 
 
 def improved(jobs: Jobs, found: Found, enough_ns: int, work: int, seed: int = 0) -> Found:

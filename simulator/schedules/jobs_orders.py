@@ -41,7 +41,8 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
     enough_ns = least_ns(request, split=split)
     over = 0
     for _ in range(MOST_ROUNDS):
-        found = best_orders(jobs, [partial(_made, make, request, jobs) for make in makers], enough_ns, request.seed)
+        others = [partial(_made, make, request, jobs) for make in makers]
+        found = best_orders(jobs, others, enough_ns, request.seed, request.effort)
         if found is None:
             break
         orders = jobs.orders(found[1])

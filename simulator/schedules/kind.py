@@ -40,6 +40,8 @@ class Request:
         Actions that each replica of a stage keeps in flight, for a schedule that would seek them; else empty.
     seed : int
         Of a synthesis that tries things at random.
+    effort : float
+        Part of its usual work that such a synthesis does.
     """
 
     costs: Costs
@@ -51,6 +53,7 @@ class Request:
     num_slices: int = 1
     in_flight: tuple[int, ...] = ()
     seed: int = 0
+    effort: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
