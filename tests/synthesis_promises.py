@@ -5,6 +5,8 @@ that have come equally far are dropped where another has every rank free and eve
 Each stage's micro-batches run in turn, which costs nothing where all cost the same.
 """
 
+import time
+from fractions import Fraction
 from random import Random
 
 from costmodel.errors import NoPlanFits
@@ -12,7 +14,9 @@ from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.synthesis.polish import polished
 from simulator.engine import Structure
 from simulator.schedules import build_schedule
+from simulator.uniform import share_bytes, uniform_costs
 from simulator.validation import validate_schedule
+from tests.published_data import folder, rows
 from tests.random_stage_graphs import random_costs
 
 SECONDS = 5.0
@@ -187,3 +191,51 @@ def _illegal(name: str, seed: int) -> str:
         if problems or (limit is not None and held > limit):
             return f"seed {seed}: {name} within {limit}: {problems or held}"
     return ""
+
+
+PEERS = {
+    ("zb-main", "ZB-1p"): "line", ("zb-arxiv", "ZB-1.5p"): "line", ("zb-main", "ZB-2p"): "line",
+    ("zb-main", "ZB-V"): "wave", ("zb-main", "V-Half"): "wave", ("zb-main", "V-Min"): "wave",
+    ("torch", "InterleavedZeroBubble_v1"): "line", ("torch", "InterleavedZeroBubble_v2"): "loop",
+}  # fmt: skip
+"""Schedules of chains by (source, name) of the reference table, with where their stages stand."""
+SEARCHED = ("ZB-V", "V-Half", "V-Min", "InterleavedZeroBubble_v2")
+"""Of them those that are to be beaten in at least half of the rows with unequal times that leave a gap."""
+PEER_S = 2.0
+
+
+def peer_failures(num_rows: int) -> list[str]:
+    """Return a line for each schedule of a chain that `graph-zb` is behind in its memory, and if it beats too few."""
+    table = [r for r in rows(folder("published", "schedules_reference.csv"))
+             if (r["source"], r["schedule"]) in PEERS and r["status"] == "ok"]  # fmt: skip
+    Random(0).shuffle(table)
+    found, beaten = [], []
+    for row in table[:num_rows]:
+        step, needed, peers = _against(row)
+        if step > peers + 1:  # the table rounds to its printed digits
+            found.append(f"{row['schedule']} p={row['p']} m={row['m']} {row['time_set']}: {step}, the peer's {peers}")
+        if needed > Fraction(row["peak_half"]):
+            found.append(f"{row['schedule']} p={row['p']} m={row['m']} {row['time_set']}: {needed} shares")
+        if (
+            row["schedule"] in SEARCHED
+            and len({row["tF"], row["tB"], row["tW"]}) > 1
+            and float(row["gap_makespan"]) > 0
+        ):
+            beaten.append(step < peers - 1)
+    if 2 * sum(beaten) < len(beaten):
+        found.append(f"only {sum(beaten)} of {len(beaten)} searched schedules are beaten")
+    return found
+
+
+def _against(row: dict[str, str]) -> tuple[int, Fraction, Fraction]:
+    """Return the step and memory of `graph-zb`, and the peer's step."""
+    scale, chunks = Fraction(row["scale"]) * 1000, int(float(row["v"]))
+    f, i, w, c = (round(Fraction(row[key]) * scale) for key in ("tF", "tB", "tW", "c"))
+    costs = uniform_costs(int(row["p"]), chunks, f, i, w, c, placement=PEERS[row["source"], row["schedule"]])
+    limit = int(Fraction(row["peak_half"]) * share_bytes(chunks))
+    begin = time.monotonic()
+    schedule = build_schedule("graph-zb", costs, int(row["m"]), memory_limit_bytes=limit)
+    schedule = polished(schedule, costs, limit, PEER_S - (time.monotonic() - begin)).schedule
+    times = Structure(schedule).times(costs)
+    held = Fraction(max(times.peak_memory_bytes), share_bytes(chunks))
+    return times.step_time_ns, held, Fraction(row["makespan"]) * scale
