@@ -19,7 +19,7 @@ WORKERS = 4
 """Of CP-SAT, on any number of cores."""
 
 
-class Findings(cp_model.CpSolverSolutionCallback):
+class SolutionTeller(cp_model.CpSolverSolutionCallback):
     """Tells every better solution as it comes."""
 
     def __init__(self, orders: OrderModel) -> None:
@@ -45,7 +45,7 @@ def solve(request: dict[str, Any]) -> None:
     settings = solver.parameters
     settings.max_time_in_seconds, settings.random_seed = request["seconds"], request["seed"]
     settings.num_workers, settings.interleave_search, settings.catch_sigint_signal = WORKERS, True, False
-    status = solver.solve(orders.model, Findings(orders))
+    status = solver.solve(orders.model, SolutionTeller(orders))
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         tell(bound_ns=round(solver.best_objective_bound) * orders.unit_ns)
 

@@ -13,7 +13,7 @@ from random import Random
 from simulator.actions import Kind
 from simulator.schedules.jobs import Jobs, Sequences
 from simulator.schedules.jobs_list import Manner, listed
-from simulator.schedules.jobs_search import Search
+from simulator.schedules.jobs_search import OrderSearch
 from simulator.schedules.jobs_times import queue_tails, timed
 
 LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 6, 36
@@ -98,7 +98,7 @@ def fits(jobs: Jobs, sequences: Sequences) -> bool:
 
 
 def _searched(jobs: Jobs, found: Found, enough_ns: int, num_moves: int, rng: Random) -> Found:
-    search = Search(jobs, found[1], rng)
+    search = OrderSearch(jobs, found[1], rng)
     search.run(num_moves, enough_ns)
     return search.best_ns, search.best
 

@@ -8,6 +8,7 @@ input gives equal orders.
 """
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from random import Random
 
 from simulator.schedules.jobs import Jobs, Sequences
@@ -22,7 +23,7 @@ Move = tuple[int, int, int]
 """Rank, position from and position to."""
 
 
-class Search:
+class OrderSearch:
     """A tabu search from some orders.
 
     Parameters
@@ -36,7 +37,8 @@ class Search:
     def __init__(self, jobs: Jobs, sequences: Sequences, rng: Random) -> None:
         self.jobs, self.rng = jobs, rng
         self.now = [list(row) for row in sequences]
-        self.queue_of = _queue_of(jobs)
+        self.earlier, self.later = _barriers(jobs)
+        self.held: dict[int, list[int]] = {}
         found = timed(jobs, self.now)
         assert found is not None  # noqa: S101 - the caller's orders can be run
         self.times: Timed = found
@@ -60,6 +62,7 @@ class Search:
             row.insert(source, row.pop(target))
             return False
         self.times = times
+        self.held.pop(rank, None)
         return True
 
     def _move(self) -> bool:
@@ -106,57 +109,56 @@ class Search:
 
     def _runs(self) -> list[tuple[int, int, int]]:
         """Return the runs of a longest path: rank, first and last position."""
-        jobs, times = self.jobs, self.times
-        ends = [job for job, ns in enumerate(times.start) if not ns and times.tail[job] == times.step_ns]
-        job = self.rng.choice(ends)
-        position = {one: index for row in self.now for index, one in enumerate(row)}
-        behind = {b: one for one, b in enumerate(times.before) if b >= 0}
+        times = self.times
+        job = self.rng.choice([j for j, ns in enumerate(times.start) if not ns and times.tail[j] == times.step_ns])
         runs, first = [], job
-        while True:
-            end = times.start[job] + jobs.duration_ns[job]
-            left = times.step_ns - end
-            steps = [
-                (o, True)
-                for o, delay in jobs.feeds[job]
-                if times.start[o] == end + delay and times.tail[o] + delay == left
-            ]
-            other = behind.get(job, -1)
-            if other >= 0 and times.start[other] == end and times.tail[other] == left:
-                steps = [(o, True) for o, _ in steps if o != other] + [(other, False)]
-            if not steps or (left == jobs.after_ns[job] and left == 0):
-                runs.append((first, job))
-                break
-            following, leaves = self.rng.choice(steps)
-            if leaves:
+        while (step := self._next_on_path(job)) is not None:
+            following, stays = step
+            if not stays:
                 runs.append((first, job))
                 first = following
             job = following
-        return [(jobs.rank[a], position[a], position[b]) for a, b in runs if a != b]
+        runs.append((first, job))
+        rows = [(self.now[self.jobs.rank[job]], job, last) for job, last in runs if job != last]
+        return [(self.jobs.rank[job], row.index(job), row.index(last)) for row, job, last in rows]
+
+    def _next_on_path(self, job: int) -> tuple[int, bool] | None:
+        """Return a job that follows on a longest path, and whether as the next on its rank; None at the end."""
+        jobs, times = self.jobs, self.times
+        end = times.start[job] + jobs.duration_ns[job]
+        left = times.step_ns - end
+        steps = [
+            (other, False)
+            for other, delay in jobs.feeds[job]
+            if times.start[other] == end + delay and times.tail[other] + delay == left
+        ]
+        behind = times.behind[job]
+        if behind >= 0 and times.start[behind] == end and times.tail[behind] == left:
+            steps = [step for step in steps if step[0] != behind] + [(behind, True)]
+        return self.rng.choice(steps) if steps and left else None
 
     def _is_allowed(self, move: Move) -> bool:
         """Whether queues stay in order, no job passes what it waits for itself, and memory suffices."""
         rank, source, target = move
         jobs, row = self.jobs, self.now[rank]
         job, passed = row[source], self._passed(move)
-        if any(self.queue_of[other] == self.queue_of[job] for other in passed):
+        later = target > source
+        if not (self.later if later else self.earlier)[job].isdisjoint(passed):
             return False
-        direct = {o for o, _ in (jobs.feeds if target > source else jobs.needs)[job]}
-        if direct.intersection(passed):
-            return False
-        change = jobs.take[job] - jobs.free[job]
-        if target > source and change >= 0 and not any(jobs.take[o] for o in passed):
-            return True
-        if target < source and change <= 0 and not jobs.take[job]:
-            return True
-        low = min(source, target)
-        held = sum(jobs.take[one] - jobs.free[one] for one in row[:low])
-        moved = [*passed, job] if target > source else [job, *passed]
-        for one in moved:
+        held = self._held(rank)[min(source, target)]
+        for one in (*passed, job) if later else (job, *passed):
             held += jobs.take[one]
             if held > jobs.room[rank]:
                 return False
             held -= jobs.free[one]
         return True
+
+    def _held(self, rank: int) -> list[int]:
+        """Return what a rank holds before each of its jobs."""
+        if rank not in self.held:
+            change = (self.jobs.take[job] - self.jobs.free[job] for job in self.now[rank])
+            self.held[rank] = list(accumulate(change, initial=0))
+        return self.held[rank]
 
     def _estimate(self, move: Move) -> int:
         """Return the longest path through the jobs that change places, others staying as they are."""
@@ -182,11 +184,12 @@ class Search:
         return longest
 
 
-def _queue_of(jobs: Jobs) -> list[int]:
-    found, number = [0] * len(jobs.actions), 0
+def _barriers(jobs: Jobs) -> tuple[list[set[int]], list[set[int]]]:
+    """Return for each job those that it may not get before, and those that it may not get behind."""
+    earlier, later = ([{other for other, _ in row} for row in rows] for rows in (jobs.needs, jobs.feeds))
     for queues in jobs.queues:
         for queue in queues:
-            for job in queue:
-                found[job] = number
-            number += 1
-    return found
+            for first, second in pairwise(queue):
+                later[first].add(second)
+                earlier[second].add(first)
+    return earlier, later

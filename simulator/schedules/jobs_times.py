@@ -20,14 +20,14 @@ class Timed:
     step_ns : int
     start, tail : list of int
         Earliest start; the longest path from the start of a job to the end of the step.
-    before : list of int
-        The job before each on its rank, -1 for the first.
+    behind : list of int
+        The job behind each on its rank, -1 for the last.
     """
 
     step_ns: int
     start: list[int]
     tail: list[int]
-    before: list[int]
+    behind: list[int]
 
 
 def timed(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> Timed | None:
@@ -45,7 +45,7 @@ def timed(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> Timed | None:
     if found is None:
         return None
     order, start, step_ns = found
-    return Timed(step_ns, start, tails(jobs, order, behind), before)
+    return Timed(step_ns, start, tails(jobs, order, behind), behind)
 
 
 def in_order(jobs: Jobs, before: list[int], behind: list[int]) -> tuple[list[int], list[int], int] | None:
