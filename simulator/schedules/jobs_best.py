@@ -14,10 +14,12 @@ from simulator.actions import Kind
 from simulator.schedules.jobs import Jobs, Sequences
 from simulator.schedules.jobs_list import Manner, listed
 from simulator.schedules.jobs_search import OrderSearch
-from simulator.schedules.jobs_times import queue_tails, timed
+from simulator.schedules.jobs_times import queue_tails, step_of, timed
 
-LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 6, 36
+LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 1, 36
 """Jobs placed by all lists that go by rules, within bounds on their number."""
+MANY = 5_000
+"""Jobs from which on given orders are quicker to make than lists."""
 TIMED = 110_000
 """Jobs timed by local search."""
 MOVES, WORSE = 40, 0.01
@@ -49,7 +51,8 @@ def best_orders(
     number = max(LEAST_LISTS, int(min(MOST_LISTS, LISTED // len(jobs.actions)) * effort))
     lists = (lambda urgency=urgency, manner=manner: listed(jobs, urgency, manner) for urgency, manner in _rules(jobs))
     best: Found | None = None
-    for make in (*islice(lists, number), *others):
+    some = tuple(islice(lists, number))
+    for make in (*others, *some) if len(jobs.actions) > MANY else (*some, *others):
         if best is None or best[0] > enough_ns:
             best = better(jobs, best, make())
     return best and improved(jobs, best, enough_ns, int(TIMED * effort), seed)
@@ -81,8 +84,8 @@ def better(jobs: Jobs, best: Found | None, other: Sequences | None) -> Found | N
     """Return the better of two orders; the other may need too much memory, or ranks may wait on each other."""
     if other is None or not fits(jobs, other):
         return best
-    times = timed(jobs, other)
-    return (times.step_ns, other) if times and (best is None or times.step_ns < best[0]) else best
+    step_ns = step_of(jobs, other)
+    return (step_ns, other) if step_ns is not None and (best is None or step_ns < best[0]) else best
 
 
 def fits(jobs: Jobs, sequences: Sequences) -> bool:

@@ -4,7 +4,7 @@ The same times as the engine's without messages that occupy something; kept apar
 times for small cases, where arrays cost more than they save.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,20 +32,27 @@ class Timed:
 
 def timed(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> Timed | None:
     """Time orders; None where they wait on each other."""
-    count = len(jobs.actions)
-    before, behind = [-1] * count, [-1] * count
-    for row in sequences:
-        last = -1
-        for job in row:
-            before[job] = last
-            if last >= 0:
-                behind[last] = job
-            last = job
+    before, behind = _neighbours(jobs, sequences)
     found = in_order(jobs, before, behind)
     if found is None:
         return None
     order, start, step_ns = found
     return Timed(step_ns, start, tails(jobs, order, behind), behind)
+
+
+def step_of(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> int | None:
+    """Return the step of orders; None where they wait on each other."""
+    found = in_order(jobs, *_neighbours(jobs, sequences))
+    return None if found is None else found[2]
+
+
+def _neighbours(jobs: Jobs, sequences: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Return for each job the one before it and the one behind it in its sequence, -1 where there is none."""
+    before, behind = [-1] * len(jobs.actions), [-1] * len(jobs.actions)
+    for row in sequences:
+        for first, second in pairwise(row):
+            before[second], behind[first] = first, second
+    return before, behind
 
 
 def in_order(jobs: Jobs, before: list[int], behind: list[int]) -> tuple[list[int], list[int], int] | None:
@@ -107,11 +114,7 @@ def queue_tails(jobs: Jobs) -> list[int]:
 
 
 def _in_queues(jobs: Jobs) -> tuple[list[int], list[int], list[int]]:
-    before, behind = [-1] * len(jobs.actions), [-1] * len(jobs.actions)
-    for queues in jobs.queues:
-        for queue in queues:
-            for first, second in pairwise(queue):
-                before[second], behind[first] = first, second
+    before, behind = _neighbours(jobs, (queue for queues in jobs.queues for queue in queues))
     found = in_order(jobs, before, behind)
     assert found is not None  # noqa: S101 - queues in order of micro-batches wait on nothing behind them
     return found[0], found[1], behind
