@@ -104,6 +104,24 @@ def _rivals_objectives(num_cases: int) -> list[str]:
     return failures(num_cases)
 
 
+def _synthesis_is_best(num_cases: int) -> list[str]:
+    from tests.synthesis_promises import brute_failures
+
+    return brute_failures(num_cases)
+
+
+def _synthesised_are_legal(num_cases: int) -> list[str]:
+    from tests.synthesis_promises import illegal_failures
+
+    return illegal_failures(num_cases)
+
+
+def _synthesis_of_chains(num_rows: int) -> list[str]:
+    from tests.synthesis_promises import peer_failures
+
+    return peer_failures(num_rows)
+
+
 def _behind_peers(num_rows: int) -> list[str]:
     from tests.schedule_promises import behind_failures
 
@@ -341,6 +359,27 @@ PROMISES = [
         15,
         300,
         _behind_plans,
+    ),
+    Promise(
+        "synthesis-is-best",
+        "graph-zb and graph-auto are as short as the best of all orders on small stage graphs, within memory limits",
+        5,
+        300,
+        _synthesis_is_best,
+    ),
+    Promise(
+        "synthesised-are-legal",
+        "graph-zb and graph-auto pass the validator and keep the limit on random stage graphs (replicas, multiples)",
+        4,
+        100,
+        _synthesised_are_legal,
+    ),
+    Promise(
+        "synthesis-of-chains",
+        "graph-zb in 2 s is never behind zero-bubble schedules of chains in their memory, and beats half of the others",
+        10,
+        300,
+        _synthesis_of_chains,
     ),
     Promise(
         "altered-plans",

@@ -121,6 +121,12 @@ def test_split_backward_with_replicas_and_ties(ranks):
     assert_exact(answers, limit=1e-6)
 
 
+def test_synthesised_split_backwards_of_stages_that_share_ranks(ranks):
+    placed = [(0,), (1,), (2,), (0,), (1,), (2,), (2,)]
+    answers = ranks.run(jobs.errors, model="two_branch", num_stages=7, ranks=placed, schedule="graph-zb")
+    assert_exact(answers, limit=1e-6)
+
+
 @pytest.mark.parametrize("model", ["small_gpt", "two_branch"])
 def test_recomputed_stages_give_exactly_the_same_gradients(ranks, model):
     assert_exact(ranks.run(jobs.errors, model=model, schedule="recompute"))

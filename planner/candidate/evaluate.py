@@ -13,7 +13,7 @@ from costmodel.model.whole import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
 from planner.ask.problem import Problem
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike
-from planner.candidate.fit import excess_bytes, limits_of, num_mixed
+from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_mixed
 from planner.candidate.host_room import check_host_room
 from planner.candidate.order import given, ordered
 from planner.candidate.price import Priced, Pricer
@@ -199,14 +199,16 @@ class Evaluator:
         replicas = self._replicas(candidate.places, priced)
         costs = _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
-        structure, costs = self._structure(candidate, costs, priced.reduces, remade, replicas)
+        limit = min(limits_of(self.problem, priced.blocks))
+        structure, costs = self._structure(candidate, costs, priced.reduces, remade, replicas, limit)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
         whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
         return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 
     def _structure(
-        self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool], replicas: int
-    ) -> tuple[Structure, Costs]:
+        self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool],
+        replicas: int, limit_bytes: int,
+    ) -> tuple[Structure, Costs]:  # fmt: skip
         """Return the closed order of a schedule, and the costs in the form in which stages then run."""
         count, name, in_flight = self.num_microbatches // replicas, candidate.schedule, candidate.in_flight
         backward = tuple(stage.backward for stage in costs.stages)
@@ -217,7 +219,8 @@ class Evaluator:
             order = with_recompute(order, again) if again else order
             return Structure(close_step(order, reduces, optimizer)), costs
         if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
-            order, costs = ordered(name, costs, count, self.ratios, in_flight)
+            limit = limit_bytes if limit_bytes < NO_LIMIT else None
+            order, costs = ordered(name, costs, count, self.ratios, in_flight, limit)
             order = with_recompute(order, again) if again else order
             return Structure(close_step(order, reduces, optimizer)), costs
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)

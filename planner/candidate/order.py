@@ -2,12 +2,15 @@
 
 The stages come priced for F and whole B. With I and W apart F takes longer, and so do I and W together (`Whole.split`:
 values live longer, calls pass through Python), by ratios that were measured on the whole model. The time of messages
-is scaled along. Leaves out what halves cost a trainer other than the executor.
+is scaled along. A schedule that plans within a limit on any stages gets it; where it finds no order within, one without
+says by how much it is too little. Leaves out what halves cost a trainer other than the executor.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
+from costmodel.errors import NoPlanFits
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.costs import Amount, Costs, StageCost
 from simulator.actions import Action, Kind
@@ -15,9 +18,19 @@ from simulator.schedule import Schedule, stage_graph
 from simulator.schedules import SCHEDULES, build_schedule
 from simulator.schedules.kind import Orders
 
+WITHIN_LIMIT = "graph-zb"
+"""The schedule that plans within a memory limit on any stages."""
+EFFORT = 0.2
+"""Part of the usual work that goes into the orders of one candidate."""
+
 
 def ordered(
-    name: str, costs: Costs, num_microbatches: int, ratios: SplitRatios, in_flight: tuple[int, ...] = ()
+    name: str,
+    costs: Costs,
+    num_microbatches: int,
+    ratios: SplitRatios,
+    in_flight: tuple[int, ...] = (),
+    limit_bytes: int | None = None,
 ) -> tuple[Schedule, Costs]:
     """Order micro-batches by a schedule of the catalogue, and price each stage in the form in which it then runs.
 
@@ -30,7 +43,15 @@ def ordered(
     """
     splits = name in SCHEDULES and SCHEDULES[name].split
     trained = [index for index, stage in enumerate(costs.stages) if stage.backward] if splits else []
-    schedule = build_schedule(name, in_split_form(costs, trained, ratios), num_microbatches, in_flight=in_flight)
+    form = in_split_form(costs, trained, ratios)
+    limit = limit_bytes if name == WITHIN_LIMIT else None
+    build = partial(build_schedule, name, form, num_microbatches, in_flight=in_flight, effort=EFFORT)
+    try:
+        schedule = build(memory_limit_bytes=limit)
+    except NoPlanFits:
+        if limit is None:
+            raise
+        schedule = build()
     return schedule, in_split_form(costs, _split(schedule.orders), ratios)
 
 

@@ -17,6 +17,7 @@ from simulator.schedules import (
     graph_auto,
     graph_eager_1f1b,
     graph_kfkb,
+    graph_zb,
     group_interleaved,
     hanayo,
     interleaved_1f1b,
@@ -60,6 +61,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
         graph_eager_1f1b,
         graph_kfkb,
         graph_auto,
+        graph_zb,
     )
 }
 """Every schedule by its name."""
@@ -75,6 +77,8 @@ def build_schedule(
     objective: str = "span",
     num_slices: int = 1,
     in_flight: tuple[int, ...] = (),
+    seed: int = 0,
+    effort: float = 1.0,
 ) -> Schedule:
     """Make a schedule from the catalogue.
 
@@ -88,13 +92,17 @@ def build_schedule(
     group_size : int, optional
         Of `interleaved-1f1b`; the number of ranks by default.
     memory_limit_bytes : int, optional
-        Bytes a rank may hold, for schedules that plan within a limit (`zb-auto`); a fixed order ignores it.
+        Bytes a rank may hold, for schedules that plan within a limit (`zb-auto`, `graph-zb`); a fixed order ignores it.
     objective : str
         ``span`` or ``step``: what a synthesis minimises.
     num_slices : int
         Slices of a sequence; schedules that take sequences whole have 1.
     in_flight : tuple of int, optional
         For each stage the actions that each of its replicas keeps in flight, where `graph-auto` is not to seek them.
+    seed : int
+        Of a synthesis that tries things at random (`graph-zb`, `graph-auto`).
+    effort : float
+        Part of its usual work that such a synthesis does; less where many schedules are compared.
 
     Raises
     ------
@@ -111,5 +119,8 @@ def build_schedule(
         raise UsageError(f"{name} takes sequences whole, not in {num_slices} slices; {sliced} takes slices")
     graph = stage_graph(costs)
     check_multiples(graph, num_microbatches)
-    request = Request(costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight)
+    request = Request(
+        costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight, seed,
+        effort,
+    )  # fmt: skip
     return Schedule(name, graph, num_microbatches, kind.orders(request), num_slices)

@@ -1,14 +1,16 @@
 """`graph-auto`: 1F1B on a stage graph, each stage with as many micro-batches in flight as makes the step shortest.
 
 Numbers are changed one at a time, as long as the simulated step gets shorter and no rank is over the memory limit; one
-that would keep stages waiting for each other is raised (`simulator.schedules.warmup`).
+that would keep stages waiting for each other is raised (`simulator.schedules.warmup`). Then the orders themselves are
+sought, as `graph-zb` does with whole backwards: where stages share a rank, numbers alone say too little. Orders by
+given numbers are left as they are.
 """
 
 from collections.abc import Iterator
 
-from costmodel.errors import NoPlanFits
 from simulator.engine import Structure
 from simulator.schedule import Schedule
+from simulator.schedules.jobs_orders import sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.list_simulation import list_orders
 from simulator.schedules.warmup import chain_in_flight, graph_in_flight, raised_in_flight
@@ -22,14 +24,19 @@ Numbers = tuple[int, ...]
 
 
 def orders(request: Request) -> Orders:
-    """Return orders by the numbers that are given, or by the best that are found.
+    """Return orders by the numbers that are given, or the best that are found.
 
     Raises
     ------
     NoPlanFits
-        When no numbers are found that keep within the memory limit.
+        When none are found within the memory limit.
     """
-    numbers = raised_in_flight(request.graph, request.in_flight) if request.in_flight else _best(request)
+    if request.in_flight:
+        return _by_numbers(request, raised_in_flight(request.graph, request.in_flight))
+    return sought("graph-auto", request, (lambda request: _by_numbers(request, _best(request)),), split=False)
+
+
+def _by_numbers(request: Request, numbers: Numbers) -> Orders:
     return list_orders(request.costs, request.graph, request.num_microbatches, numbers)
 
 
@@ -41,6 +48,7 @@ def _best(request: Request) -> Numbers:
         graph_in_flight(request.costs, request.graph, request.num_microbatches, latency=True),
         chain_in_flight(request.graph),
         raised_in_flight(request.graph, [2 * number for number in chain_in_flight(request.graph)]),
+        raised_in_flight(request.graph, _all_forwards(request)),
     )
     best = min(dict.fromkeys(starts), key=lambda numbers: _value(request, numbers))
     value, rounds, found = _value(request, best), 0, True
@@ -51,12 +59,14 @@ def _best(request: Request) -> Numbers:
             if other != best and (tried := _value(request, other)) < value:
                 best, value, found = other, tried, True
                 break
-    if value[0] > 0:
-        raise NoPlanFits(
-            f"graph-auto found no numbers of micro-batches in flight within the memory limit: {value[0]} bytes more "
-            "are needed; raise --memory-limit"
-        )
     return best
+
+
+def _all_forwards(request: Request) -> Numbers:
+    """Return the numbers of stages that do all forwards first."""
+    graph = request.graph
+    batches = [multiple * len(ranks) for multiple, ranks in zip(graph.multiples, graph.ranks, strict=True)]
+    return tuple(-(-request.num_microbatches // batch) for batch in batches)
 
 
 def neighbours(numbers: Numbers) -> Iterator[Numbers]:
@@ -69,9 +79,8 @@ def neighbours(numbers: Numbers) -> Iterator[Numbers]:
 
 def _value(request: Request, numbers: Numbers) -> tuple[int, int]:
     """Return by how many bytes the worst rank is over its limit, and the step."""
-    costs, graph, count = request.costs, request.graph, request.num_microbatches
-    order = Schedule("graph-auto", graph, count, list_orders(costs, graph, count, numbers))
-    times = Structure(order).times(costs)
+    order = Schedule("graph-auto", request.graph, request.num_microbatches, _by_numbers(request, numbers))
+    times = Structure(order).times(request.costs)
     limit = request.memory_limit_bytes
     over = max(0, max(times.peak_memory_bytes) - limit) if limit is not None else 0
     return over, times.step_time_ns
@@ -81,7 +90,8 @@ KIND = ScheduleKind(
     name="graph-auto",
     placement="graph",
     split=False,
-    description="1F1B on a stage graph, the micro-batches in flight of each stage sought for the shortest step",
+    description="1F1B on a stage graph, the micro-batches in flight of each stage, then the orders themselves, sought "
+    "for the shortest step",
     source="this project; the numbers it starts from are those of graph-1f1b, with and without the time of messages",
     orders=orders,
     synthesis=True,

@@ -38,6 +38,10 @@ class Request:
         Slices of a sequence, for schedules that work in slices.
     in_flight : tuple of int
         Actions that each replica of a stage keeps in flight, for a schedule that would seek them; else empty.
+    seed : int
+        Of a synthesis that tries things at random.
+    effort : float
+        Part of its usual work that such a synthesis does.
     """
 
     costs: Costs
@@ -48,6 +52,8 @@ class Request:
     objective: str = "span"
     num_slices: int = 1
     in_flight: tuple[int, ...] = ()
+    seed: int = 0
+    effort: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

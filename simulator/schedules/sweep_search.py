@@ -31,7 +31,7 @@ NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 Ranked = tuple[tuple[int, int, int], Choices, Result]
 
 
-def best_sweep(line: PlaceCosts, objective: str) -> Result:
+def best_sweep(line: PlaceCosts, objective: str, most_sweeps: int = MOST_SWEEPS) -> Result:
     """Return the best orders found, by sweeps or by list simulations (which win where memory is short).
 
     Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
@@ -41,11 +41,13 @@ def best_sweep(line: PlaceCosts, objective: str) -> Result:
     ----------
     objective : str
         ``span`` or ``step``: what counts first; the other of the two counts second, peak memory third.
+    most_sweeps : int
+        Of each search.
     """
     short = line.cut(min(line.num_actions, 4 * line.num_places))
-    found = _search(short, objective, [])
+    found = _search(short, objective, [], most_sweeps)
     if short.num_actions < line.num_actions:
-        found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]])
+        found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]], most_sweeps)
     results = [found[0][2], *_lists(line, objective)]
     return min(results, key=lambda result: _key(result, objective))
 
@@ -58,9 +60,9 @@ def _lists(line: PlaceCosts, objective: str) -> list[Result]:
     return [result for pace in best if (result := in_list(line, pace))]
 
 
-def _search(line: PlaceCosts, objective: str, seeds: list[Choices]) -> list[Ranked]:
+def _search(line: PlaceCosts, objective: str, seeds: list[Choices], most_sweeps: int) -> list[Ranked]:
     """Try the seeds, the grid, then changes of the best so far; return what was best on the way, best first."""
-    num_sweeps = min(MOST_SWEEPS, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_places * line.num_actions)))
+    num_sweeps = min(most_sweeps, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_places * line.num_actions)))
     rng = random.Random(0)  # noqa: S311 - a fixed sequence is what is wanted
     candidates = chain(seeds, _grid(line.num_places))
     least = _least(line)

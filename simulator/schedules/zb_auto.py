@@ -4,13 +4,18 @@ from costmodel.errors import UsageError
 from simulator.actions import Action, Kind
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.sweep_pipeline import pipeline
-from simulator.schedules.sweep_search import best_sweep
+from simulator.schedules.sweep_search import MOST_SWEEPS, best_sweep
 
 OBJECTIVES = ("span", "step")
 
 
 def orders(request: Request) -> Orders:
-    """Return the best orders that sweeps of many choices find.
+    """Return the best orders that sweeps of many choices find (`swept`)."""
+    return swept(request)
+
+
+def swept(request: Request, most_sweeps: int = MOST_SWEEPS) -> Orders:
+    """Return the best orders that so many sweeps at most find.
 
     Raises
     ------
@@ -23,7 +28,7 @@ def orders(request: Request) -> Orders:
         raise UsageError(f"objective {request.objective!r} is not known; zb-auto minimises {' or '.join(OBJECTIVES)}")
     graph = request.graph
     line = pipeline("zb-auto", request.costs, graph, request.num_microbatches, request.memory_limit_bytes)
-    found = best_sweep(line, request.objective)
+    found = best_sweep(line, request.objective, most_sweeps)
     rows: list[tuple[Action, ...]] = [()] * graph.num_ranks
     for stage, order in zip(line.stages, found.orders, strict=True):
         size = graph.multiples[stage]

@@ -1,0 +1,1 @@
+"""Orders of small steps improved, and proved, by CP-SAT."""
