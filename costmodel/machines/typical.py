@@ -14,8 +14,8 @@ SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""
 
 
-def typical_cluster(device_id: str, num_devices: int) -> Cluster:
-    """Return hosts of a catalogue device.
+def typical_cluster(device_id: str, num_devices: int, host_network_gbs: float = 0.0) -> Cluster:
+    """Return hosts of a catalogue device, with the network that is said of a host, or else the catalogue's.
 
     Raises
     ------
@@ -29,12 +29,13 @@ def typical_cluster(device_id: str, num_devices: int) -> Cluster:
     full = domain if domain > 1 else 8
     if num_devices <= full:
         return Cluster((kind,), (Host(kind.name, num_devices),), (LinkGroup("host", 0, inner_gbs, inner_ns),))
-    if not known.host_network_gbs:
+    network_gbs = host_network_gbs or known.host_network_gbs
+    if not network_gbs:
         raise UsageError(
             f"{num_devices} devices {device_id} fill more than one host of {full}, and the catalogue does not know how "
             "such hosts are joined; give a --cluster file that says so"
         )
     size = max(part for part in range(1, full + 1) if num_devices % part == 0)
-    share = known.host_network_gbs / full
+    share = network_gbs / full
     groups = (LinkGroup("host", size, inner_gbs, inner_ns), LinkGroup("network", 0, share, NETWORK_NS))
     return Cluster((kind,), (Host(kind.name, size, num_devices // size),), groups)

@@ -1,0 +1,1 @@
+"""Jobs that somebody measured: predicted as plans are priced, and what their measurements say of our constants."""
