@@ -19,8 +19,6 @@ from planner.ask.space import Space
 from planner.measured.job import Job
 
 Line = Mapping[str, str]
-MICRO_BATCH = 1
-"""Samples of a micro-batch where a table with pipelines does not say: torchtitan's default."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,8 @@ def _vtrain(lines: Sequence[Line]) -> Iterator[Row]:
         job = Job(
             name, gpt.model_type + name.split(" b")[0] + line["sequence length"], gpt, "a100-sxm-80", size, batch,
             micro, int(line["sequence length"]),
-            Space(stages, 1, data, tensor, False, 1, 1, 0, "full", "none"), "fp16", "megatron",
+            Space(stages, 1, data, tensor, False, 1, 1, 0, "full", "none"), "fp16", "megatron-2022",
             step_ns=_ns(line["iteration time (ms)"], 1e6), network_gbs=100.0,
-            habits=(("overlap", False),),
             group=f"{name.split(' b')[0]} b{batch} n{size}",
         )  # fmt: skip
         yield Row(name, (source,), job)
@@ -91,10 +88,10 @@ def _tables(lines: Sequence[Line]) -> Iterator[Row]:
 
 def _korthikanti(name: str, line: Line) -> Row:
     gpt = _gpt(line, "hidden", "layers", "heads", "seq")
-    job = _of_table(name, line, gpt, "a100-sxm-80", "fp16", "megatron", line["seq_parallel"] == "1")
+    job = _of_table(name, line, gpt, "a100-sxm-80", "fp16", "megatron-2022", line["seq_parallel"] == "1")
     if job.num_devices < 2240 and not line["vocab"]:
         return Row(name, ("Korthikanti layer",), _layer(job, line))
-    return Row(name, ("Korthikanti",), replace(job, habits=(("overlap", False),)))
+    return Row(name, ("Korthikanti",), job)
 
 
 def _layer(job: Job, line: Line) -> Job:
@@ -117,7 +114,10 @@ def _torchtitan(name: str, line: Line) -> Row:
     config = find(f"llama3-{size}").config()
     device = "h200-sxm-141" if line["gpu"].startswith("H200") else "h100-96-500w"
     job = _of_table(name, line, config, device, "fp8" if fp8 else "bf16", "torchtitan", int(line["tp"]) > 1)
-    zero = 2 if (job.space.stages or 1) > 1 else 3
+    stages = (job.space.stages or 1) * (job.space.chunks or 1)
+    if stages > 1:  # split into as many micro-batches as there are stages, in 2024's versions
+        job = replace(job, microbatch_size=max(1, job.batch // (job.space.data or 1) // stages))
+    zero = 3 if stages == 1 else 2
     eager = not fp8 and line["case"] in ("FSDP", "FSDP 128gpu")
     habits: tuple[tuple[str, object], ...] = (("fused", False),) if eager else ()
     habits += (("overlap_tensor", True),) if "async" in line["case"].lower() else ()
@@ -153,7 +153,7 @@ def _of_table(
     recompute = next(
         kind for kind in ("full", "none", "selective") if kind in line["recompute"].replace("SAC", "selective")
     )
-    micro = _number(line["micro_batch"], MICRO_BATCH)
+    micro = _number(line["micro_batch"])
     batch, schedule = _number(line["global_batch"], micro), line["schedule"].lower()
     chunks = _number(line["vpp"], 2 if "interleaved" in schedule else 1)
     return Job(
@@ -162,7 +162,7 @@ def _of_table(
         Space(stages, chunks, data, tensor, sequence_parallel, context, _number(line["ep"]), 0, recompute, "none"),
         precision, trainer, step_ns=_ns(line["iter_s"], 1e9),
         peak_bytes=round(float(line["mem_gib"] or 0) * 2**30) if "measured" in line["mem_kind"] else 0,
-        group=f"{line['model']} {line['seq']} b{batch} n{line['n_gpus']}",
+        reserved="reserved" in line["mem_kind"], group=f"{line['model']} {line['seq']} b{batch} n{line['n_gpus']}",
     )  # fmt: skip
 
 

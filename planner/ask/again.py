@@ -8,6 +8,7 @@ answer (`planner.front.make_plan`).
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node
 from costmodel.model.profile import Profile
@@ -60,6 +61,8 @@ def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = Non
         global_batch=plan.batch.global_size,
         optimizer=plan.training.optimizer,
         trainer=plan.assumptions.trainer,
+        habits={name: node.value for name, node in asked["habits"].entries().items()} if "habits" in asked else {},
+        calibration=_calibration(plan),
         pins=pins,
         space=_space(asked["fixed"]),
         effort=_effort(plan, asked),
@@ -69,6 +72,13 @@ def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = Non
     own = problem.precision_name or problem.profiled_precision
     said = plan.assumptions.precision
     return problem if own == said else replace(problem, precision=said)
+
+
+def _calibration(plan: Plan) -> Calibration:
+    values = plan.provenance.get("calibration")
+    known = Node(values, "/provenance/calibration", "the plan").entries() if values else {}
+    found = {name: node.number() for name, node in known.items()}
+    return published().with_values(found, plan.assumptions.calibration) if found else published()
 
 
 def _space(node: Node) -> Space:

@@ -5,11 +5,12 @@ priced with: machines, profile of each device type, trainer's convention, precis
 (`planner.search`) and what a stage costs (`costmodel.stages`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
+from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import check_precision
 from costmodel.machines.catalogue import device as catalogue_device
@@ -20,6 +21,7 @@ from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
+from costmodel.stages.strategies.trainers import MEGATRON
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
@@ -37,7 +39,7 @@ in flight: the memory buys less waiting where stages are uneven.
 """
 AUTO_LOOPED = ("interleaved-1f1b",)
 """What ``auto`` tries where a place of the pipeline holds several stages."""
-ANY, MEGATRON = "any", "megatron"
+ANY = "any"
 STARTED = ("ours", "chain")
 """Planners whose search may start from an old plan."""
 
@@ -78,6 +80,10 @@ class Problem:
         One of `planner.ask.targets.TARGETS`; by default the executor for profiles of torch modules, else any.
     trainer : str
         Whose convention stages are priced by: the target's by default, see `trainer_name`.
+    habits : mapping
+        In which the trainer is told otherwise than it is used (`costmodel.stages.strategies.trainers.SAID`).
+    calibration : Calibration
+        Sustained rates of links, and what calls cost a trainer's host.
     planner : str
         A key of `planner.search.planners.PLANNERS`.
     effort : Effort
@@ -112,6 +118,8 @@ class Problem:
     pins: Pins | None = None
     target: str = ""
     trainer: str = ""
+    habits: Mapping[str, object] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=published)
     planner: str = "ours"
     effort: Effort = field(default_factory=Effort)
     other_profiles: tuple[Profile, ...] = ()
@@ -200,7 +208,8 @@ class Problem:
             return self.cluster
         device = self.profile.device
         if self.links_from == "typical":
-            return typical_cluster(device.catalogue, self.num_devices)
+            shares = (1.0, 1.0) if self.has_module else self.calibration.shares(device.catalogue)
+            return typical_cluster(device.catalogue, self.num_devices, shares=shares)
         kind = DeviceType(device.name, device.memory_bytes, device.type, device.catalogue)
         return uniform_cluster(kind, self.num_devices, self.profile.links)
 
@@ -225,6 +234,8 @@ class Problem:
             return self.trainer
         if self.target and self.target != ANY:
             return self.target
+        if self.profile.extra.get("trainer"):
+            return str(self.profile.extra["trainer"])
         return EXECUTOR if self.has_module else MEGATRON
 
     @cached_property
@@ -245,7 +256,7 @@ class Problem:
     @cached_property
     def training(self) -> TrainingJob:
         """What holds for every stage."""
-        return TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer)
+        return TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer, self.habits, self.calibration)
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:
@@ -347,7 +358,7 @@ class Problem:
         width = training.width(profiled)
         sizes = {
             "parameters": width,
-            "gradients": width,
+            "gradients": training.gradient_width(profiled),
             "optimizer": training.state_width(profiled),
             "master_weights": training.master_width,
         }
@@ -357,7 +368,7 @@ class Problem:
             self.optimizer,
             self.precision_name or self.profiled_precision,
             tuple((name, float(size)) for name, size in sizes.items()),
-            "",
+            self.calibration.digest,
             self.estimated(microbatch_size),
         )
 

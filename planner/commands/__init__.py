@@ -27,6 +27,7 @@ COMMANDS = {
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
+    "fit": "let measured steps of your own move the constants that they identify",
     "explain": "say why a plan takes as long as it does, and what would change that",
     "validate": "check a plan independently of the planner",
     "import": "read layers, other planners' instances, nccl-tests output or a topology into our files",

@@ -9,6 +9,7 @@ from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.configs import Config
 from costmodel.architectures.describe import describe_config
 from costmodel.architectures.estimate import estimated_profile
+from costmodel.calibration import Calibration
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.typical import typical_cluster
@@ -37,6 +38,8 @@ class Job:
         Measured; 0 where it is not known.
     peak_bytes : int
         Of the fullest rank, measured; 0 where it is not known.
+    reserved : bool
+        The measured peak is what the allocator had reserved, not what was allocated of it.
     network_gbs : float
         Of one host; 0 for that of the catalogue's typical host.
     cluster : Cluster, optional
@@ -65,6 +68,7 @@ class Job:
     optimizer: str = "adam"
     step_ns: int = 0
     peak_bytes: int = 0
+    reserved: bool = False
     network_gbs: float = 0.0
     cluster: Cluster | None = None
     habits: tuple[tuple[str, object], ...] = ()
@@ -82,27 +86,27 @@ class Job:
         """Tokens a nanosecond and device at a step time."""
         return self.batch * self.sequence / (self.num_devices * step_ns)
 
-    @property
-    def machines(self) -> Cluster:
-        """The cluster, or typical hosts with the network that is known."""
-        return self.cluster or typical_cluster(self.device, self.num_devices, self.network_gbs)
+    def machines(self, calibration: Calibration) -> Cluster:
+        """Return the cluster, or typical hosts with the network that is known."""
+        shares = calibration.shares(self.device)
+        return self.cluster or typical_cluster(self.device, self.num_devices, self.network_gbs, shares)
 
-    def profile(self) -> Profile:
+    def profile(self, calibration: Calibration) -> Profile:
         """Describe the model."""
         sizes = (self.microbatch_size,)
         known = describe_config(
             self.model, self.config, tokens=self.sequence, precision=self.precision, microbatch_sizes=sizes
         )
         on, dtype = catalogue_device(self.device), PRECISIONS[self.precision].dtype
-        return estimated_profile(known.graph, on, self.precision, dtype, sizes, {}, {})
+        return estimated_profile(known.graph, on, self.precision, dtype, sizes, {}, {}, calibration)
 
-    def problem(self, profile: Profile) -> Problem:
+    def problem(self, profile: Profile, calibration: Calibration) -> Problem:
         """Return the question that has this job as its one answer."""
         copies = (self.space.data or 1) * (self.space.context or 1)
         space = replace(self.space, zero=self.space.zero if copies > 1 else 0)
         return Problem(
             profile,
-            self.machines,
+            self.machines(calibration),
             self.num_devices,
             self.batch,
             microbatch_size=self.microbatch_size,
@@ -111,4 +115,6 @@ class Job:
             space=space,
             target="any",
             trainer=self.trainer,
+            habits=dict(self.habits),
+            calibration=calibration,
         )

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
+from costmodel.calibration import Calibration, published
 from costmodel.errors import PenstockError
 from costmodel.model.profile import Profile
 from costmodel.stages.costs import Amount
+from costmodel.stages.strategies.memory import FRAGMENTATION
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
 from planner.candidate.make import upper_bytes
 from planner.measured.job import Job
@@ -43,9 +45,10 @@ class Predicted:
 
 
 class Predictor:
-    """Predicts jobs."""
+    """Predicts jobs with the constants of a calibration."""
 
-    def __init__(self) -> None:
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration or published()
         self._profiles: dict[object, Profile] = {}
 
     def all(self, jobs: Iterable[Job]) -> list[Predicted]:
@@ -66,19 +69,19 @@ class Predictor:
         PenstockError
             When it cannot be described, priced or ordered.
         """
-        evaluator = fixed_evaluator(job.problem(self._profile(job)))
+        evaluator = fixed_evaluator(job.problem(self._profile(job), self._calibration))
         candidate = fixed_candidate(evaluator)
         run = evaluator.simulate(candidate)
         upper = max(upper_bytes(evaluator, candidate, run)) if job.peak_bytes else 0
         stage = run.priced.costs.stages[candidate.num_stages // 2]
         backward_ns = sum(map(_mean, (stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)))
-        peak = max(run.times.peak_memory_bytes)
+        peak = round(max(run.times.peak_memory_bytes) * (1 + FRAGMENTATION * job.reserved))
         return Predicted(job, run.times.step_time_ns, peak, upper, _mean(stage.forward_ns), backward_ns)
 
     def _profile(self, job: Job) -> Profile:
         key = job.model, job.device, job.precision, job.sequence, job.microbatch_size
         if key not in self._profiles:
-            self._profiles[key] = job.profile()
+            self._profiles[key] = job.profile(self._calibration)
         return self._profiles[key]
 
 

@@ -61,6 +61,9 @@ class Efficiency:
     def _times(self, position: int, degrees: Degrees) -> Times:
         forward, inputs, weights = self._own(position, degrees)
         work = self._model.profile.graph.operators[position].work
+        slower = self._training.unfused if work and work.kind in ("norm", "elementwise") else 1.0
+        if slower != 1.0:
+            forward, inputs, weights = (round(slower * ns) for ns in (forward, inputs, weights))
         if work is None or not self._stores_scores(work):
             return forward, inputs, weights
         there, back, _ = self._estimate(_scores(divided_work(work, degrees, within=False)), self._asked)
