@@ -16,7 +16,7 @@ from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
 from planner.ask.space import Space
-from planner.measured.job import Job
+from planner.measured.job import MeasuredJob
 
 Line = Mapping[str, str]
 
@@ -27,7 +27,7 @@ class Row:
 
     name: str
     sources: tuple[str, ...]
-    job: Job | None = None
+    job: MeasuredJob | None = None
     why_not: str = ""
 
 
@@ -60,7 +60,7 @@ def _vtrain(lines: Sequence[Line]) -> Iterator[Row]:
         tensor, data, stages = (int(line[f"{kind} parallelism"]) for kind in ("tensor", "data", "pipeline"))
         batch, micro = int(line["global batch"]), int(line["micro batch"])
         name = f"h{line['hidden size']} l{line['# layers']} b{batch} m{micro} t{tensor} d{data} p{stages}"
-        job = Job(
+        job = MeasuredJob(
             name, gpt.model_type + name.split(" b")[0] + line["sequence length"], gpt, "a100-sxm-80", size, batch,
             micro, int(line["sequence length"]),
             Space(stages, 1, data, tensor, False, 1, 1, 0, "full", "none"), "fp16", "megatron-2022",
@@ -94,7 +94,7 @@ def _korthikanti(name: str, line: Line) -> Row:
     return Row(name, ("Korthikanti",), job)
 
 
-def _layer(job: Job, line: Line) -> Job:
+def _layer(job: MeasuredJob, line: Line) -> MeasuredJob:
     """Return the job whose middle stage is the one layer that was measured."""
     config = make_config("gpt2", {**job.config.values, "n_layer": 3})
     forward, backward = (float(found) for found in re.findall(r"([\d.]+) ms", line["iter_s_kind"]))
@@ -148,7 +148,7 @@ def _simumax(name: str, line: Line) -> Row:
 
 def _of_table(
     name: str, line: Line, config: Config, device: str, precision: str, trainer: str, sequence_parallel: bool
-) -> Job:
+) -> MeasuredJob:
     tensor, stages, data, context = (_number(line[key]) for key in ("tp", "pp", "dp", "cp"))
     recompute = next(
         kind for kind in ("full", "none", "selective") if kind in line["recompute"].replace("SAC", "selective")
@@ -156,7 +156,7 @@ def _of_table(
     micro = _number(line["micro_batch"])
     batch, schedule = _number(line["global_batch"], micro), line["schedule"].lower()
     chunks = _number(line["vpp"], 2 if "interleaved" in schedule else 1)
-    return Job(
+    return MeasuredJob(
         name, f"{line['model']} {line['layers']}x{line['hidden']}", config, device, int(line["n_gpus"]), batch, micro,
         int(line["seq"]),
         Space(stages, chunks, data, tensor, sequence_parallel, context, _number(line["ep"]), 0, recompute, "none"),
@@ -196,12 +196,12 @@ def _bridge(lines: Sequence[Line]) -> Iterator[Row]:
         yield Row(name, ("Megatron-Bridge",), replace(job, ranked_with=ranked))
 
 
-def _of_bridge(name: str, line: Line, model: str, precision: str) -> Job:
+def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob:
     tensor, stages, context, chunks, expert = (_number(line[key]) for key in ("tp", "pp", "cp", "vp", "ep"))
     gpus, batch, sequence = int(line["gpus"]), int(line["gbs"]), int(line["seq"])
     rate = float(line["tokens_per_s_per_gpu"]) * gpus
     data = gpus // (tensor * stages * context)
-    return Job(
+    return MeasuredJob(
         name, model, find(model).config(), SYSTEMS[line["system"]], gpus, batch, _number(line["mbs"]), sequence,
         Space(stages, chunks, data, tensor, tensor > 1, context, expert, 1, "none", "none"), precision, "megatron",
         step_ns=round(batch * sequence / rate * 1e9),

@@ -17,7 +17,7 @@ from benchmarks.roofline import data
 from costmodel.calibration import Calibration, bounds, to_toml
 from costmodel.files import write_text
 from planner.measured.fit import Fitted, fit
-from planner.measured.job import Job
+from planner.measured.job import MeasuredJob
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Fit:
     source: str
     every: int
     names: tuple[str, ...]
-    family: Callable[[Job], str]
+    family: Callable[[MeasuredJob], str]
 
 
-def _shape(job: Job) -> str:
+def _shape(job: MeasuredJob) -> str:
     return job.model
 
 
-def _hidden(job: Job) -> str:
+def _hidden(job: MeasuredJob) -> str:
     return str(job.config.values["n_embd"])
 
 
-def _degrees(job: Job) -> str:
+def _degrees(job: MeasuredJob) -> str:
     return f"{job.space.stages} {job.space.tensor} {job.space.context}"
 
 

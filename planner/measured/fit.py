@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.calibration import Calibration, bounds, rate_name
-from planner.measured.job import Job
+from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
 
 SPREAD = 0.4
@@ -54,7 +54,7 @@ class Fitted:
     rows: int
 
 
-def constants_of(jobs: Iterable[Job]) -> tuple[str, ...]:
+def constants_of(jobs: Iterable[MeasuredJob]) -> tuple[str, ...]:
     """Return the constants on which jobs may depend."""
     found: dict[str, None] = {}
     for job in jobs:
@@ -64,7 +64,9 @@ def constants_of(jobs: Iterable[Job]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def fit(jobs: Sequence[Job], known: Calibration, family: Callable[[Job], str], names: Sequence[str] = ()) -> Fitted:
+def fit(
+    jobs: Sequence[MeasuredJob], known: Calibration, family: Callable[[MeasuredJob], str], names: Sequence[str] = ()
+) -> Fitted:
     """Fit constants to jobs with measured steps.
 
     Parameters
@@ -95,7 +97,7 @@ def _mape(errors: Sequence[float]) -> float:
 class _Sensitivities:
     """Jobs with the constants that may move; positions are logarithms of values over where they start."""
 
-    def __init__(self, jobs: Sequence[Job], known: Calibration, names: Sequence[str]) -> None:
+    def __init__(self, jobs: Sequence[MeasuredJob], known: Calibration, names: Sequence[str]) -> None:
         self.jobs, self.known, self.names = jobs, known, names
         self._began = {name: known.value(name) for name in names if name not in known.values}
         self._logs: dict[tuple[float, ...], Array] = {}

@@ -19,7 +19,7 @@ from planner.ask.space import Space
 
 
 @dataclass(frozen=True)
-class Job:
+class MeasuredJob:
     """One measured job.
 
     Attributes

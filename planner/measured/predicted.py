@@ -15,7 +15,7 @@ from costmodel.stages.costs import Amount
 from costmodel.stages.strategies.memory import FRAGMENTATION
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
 from planner.candidate.make import upper_bytes
-from planner.measured.job import Job
+from planner.measured.job import MeasuredJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Predicted:
     Peak and upper bound are the fullest rank's; forward and backward are one micro-batch's of its middle stage.
     """
 
-    job: Job
+    job: MeasuredJob
     step_ns: int = 0
     peak_bytes: int = 0
     upper_bytes: int = 0
@@ -51,17 +51,17 @@ class Predictor:
         self._calibration = calibration or published()
         self._profiles: dict[object, Profile] = {}
 
-    def all(self, jobs: Iterable[Job]) -> list[Predicted]:
+    def all(self, jobs: Iterable[MeasuredJob]) -> list[Predicted]:
         """Predict jobs; those that cannot be say why."""
         return [self._one(job) for job in jobs]
 
-    def _one(self, job: Job) -> Predicted:
+    def _one(self, job: MeasuredJob) -> Predicted:
         try:
             return self.of(job)
         except PenstockError as error:
             return Predicted(job, why_not=str(error))
 
-    def of(self, job: Job) -> Predicted:
+    def of(self, job: MeasuredJob) -> Predicted:
         """Predict one job.
 
         Raises
@@ -78,7 +78,7 @@ class Predictor:
         peak = round(max(run.times.peak_memory_bytes) * (1 + FRAGMENTATION * job.reserved))
         return Predicted(job, run.times.step_time_ns, peak, upper, _mean(stage.forward_ns), backward_ns)
 
-    def _profile(self, job: Job) -> Profile:
+    def _profile(self, job: MeasuredJob) -> Profile:
         key = job.model, job.device, job.precision, job.sequence, job.microbatch_size
         if key not in self._profiles:
             self._profiles[key] = job.profile(self._calibration)

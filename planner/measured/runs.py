@@ -1,8 +1,8 @@
 """Jobs that a person measured, one row each, for `penstock fit`.
 
 Columns: `model` (a name or a config.json), `device` (catalogue id), flags of `penstock plan` by their names,
-`sequence`, `step_time_ms`, and `peak_memory_gib` where it is known. A column left out, or an empty cell, is the simplest choice.
-Leaves out models that must be captured (`zoo:`) and choices that differ from stage to stage.
+`sequence`, `step_time_ms`, and `peak_memory_gib` where it is known. A column left out, or an empty cell, is the
+simplest choice. Leaves out models that must be captured (`zoo:`) and choices that differ from stage to stage.
 """
 
 import csv
@@ -20,7 +20,7 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import FLAGS, MEGATRON, SAID, SELECTIVE, habits_of, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.ask.space import Space
-from planner.measured.job import Job
+from planner.measured.job import MeasuredJob
 
 NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ COLUMNS = tuple(dict.fromkeys((*NEEDED, *OTHERS, *(field.name for field in field
 Cells = Mapping[str, str]
 
 
-def read_runs(path: str | Path) -> list[Job]:
+def read_runs(path: str | Path) -> list[MeasuredJob]:
     """Read a file of runs.
 
     Raises
@@ -63,14 +63,14 @@ def _cells(path: str, line: Mapping[str, str | None]) -> Cells:
     return {name: value for name, value in cells.items() if value}
 
 
-def _job(where: str, cells: Cells) -> Job:
+def _job(where: str, cells: Cells) -> MeasuredJob:
     try:
         return _read(cells)
     except PenstockError as error:
         raise InvalidInput(f"{where}: {error}") from None
 
 
-def _read(cells: Cells) -> Job:
+def _read(cells: Cells) -> MeasuredJob:
     for name in NEEDED:
         if name not in cells:
             raise InvalidInput(f"{name} is empty; every row needs it")
@@ -89,7 +89,7 @@ def _read(cells: Cells) -> Job:
         offload=_word(cells, "offload", "none"),
     )
     habits = {name: _habit(cells, name) for name in SAID if name in cells}
-    return Job(
+    return MeasuredJob(
         " ".join(f"{name} {value}" for name, value in cells.items()), cells["model"], config, device, devices, batch,
         _whole(cells, "microbatch_size", 1), _whole(cells, "sequence", _longest(config)), space, precision, trainer,
         optimizer=_word(cells, "optimizer", "adam"), step_ns=round(_number(cells, "step_time_ms") * 1e6),

@@ -19,7 +19,7 @@ FILE = Path(__file__).with_name("trainers.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class TrainerHabits:
     """What a trainer does where nobody says otherwise; `trainers.toml` explains each."""
 
     flash: bool
@@ -35,7 +35,7 @@ class Habits:
     calls_backward: float
     calls: tuple[tuple[str, float], ...]
 
-    def but(self, said: Mapping[str, object]) -> "Habits":
+    def but(self, said: Mapping[str, object]) -> "TrainerHabits":
         """Return the habits with some of them told otherwise."""
         return replace(self, **said)  # type: ignore[arg-type]
 
@@ -43,10 +43,10 @@ class Habits:
 FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused")
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")
 SAID = (*FLAGS, *SIZES, "selective")
-"""Habits that a flag may tell otherwise."""
+"""TrainerHabits that a flag may tell otherwise."""
 
 
-def habits_of(trainer: str) -> Habits:
+def habits_of(trainer: str) -> TrainerHabits:
     """Return a trainer's habits.
 
     Raises
@@ -61,18 +61,18 @@ def habits_of(trainer: str) -> Habits:
 
 
 @cache
-def trainers() -> Mapping[str, Habits]:
+def trainers() -> Mapping[str, TrainerHabits]:
     """Return the table."""
     members = document(read_toml(FILE), "penstock-trainers", 1, ("trainer",))
     return {name: _habits(node) for name, node in members["trainer"].entries().items()}
 
 
-def _habits(node: Node) -> Habits:
-    members = node.members(("source", *(field.name for field in fields(Habits))))
+def _habits(node: Node) -> TrainerHabits:
+    members = node.members(("source", *(field.name for field in fields(TrainerHabits))))
     values: dict[str, object] = {name: members[name].flag() for name in FLAGS}
     values |= {name: members[name].integer() for name in SIZES}
     calls = tuple((kind, count.number()) for kind, count in members["calls"].entries().items())
-    return Habits(
+    return TrainerHabits(
         **values,  # type: ignore[arg-type]
         selective=members["selective"].text(SELECTIVE),
         calls_backward=members["calls_backward"].number(),
