@@ -112,12 +112,14 @@ def _torchtitan(name: str, line: Line) -> Row:
         return Row(name, sources, why_not="its batch is not given")
     size = line["model"].rpartition("-")[2].lower()
     config = find(f"llama3-{size}").config()
-    device = "h200-sxm-141" if line["gpu"].startswith("H200") else "h100-96-500w"
-    job = _of_table(name, line, config, device, "fp8" if fp8 else "bf16", "torchtitan", int(line["tp"]) > 1)
+    newer = line["gpu"].startswith("H200")
+    device, trainer = ("h200-sxm-141", "torchtitan") if newer else ("h100-96-500w", "torchtitan-2024")
+    job = _of_table(name, line, config, device, "fp8" if fp8 else "bf16", trainer, int(line["tp"]) > 1)
     stages = (job.space.stages or 1) * (job.space.chunks or 1)
     if stages > 1:  # split into as many micro-batches as there are stages, in 2024's versions
         job = replace(job, microbatch_size=max(1, job.batch // (job.space.data or 1) // stages))
-    zero = 3 if stages == 1 else 2
+    # between micro-batches of a pipeline gradients and gathered parameters stay whole
+    zero = 3 if stages == 1 else 1
     eager = not fp8 and line["case"] in ("FSDP", "FSDP 128gpu")
     habits: tuple[tuple[str, object], ...] = (("fused", False),) if eager else ()
     habits += (("overlap_tensor", True),) if "async" in line["case"].lower() else ()

@@ -56,8 +56,9 @@ FITS = (
     ),
     Fit(
         "validation_tables.csv", "torchtitan", 1,
-        (f"matmul.{H100}.bf16", f"matmul.{H100}.fp8", f"attention.{H100}.bf16", "unfused.torchtitan"), _degrees,
+        (f"matmul.{H100}.bf16", f"attention.{H100}.bf16", "fp8.torchtitan", "unfused.torchtitan"), _degrees,
     ),
+    Fit("megatron_bridge_anchors.csv", "Megatron-Bridge", 4, ("fp8.megatron",), _shape),
 )  # fmt: skip
 
 

@@ -22,11 +22,11 @@ COMPUTE = {"matmul": "matmul", "attention": "attention"}
 """Constants of kinds of work; any other kind is bound by memory."""
 BOUNDS = {
     "matmul": (0.7, 2.5), "attention": (0.5, 4.0), "memory": (0.5, 3.0), "scaleup": (0.5, 4.0), "network": (0.5, 6.0),
-    "host": (0.0, 200.0), "unfused": (1.0, 4.0), "coupled": (0.0, 0.5),
+    "host": (0.0, 200.0), "unfused": (1.0, 4.0), "fp8": (0.7, 3.0), "coupled": (0.0, 0.5),
 }  # fmt: skip
 """Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
 
-UNKNOWN = {"host": 20.0, "coupled": 0.1}
+UNKNOWN = {"host": 10.0, "coupled": 0.1}
 """Where fits begin that know nothing of these; others begin at 1."""
 
 
@@ -53,8 +53,13 @@ class Calibration:
         return 1 / self.values.get(f"scaleup.{device}", 1.0), 1 / self.values.get(f"network.{device}", 1.0)
 
     def of_trainer(self, what: str, trainer: str) -> float:
-        """Microseconds of one of its ``host`` calls, the part of them that is ``coupled``, the factor ``unfused``."""
-        return self.values.get(f"{what}.{trainer}", 1.0 if what == "unfused" else 0.0)
+        """Return what is known of a trainer, else of its versions of today (``megatron`` for ``megatron-2022``).
+
+        Microseconds of one of its ``host`` calls, the part of them that is ``coupled``, factors ``unfused`` and
+        ``fp8``.
+        """
+        today = self.values.get(f"{what}.{trainer.partition('-')[0]}", 1.0 if what in ("unfused", "fp8") else 0.0)
+        return self.values.get(f"{what}.{trainer}", today)
 
     def value(self, name: str) -> float:
         """Return a constant, or from where a fit of it begins that nobody has fitted."""

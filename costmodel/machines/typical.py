@@ -10,6 +10,8 @@ from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
+GRACE_LINK, GRACE_DEVICES = "nvlink-c2c", 4
+"""Hosts with this link to their devices hold so many, however many hosts a scale-up domain joins."""
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""
 
@@ -44,6 +46,6 @@ def typical_cluster(
             "such hosts are joined; give a --cluster file that says so"
         )
     size = max(part for part in range(1, full + 1) if num_devices % part == 0)
-    share = shares[1] * network_gbs / full
+    share = shares[1] * network_gbs / (GRACE_DEVICES if known.pcie_link == GRACE_LINK else full)
     groups = (LinkGroup("host", size, inner_gbs, inner_ns), LinkGroup("network", 0, share, NETWORK_NS))
     return Cluster((kind,), (Host(kind.name, size, num_devices // size),), groups)

@@ -21,7 +21,7 @@ from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
-from costmodel.stages.strategies.trainers import MEGATRON
+from costmodel.stages.strategies.trainers import MEGATRON, habits_of
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
@@ -370,6 +370,7 @@ class Problem:
             tuple((name, float(size)) for name, size in sizes.items()),
             self.calibration.digest,
             self.estimated(microbatch_size),
+            () if self.trainer_name == EXECUTOR else habits_of(self.trainer_name).but(self.habits).words(),
         )
 
     def measured(self, microbatch_size: int) -> MeasuredOperators:

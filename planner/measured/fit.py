@@ -21,7 +21,7 @@ SPREAD = 0.4
 """Standard deviation, in logarithms, that a constant may have before anything was measured."""
 NOISE = 0.05
 """Of a measured step against its prediction, relative, where all constants are right."""
-SHRUNK = 0.6
+SHRUNK = 0.7
 """A constant is identified where rows leave less than this part of its spread."""
 STEP, ROUNDS, SMALLEST, LARGEST = 0.1, 4, 0.01, 0.5
 """In logarithms: by which slopes are taken, how often constants move, errors that count alike, and the longest move."""
@@ -60,6 +60,7 @@ def constants_of(jobs: Iterable[MeasuredJob]) -> tuple[str, ...]:
     for job in jobs:
         found |= dict.fromkeys(rate_name(kind, job.device, job.precision) for kind in ("matmul", "attention", "memory"))
         found |= dict.fromkeys((f"host.{job.trainer}", f"scaleup.{job.device}", f"network.{job.device}"))
+        found |= {f"fp8.{job.trainer}": None} if job.precision == "fp8" else {}
         found |= {f"unfused.{job.trainer}": None} if dict(job.habits).get("fused") is False else {}
     return tuple(found)
 
@@ -153,11 +154,19 @@ class _Sensitivities:
         return self._bounded(moved)
 
     def _identified(self, rows: Sequence[int] | None = None) -> list[int]:
-        """Return the constants whose spread the rows shrink, all of them together."""
+        """Return the constants whose spread the rows shrink, those on which they depend most first.
+
+        One that the rows could not tell from those before it stays.
+        """
         slopes = self._slopes(self._start)
         slopes = slopes if rows is None else slopes[list(rows)]
-        left = np.linalg.inv(slopes.T @ slopes / NOISE**2 + np.eye(len(self.names)) / SPREAD**2)
-        return [i for i in range(len(self.names)) if math.sqrt(left[i, i]) < SHRUNK * SPREAD]
+        free: list[int] = []
+        for i in np.argsort(-np.linalg.norm(slopes, axis=0), kind="stable"):
+            own = slopes[:, [*free, i]]
+            left = np.linalg.inv(own.T @ own / NOISE**2 + np.eye(len(free) + 1) / SPREAD**2)
+            if np.sqrt(left.diagonal()).max() < SHRUNK * SPREAD:
+                free.append(int(i))
+        return sorted(free)
 
     def _slopes(self, at: Array) -> Array:
         """Return by how much each job's error grows with each constant, taken anew at every other round alone."""

@@ -39,6 +39,12 @@ class TrainerHabits:
         """Return the habits with some of them told otherwise."""
         return replace(self, **said)  # type: ignore[arg-type]
 
+    def words(self) -> tuple[str, ...]:
+        """Return what is done, one phrase a habit."""
+        flags = (name if getattr(self, name) else f"no {name}" for name in FLAGS)
+        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "selective"))
+        return tuple(text.replace("_", " ") for text in (*flags, *sizes))
+
 
 FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused")
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")

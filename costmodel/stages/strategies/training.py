@@ -57,6 +57,8 @@ class TrainingJob:
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
     gradient_bytes, main_weight_bytes : int
         Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
+    fp8_matmul : float
+        By how much products in fp8 take longer with the trainer's casts and scales.
     unfused : float
         By how much norms and elementwise operators take longer in kernels of their own.
     host_ns : mapping
@@ -88,6 +90,7 @@ class TrainingJob:
     gradient_bytes: int = 0
     main_weight_bytes: int = 4
     unfused: float = 1.0
+    fp8_matmul: float = 1.0
     host_ns: Mapping[str, float] = field(default_factory=dict)
     host_backward: float = 1.0
     selective: str = "attention"
@@ -124,6 +127,7 @@ class TrainingJob:
             gradient_bytes=habits.gradient_bytes,
             main_weight_bytes=habits.main_weight_bytes,
             unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
+            fp8_matmul=known.of_trainer("fp8", trainer),
             host_ns={kind: count * call_ns for kind, count in habits.calls} if call_ns else {},
             host_backward=habits.calls_backward,
             selective=habits.selective,
