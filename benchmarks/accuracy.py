@@ -27,6 +27,7 @@ COLUMNS = {
     "rank_correlation": "ranks", "grouped_rank_correlation": "in groups", "regret_percent": "regret %",
     "forward_mape_percent": "F %", "backward_mape_percent": "B %", "memory_mape_percent": "memory %",
     "memory_upper_bound_coverage_percent": "below upper %",
+    "memory_upper_bound_median_percent": "upper by %",
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def _degrees(job: MeasuredJob) -> str:
 A100, B200, H100 = "a100-sxm-80", "b200-sxm-180", "h100-96-500w"
 FITS = (
     Fit(
-        "validation_vtrain_single.csv", "vTrain single-node", 15, ("host.megatron-2022", "coupled.megatron-2022"),
+        "validation_vtrain_single.csv", "vTrain single-node", 8, ("host.megatron-2022", "coupled.megatron-2022"),
         _hidden,
     ),
     Fit("validation_vtrain_multi.csv", "vTrain multi-node", 3, (f"network.{A100}",), _hidden),

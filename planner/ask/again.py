@@ -8,6 +8,7 @@ answer (`planner.front.make_plan`).
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from costmodel.architectures.estimate import recalibrated
 from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node
@@ -23,7 +24,9 @@ _TEXTS = ("planner", "schedule", "target")
 _WHOLE = ("microbatch_size", "memory_limit_bytes", "max_stages")
 
 
-def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = None) -> Problem:
+def asked_again(
+    plan: Plan, profiles: Sequence[Profile], pins: Pins | None = None, calibration: Calibration | None = None
+) -> Problem:
     """Return the problem of a plan; what is to change is then replaced.
 
     Parameters
@@ -33,6 +36,8 @@ def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = Non
         Of the plan's model, one a device type; the first is that of the first one.
     pins : Pins, optional
         Those that the plan was made with.
+    calibration : Calibration, optional
+        In place of the one that the plan was made with.
 
     Raises
     ------
@@ -52,17 +57,18 @@ def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = Non
     asked = options.entries()
     if "pins" in asked and pins is None:
         raise UsageError("the plan was made with pins, and a plan file does not hold them whole; give --pin FILE again")
-    cluster = plan.cluster
+    cluster, known = plan.cluster, calibration or _calibration(plan)
+    profile, *others = (recalibrated(profile, known) for profile in profiles)
     problem = Problem(
-        profile=profiles[0],
-        other_profiles=tuple(profiles[1:]),
+        profile=profile,
+        other_profiles=tuple(others),
         cluster=cluster,
         num_devices=min(asked["devices"].integer(1), cluster.num_devices),
         global_batch=plan.batch.global_size,
         optimizer=plan.training.optimizer,
         trainer=plan.assumptions.trainer,
         habits={name: node.value for name, node in asked["habits"].entries().items()} if "habits" in asked else {},
-        calibration=_calibration(plan),
+        calibration=known,
         pins=pins,
         space=_space(asked["fixed"]),
         effort=_effort(plan, asked),

@@ -33,6 +33,7 @@ HABITS = {
     "overlap": "sum gradients beside the backward",
     "overlap-gathers": "gather parameters ahead of use",
     "overlap-tensor": "sum tensor-parallel gradients beside gradient matmuls",
+    "summed-in-place": "sum gradients in the buffer that they are kept in",
     "fused": "norms and elementwise operators in few kernels",
 }
 WIDTHS = {

@@ -6,7 +6,7 @@ confidence: the rows are as few as somebody measured.
 """
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from planner.measured.predicted import Predicted
 
@@ -31,6 +31,9 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
         "backward_mape_percent": _percent([abs(one.backward_ns / one.job.backward_ns - 1) for one in parts]),
         "memory_mape_percent": _percent([abs(one.memory_error) for one in held]),
         "memory_upper_bound_coverage_percent": _percent([one.upper_bytes >= one.job.peak_bytes for one in held]),
+        "memory_upper_bound_median_percent": 100 * median(one.upper_bytes / one.job.peak_bytes - 1 for one in held)
+        if held
+        else None,
     }
 
 

@@ -110,8 +110,9 @@ class MemoryModel:
             point += min(trainable, unit)
             upper += min(trainable, 2 * unit)
         elif len(groups.replicas) > 1:
-            point += min(trainable, 2 * self.build.training.bucket_bytes)
-            upper += trainable
+            training = self.build.training
+            point += min(trainable, 2 * training.bucket_bytes)
+            upper += min(trainable, 2 * training.bucket_bytes) if training.summed_in_place else trainable
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
         return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
 

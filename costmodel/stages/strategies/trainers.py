@@ -28,6 +28,7 @@ class TrainerHabits:
     overlap_tensor: bool
     fused: bool
     selective: str
+    summed_in_place: bool
     bucket_mib: int
     loss_bytes: int
     gradient_bytes: int
@@ -46,7 +47,7 @@ class TrainerHabits:
         return tuple(text.replace("_", " ") for text in (*flags, *sizes))
 
 
-FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused")
+FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")
 SAID = (*FLAGS, *SIZES, "selective")
 """TrainerHabits that a flag may tell otherwise."""

@@ -51,6 +51,8 @@ class TrainingJob:
         several stages hold are summed once over all their ranks, what is divided among replicas is gathered in the
         units of `units`, and each column layer sums the gradient of its input by itself. Else blocks run again one by
         one within the backward, tied parameters are summed after the replicas', and such gradients are summed once.
+    summed_in_place : bool
+        Gradients are summed in the buffer that they are kept in, none of them copied.
     bucket_bytes : int
         Of a sum of gradients.
     loss_bytes : int
@@ -85,6 +87,7 @@ class TrainingJob:
     whole_stages: bool = False
     overlap_gathers: bool | None = None
     overlap_tensor: bool | None = None
+    summed_in_place: bool = False
     bucket_bytes: int = BUCKET_BYTES
     loss_bytes: int = 6
     gradient_bytes: int = 0
@@ -122,6 +125,7 @@ class TrainingJob:
             whole_stages=trainer == EXECUTOR,
             overlap_gathers=habits.overlap_gathers,
             overlap_tensor=habits.overlap_tensor,
+            summed_in_place=habits.summed_in_place,
             bucket_bytes=habits.bucket_mib * 2**20,
             loss_bytes=habits.loss_bytes,
             gradient_bytes=habits.gradient_bytes,
