@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy_tables import Row, read
+from costmodel.calibration import Calibration, read_calibration
 from costmodel.errors import PenstockError
 from planner.measured.errors import judged
 from planner.measured.predicted import Predicted, Predictor
@@ -31,9 +32,11 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def predicted(rows: Sequence[Row], every: int = 1) -> list[tuple[Row, Predicted | None]]:
+def predicted(
+    rows: Sequence[Row], every: int = 1, calibration: Calibration | None = None
+) -> list[tuple[Row, Predicted | None]]:
     """Predict each row, or each so manieth; those without a job have none."""
-    predictor = Predictor()
+    predictor = Predictor(calibration)
     chosen = rows[::every]
     found = iter(predictor.all(row.job for row in chosen if row.job))
     return [(row, next(found) if row.job else None) for row in chosen]
@@ -74,10 +77,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of each table only every N-th row")
+    parser.add_argument("--calibration", type=Path, metavar="F", help="constants from penstock fit")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
-        found = [pair for table in args.tables for pair in predicted(read(table), args.every)]
+        known = read_calibration(args.calibration) if args.calibration else None
+        found = [pair for table in args.tables for pair in predicted(read(table), args.every, known)]
     except PenstockError as error:
         parser.exit(error.exit_code, f"{error}\n")
     figures = summary(found)

@@ -15,6 +15,7 @@ from costmodel.stages.costs import Amount
 from costmodel.stages.strategies.memory import FRAGMENTATION
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
 from planner.candidate.make import upper_bytes
+from planner.candidate.price import compact
 from planner.measured.job import MeasuredJob
 
 
@@ -22,7 +23,8 @@ from planner.measured.job import MeasuredJob
 class Predicted:
     """A job with what its plan promises, or why it has none.
 
-    Peak and upper bound are the fullest rank's; forward and backward are one micro-batch's of its middle stage.
+    Peak and upper bound are the fullest rank's; forward and backward are one micro-batch's of the middle stage alone,
+    without messages.
     """
 
     job: MeasuredJob
@@ -73,7 +75,9 @@ class Predictor:
         candidate = fixed_candidate(evaluator)
         run = evaluator.simulate(candidate)
         upper = max(upper_bytes(evaluator, candidate, run)) if job.peak_bytes else 0
-        stage = run.priced.costs.stages[candidate.num_stages // 2]
+        middle = candidate.num_stages // 2
+        place, operators = candidate.places[middle], compact(run.priced.operators[middle])
+        stage = evaluator.pricer.models(place)[0].stage(operators, place.config, place.ranks)
         backward_ns = sum(map(_mean, (stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)))
         peak = round(max(run.times.peak_memory_bytes) * (1 + FRAGMENTATION * job.reserved))
         return Predicted(job, run.times.step_time_ns, peak, upper, _mean(stage.forward_ns), backward_ns)
