@@ -26,6 +26,7 @@ class Precision:
 
 PRECISIONS = {
     "fp32": Precision("float32", 4, 4),
+    "tf32": Precision("float32", 4, 4),
     "fp16": Precision("float16", 2, 2),
     "bf16": Precision("bfloat16", 2, 2),
     "fp8": Precision("bfloat16", 2, 2),

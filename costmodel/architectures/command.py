@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from costmodel.architectures.builder import PRECISIONS
-from costmodel.architectures.configs import read_config
+from costmodel.architectures.configs import Config, read_config
 from costmodel.architectures.describe import Description, count, describe_config
 from costmodel.architectures.estimate import estimated_profile
 from costmodel.architectures.table import find, rows
 from costmodel.architectures.whitelist import DEFAULTS
+from costmodel.calibration import Calibration
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.profile import Profile
@@ -24,7 +25,13 @@ Facts = dict[str, object]
 
 
 def make(
-    name: str, device: str, microbatch_sizes: Sequence[int], sequence: int = 0, precision: str = "bf16"
+    name: str,
+    device: str,
+    microbatch_sizes: Sequence[int],
+    sequence: int = 0,
+    precision: str = "bf16",
+    trainer: str = "",
+    calibration: Calibration | None = None,
 ) -> tuple[Profile, Facts]:
     """Return the profile of a model by name, and what there is to say about it.
 
@@ -40,6 +47,10 @@ def make(
         Tokens of a sample; 0 for the default.
     precision : str
         One of `PRECISIONS`.
+    trainer : str
+        By whose habits plans of a described model are priced where nothing else is said.
+    calibration : Calibration, optional
+        Rates in place of the published ones, of a model that is described.
 
     Raises
     ------
@@ -55,11 +66,12 @@ def make(
         return _from_zoo(name, device, microbatch_sizes, precision)
     known = describe(name, microbatch_sizes, sequence, precision)
     provenance: Facts = {"described": known.graph.name, "model_type": known.model_type, "defaults": [*known.defaults]}
+    said = {"trainer": trainer} if trainer else {}
     if known.source:
         provenance["source"] = known.source
     profile = estimated_profile(
         known.graph, catalogue_device(device), precision, PRECISIONS[precision].dtype, microbatch_sizes, provenance,
-        {"sequence": known.tokens, "active_parameters": known.active_parameters},
+        {"sequence": known.tokens, "active_parameters": known.active_parameters, **said}, calibration,
     )  # fmt: skip
     return profile, _facts(known)
 
@@ -79,6 +91,21 @@ def describe(
         row.id, row.config(), tokens=sequence, precision=precision, microbatch_sizes=microbatch_sizes,
         not_counted=row.not_counted, source=row.source, note=row.note,
     )  # fmt: skip
+
+
+def config_of(name: str) -> Config:
+    """Return the configuration of an id of the table or of a config.json.
+
+    Raises
+    ------
+    UsageError
+        When no such model is known.
+    """
+    if name.endswith(".json"):
+        return read_config(name)
+    if name not in {row.id for row in rows()}:
+        _refuse(name)
+    return find(name).config()
 
 
 def _label(path: str) -> str:

@@ -5,7 +5,10 @@ estimates, and so does a plan's. Leaves out the launch of whole steps and what l
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from costmodel.calibration import Calibration, published
+from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice, check_precision
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
@@ -13,6 +16,7 @@ from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole import Whole
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
 
+PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns")
 PLAN_ONLY = (
     "its operators were described from shapes, not captured: profile the model itself with penstock profile to run it"
 )
@@ -27,6 +31,7 @@ def estimated_profile(
     microbatch_sizes: Sequence[int],
     provenance: Mapping[str, object],
     extra: Mapping[str, object],
+    calibration: Calibration | None = None,
 ) -> Profile:
     """Return the profile of a graph whose operators say what they do (`Operator.work`).
 
@@ -37,7 +42,8 @@ def estimated_profile(
     """
     check_precision(device, precision)
     sizes = tuple(microbatch_sizes)
-    found = [[_of(operator, device, precision, size) for size in sizes] for operator in graph.operators]
+    known = calibration or published()
+    found = [[_of(operator, device, precision, size, known) for size in sizes] for operator in graph.operators]
     times = tuple(map(_times, found))
     steps = [_sum([row[i] for row in found]) for i in range(len(sizes))]
     whole = _whole(graph, device, precision, tuple(step[1] for step in steps))
@@ -51,15 +57,62 @@ def estimated_profile(
         whole,
         None,
         {**provenance, "device": device.id},
-        {**extra, "step_bounds": bounds},
+        {**extra, "step_bounds": bounds, **({"calibration": known.digest} if known.digest else {})},
         origin=Origin(PLAN_ONLY, (ROOFLINE,), precision),
     )
 
 
-def _of(operator: Operator, device: CatalogueDevice, precision: str, size: int) -> OperatorEstimate:
+def recalibrated(profile: Profile, calibration: Calibration) -> Profile:
+    """Return a described profile with a calibration's rates in place of the published ones; a measured one as it is.
+
+    Raises
+    ------
+    UsageError
+        When it was described with another calibration.
+    """
+    own = profile.extra.get("calibration", "")
+    if profile.origin.estimated != (ROOFLINE,) or own == calibration.digest or not calibration.digest:
+        return profile
+    if own:
+        raise UsageError(
+            f"the profile of {profile.graph.name} was described with another calibration; describe it again with "
+            "penstock model --calibration, or leave --calibration out"
+        )
+    times = tuple(
+        _rated(row, _ratio(operator, profile, calibration))
+        for operator, row in zip(profile.graph.operators, profile.times, strict=True)
+    )
+    more = [
+        sum(_whole_ns(new, i) - _whole_ns(old, i) for new, old in zip(times, profile.times, strict=True))
+        for i in range(len(profile.microbatch_sizes))
+    ]
+    steps = tuple(step + own for step, own in zip(profile.whole.step_ns, more, strict=True))
+    whole = replace(profile.whole, step_ns=steps)
+    return replace(profile, times=times, whole=whole, extra={**profile.extra, "calibration": calibration.digest})
+
+
+def _ratio(operator: Operator, profile: Profile, calibration: Calibration) -> float:
+    kind = operator.work.kind if operator.work else ""
+    device, precision = profile.device.catalogue, profile.origin.precision
+    return calibration.factor(kind, device, precision) / published().factor(kind, device, precision)
+
+
+def _rated(row: OperatorTimes, factor: float) -> OperatorTimes:
+    forward, inputs, weights = (tuple(round(ns * factor) for ns in getattr(row, part)) for part in PARTS)
+    return replace(row, forward_ns=forward, backward_input_ns=inputs, backward_weight_ns=weights)
+
+
+def _whole_ns(row: OperatorTimes, size: int) -> int:
+    return sum(getattr(row, part)[size] for part in PARTS)
+
+
+def _of(
+    operator: Operator, device: CatalogueDevice, precision: str, size: int, calibration: Calibration
+) -> OperatorEstimate:
     if operator.work is None:
         raise ValueError(f"{operator.name} does not say what it does")
-    return estimate(operator.work, device, precision, size)
+    factor = calibration.factor(operator.work.kind, device.id, precision)
+    return estimate(operator.work, device, precision, size).times(factor)
 
 
 def _times(row: Sequence[OperatorEstimate]) -> OperatorTimes:

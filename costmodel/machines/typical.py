@@ -10,12 +10,21 @@ from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
+GRACE_LINK, GRACE_DEVICES = "nvlink-c2c", 4
+"""Hosts with this link to their devices hold so many, however many hosts a scale-up domain joins."""
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""
 
 
-def typical_cluster(device_id: str, num_devices: int) -> Cluster:
-    """Return hosts of a catalogue device.
+def typical_cluster(
+    device_id: str, num_devices: int, host_network_gbs: float = 0.0, shares: tuple[float, float] = (1.0, 1.0)
+) -> Cluster:
+    """Return hosts of a catalogue device, with the network that is said of a host, or else the catalogue's.
+
+    Parameters
+    ----------
+    shares : (float, float)
+        What of the rates within and between hosts is reached.
 
     Raises
     ------
@@ -26,15 +35,17 @@ def typical_cluster(device_id: str, num_devices: int) -> Cluster:
     kind = DeviceType(known.id, known.memory_bytes, "cuda", known.id)
     domain = max(1, known.scaleup_domain)
     inner_ns, inner_gbs = (SCALE_UP_NS, known.scaleup_gbs) if domain > 1 else (PCIE_NS, known.pcie_gbs)
+    inner_gbs *= shares[0]
     full = domain if domain > 1 else 8
     if num_devices <= full:
         return Cluster((kind,), (Host(kind.name, num_devices),), (LinkGroup("host", 0, inner_gbs, inner_ns),))
-    if not known.host_network_gbs:
+    network_gbs = host_network_gbs or known.host_network_gbs
+    if not network_gbs:
         raise UsageError(
             f"{num_devices} devices {device_id} fill more than one host of {full}, and the catalogue does not know how "
             "such hosts are joined; give a --cluster file that says so"
         )
     size = max(part for part in range(1, full + 1) if num_devices % part == 0)
-    share = known.host_network_gbs / full
+    share = shares[1] * network_gbs / (GRACE_DEVICES if known.pcie_link == GRACE_LINK else full)
     groups = (LinkGroup("host", size, inner_gbs, inner_ns), LinkGroup("network", 0, share, NETWORK_NS))
     return Cluster((kind,), (Host(kind.name, size, num_devices // size),), groups)

@@ -89,6 +89,14 @@ def compose(calls: Iterable[Call]) -> list[float]:
     return moved
 
 
+def paced_ns(host_ns: int, device_ns: int, coupled: float = 0.0) -> int:
+    """Return the `steady` time of one action after others like it: neither host nor device is faster than it can.
+
+    `coupled` is the part of the shorter of the two in which the longer waits for it, as where one asks the other.
+    """
+    return max(host_ns, device_ns) + round(coupled * min(host_ns, device_ns))
+
+
 def steady(calls: Sequence[Call]) -> list[float]:
     """Return the same of a step that follows others like it: none of its calls pays for the host's start."""
     return compose([*calls] * STEPS)[-len(calls) :] if calls else []

@@ -34,6 +34,12 @@ class Interval:
     def __add__(self, other: "Interval") -> "Interval":
         return Interval(self.low_ns + other.low_ns, self.central_ns + other.central_ns, self.high_ns + other.high_ns)
 
+    def times(self, factor: float) -> "Interval":
+        """Return each value so many times as long."""
+        if factor == 1:
+            return self
+        return rounded_up((self.low_ns * factor, self.central_ns * factor, self.high_ns * factor))
+
 
 NOTHING = Interval(0, 0, 0)
 
@@ -51,3 +57,10 @@ class OperatorEstimate:
     forward: Interval
     backward_input: Interval = NOTHING
     backward_weight: Interval = NOTHING
+
+    def times(self, factor: float) -> "OperatorEstimate":
+        """Return each time so many times as long."""
+        if factor == 1:
+            return self
+        parts = self.forward, self.backward_input, self.backward_weight
+        return OperatorEstimate(*(part.times(factor) for part in parts))

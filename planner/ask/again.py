@@ -7,14 +7,18 @@ alone, so that they have to be given again. Leaves out an exact search.
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from costmodel.architectures.estimate import recalibrated
+from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
+from costmodel.files import Node
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
-from planner.ask.problem import AUTO, Problem, is_of
+from planner.ask.problem import AUTO, Problem
 from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
+from planner.ask.together import is_of
 from planner.plan import Plan
 from planner.plan.limits import memory_limit_of, number_of, options_of
 
@@ -32,16 +36,24 @@ def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_b
 
 
 def _asked(
-    plan: Plan, profiles: Sequence[Profile], cluster: Cluster | None, num_devices: int, global_batch: int
+    plan: Plan,
+    profiles: Sequence[Profile],
+    cluster: Cluster | None,
+    num_devices: int,
+    global_batch: int,
+    calibration: Calibration | None = None,
 ) -> Problem:
     """Return the problem of so many devices; profiles of types of device that are not among them are left out."""
+    known, habits = calibration or _calibration(plan), options_of(plan).get("habits")
     types = [cluster.device_of(rank) for rank in range(num_devices)] if cluster else []
     first, *others = [each for each in profiles if any(is_of(each, device) for device in types)] or profiles
     problem = Problem(
-        profile=first,
-        other_profiles=tuple(others),
+        profile=recalibrated(first, known),
+        other_profiles=tuple(recalibrated(profile, known) for profile in others),
         cluster=cluster,
         num_devices=num_devices,
+        habits=habits if isinstance(habits, dict) else {},
+        calibration=known,
         global_batch=global_batch,
         microbatch_size=plan.batch.microbatch_size,
         optimizer=plan.assumptions.optimizer or plan.training.optimizer or "none",
@@ -60,8 +72,10 @@ def _in_its_precision(problem: Problem, plan: Plan) -> Problem:
     return problem if alike or not plan.assumptions.precision else named
 
 
-def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = None) -> Problem:
-    """Return the problem that a plan answered.
+def asked_again(
+    plan: Plan, profiles: Sequence[Profile], pins: Pins | None = None, calibration: Calibration | None = None
+) -> Problem:
+    """Return the problem that a plan answered, by its own calibration unless there is another.
 
     Raises
     ------
@@ -76,7 +90,7 @@ def asked_again(plan: Plan, profiles: Sequence[Profile], pins: Pins | None = Non
     limits = {name: options.get(name) for name in ("time_limit_s", "deterministic_limit")}
     seconds = {name: float(value) for name, value in limits.items() if isinstance(value, int | float)}
     effort = Effort(**seconds, seed=number_of(plan.provenance.get("seed")) or 0)
-    problem = planned_anew(plan, profiles, plan.cluster, num_devices_asked(plan), effort)
+    problem = planned_anew(plan, profiles, plan.cluster, num_devices_asked(plan), effort, calibration)
     return replace(problem, pins=pins)
 
 
@@ -87,11 +101,16 @@ def num_devices_asked(plan: Plan) -> int:
 
 
 def planned_anew(
-    plan: Plan, profiles: Sequence[Profile], cluster: Cluster | None, num_devices: int, effort: Effort
+    plan: Plan,
+    profiles: Sequence[Profile],
+    cluster: Cluster | None,
+    num_devices: int,
+    effort: Effort,
+    calibration: Calibration | None = None,
 ) -> Problem:
     """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
     check_same_model(plan, profiles[0].graph, "plan", "--profile")
-    before = _asked(plan, profiles, cluster, num_devices, plan.batch.global_size)
+    before = _asked(plan, profiles, cluster, num_devices, plan.batch.global_size, calibration)
     options = options_of(plan)
     fixed, names = options.get("fixed"), {field.name for field in fields(Space)}
     space = {name: value for name, value in fixed.items() if name in names} if isinstance(fixed, dict) else {}
@@ -105,3 +124,11 @@ def planned_anew(
         space=Space(**space),
         effort=effort,
     )
+
+
+def _calibration(plan: Plan) -> Calibration:
+    values = plan.provenance.get("calibration")
+    known = Node(values, "/provenance/calibration", "the plan").entries() if values else {}
+    found = {name: node.number() for name, node in known.items()}
+    digest = plan.assumptions.calibration.rpartition("+")[2]
+    return published().with_values(found, digest) if found else published()

@@ -5,14 +5,13 @@ priced with: machines, profile of each device type, trainer's convention, precis
 (`planner.search`) and what a stage costs (`costmodel.stages`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
+from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.machines.catalogue import check_precision
-from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.parts import DeviceType
 from costmodel.machines.typical import typical_cluster
@@ -20,11 +19,12 @@ from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
+from costmodel.stages.strategies.trainers import MEGATRON, habits_of
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
 from planner.ask.effort import Effort, check_reach
 from planner.ask.pins import Pins
-from planner.ask.same_model import check_same_model
 from planner.ask.space import Space
+from planner.ask.together import check_together, is_of
 from planner.plan import Assumptions, Plan
 from simulator.schedules import SCHEDULES
 
@@ -37,9 +37,7 @@ in flight: the memory buys less waiting where stages are uneven.
 """
 AUTO_LOOPED = ("interleaved-1f1b",)
 """What ``auto`` tries where a place of the pipeline holds several stages."""
-ANY, MEGATRON = "any", "megatron"
-STARTED = ("ours", "chain")
-"""Planners whose search may start from an old plan."""
+ANY = "any"
 
 Report = Callable[[str], None]
 """Takes a line of progress: phase, best step time, lower bound, gap."""
@@ -78,6 +76,10 @@ class Problem:
         One of `planner.ask.targets.TARGETS`; by default the executor for profiles of torch modules, else any.
     trainer : str
         Whose convention stages are priced by: the target's by default, see `trainer_name`.
+    habits : mapping
+        In which the trainer is told otherwise than it is used (`costmodel.stages.strategies.trainers.SAID`).
+    calibration : Calibration
+        Sustained rates of links, and what calls cost a trainer's host.
     planner : str
         A key of `planner.search.planners.PLANNERS`.
     effort : Effort
@@ -112,6 +114,8 @@ class Problem:
     pins: Pins | None = None
     target: str = ""
     trainer: str = ""
+    habits: Mapping[str, object] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=published)
     planner: str = "ours"
     effort: Effort = field(default_factory=Effort)
     other_profiles: tuple[Profile, ...] = ()
@@ -150,49 +154,7 @@ class Problem:
                 "every operator of the profile takes 0 ns; there is nothing to plan: profile the model again"
             )
         self.space.check(self.num_devices, self.global_batch)
-        self._check_stages()
-        self._check_devices()
-        if self.old_plan:
-            self._check_old_plan(self.old_plan)
-
-    def _check_old_plan(self, old: Plan) -> None:
-        if self.planner not in STARTED:
-            raise UsageError(
-                f"--from starts a search of --planner {' or '.join(STARTED)}, and {self.planner} has none that could "
-                "start so; drop one of the two"
-            )
-        check_same_model(old, self.profile.graph)
-
-    def _check_stages(self) -> None:
-        stages = (self.space.stages or 1) * (self.space.chunks or 1)
-        if self.max_stages is not None and self.max_stages < stages:
-            raise UsageError(f"--max-stages {self.max_stages} is below the {stages} stages; drop one")
-        num_pinned = len(self.pins.stages) if self.pins else 0
-        if self.max_stages is not None and self.max_stages < num_pinned:
-            raise UsageError(f"--max-stages {self.max_stages}, and the pins give {num_pinned} stages; drop one")
-        works = [operator.work for operator in self.profile.graph.operators]
-        if (self.space.expert or 1) > 1 and not any(work and work.experts for work in works):
-            raise UsageError(f"--expert {self.space.expert}, and {self.profile.graph.name} has no experts; drop it")
-
-    def _check_devices(self) -> None:
-        """Refuse precisions that a device lacks, and profiles that no device or another model is of."""
-        devices = [self.machines.device_of(rank) for rank in range(self.num_devices)]
-        for name in sorted({device.catalogue for device in devices} - {""}):
-            if self.precision_name:
-                check_precision(catalogue_device(name), self.precision_name)
-        for profile in self.other_profiles:
-            if profile.graph.fingerprint != self.profile.graph.fingerprint:
-                raise UsageError(
-                    f"the profiles are of the models {self.profile.graph.name} and {profile.graph.name}, which differ; "
-                    "give profiles of one model, one a device type"
-                )
-        for profile in (self.profile, *self.other_profiles) if self.other_profiles else ():
-            if not any(is_of(profile, device) for device in devices):
-                raise UsageError(
-                    f"a profile was made on {profile.device.name!r}, and the devices are "
-                    f"{', '.join(sorted({device.name for device in devices}))}; give one profile a device type of the "
-                    "cluster"
-                )
+        check_together(self)
 
     @cached_property
     def machines(self) -> Cluster:
@@ -201,7 +163,8 @@ class Problem:
             return self.cluster
         device = self.profile.device
         if self.links_from == "typical":
-            return typical_cluster(device.catalogue, self.num_devices)
+            shares = (1.0, 1.0) if self.has_module else self.calibration.shares(device.catalogue)
+            return typical_cluster(device.catalogue, self.num_devices, shares=shares)
         kind = DeviceType(device.name, device.memory_bytes, device.type, device.catalogue)
         return uniform_cluster(kind, self.num_devices, self.profile.links)
 
@@ -226,6 +189,8 @@ class Problem:
             return self.trainer
         if self.target and self.target != ANY:
             return self.target
+        if self.profile.extra.get("trainer"):
+            return str(self.profile.extra["trainer"])
         return EXECUTOR if self.has_module else MEGATRON
 
     @cached_property
@@ -246,7 +211,7 @@ class Problem:
     @cached_property
     def training(self) -> TrainingJob:
         """What holds for every stage."""
-        return TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer)
+        return TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer, self.habits, self.calibration)
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:
@@ -344,11 +309,12 @@ class Problem:
 
     def assumptions(self, microbatch_size: int) -> Assumptions:
         """Return what the prices of a plan rest on."""
+        profiles = (self.profile, *self.other_profiles)
         training, profiled = self.training, _profiled_width(self.profile)
         width = training.width(profiled)
         sizes = {
             "parameters": width,
-            "gradients": width,
+            "gradients": training.gradient_width(profiled),
             "optimizer": training.state_width(profiled),
             "master_weights": training.master_width,
         }
@@ -358,8 +324,9 @@ class Problem:
             self.optimizer,
             self.precision_name or self.profiled_precision,
             tuple((name, float(size)) for name, size in sizes.items()),
-            "+".join(p.origin.calibration for p in (self.profile, *self.other_profiles) if p.origin.calibration),
+            "+".join(filter(None, (*(p.origin.calibration for p in profiles), self.calibration.digest))),
             self.estimated(microbatch_size),
+            () if self.trainer_name == EXECUTOR else habits_of(self.trainer_name).but(self.habits).words(),
         )
 
     def measured(self, microbatch_size: int) -> MeasuredOperators:
@@ -379,13 +346,6 @@ class Problem:
     @cached_property
     def _models(self) -> dict[tuple[str, int], StrategyModel]:
         return {}
-
-
-def is_of(profile: Profile, device: DeviceType) -> bool:
-    """Whether a profile was made on this type of device."""
-    if device.catalogue and profile.device.catalogue:
-        return device.catalogue == profile.device.catalogue
-    return device.name == profile.device.name
 
 
 def _profiled_width(profile: Profile) -> int:

@@ -215,8 +215,10 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
             "target": problem.target,
             "fixed": problem.space.to_json(),
             **({"pins": problem.pins.to_json()} if problem.pins else {}),
+            **({"habits": dict(problem.habits)} if problem.habits else {}),
             **({"from": plan_digest(problem.old_plan)} if problem.old_plan else {}),
         },
+        **({"calibration": dict(problem.calibration.values)} if problem.calibration.digest else {}),
         **({"split_ratios": asdict(ratios)} if ratios != SplitRatios() else {}),
     }
 

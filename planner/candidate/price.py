@@ -7,6 +7,7 @@ and time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 from costmodel.machines.parts import DeviceType
@@ -159,8 +160,7 @@ class Pricer:
         return EdgeCost(*ends, p2p_ns, size, gradient)
 
     def _with_host_time(self, stages: list[StageCost], places: Sequence[Place], flows: Flows) -> list[StageCost]:
-        links = self.problem.machines.links
-        if not links or "p2p_host" not in links.classes:
+        if not self._message_ns and not self._measures_host:
             return stages
         host = HostTimes(places, self.num_microbatches)
         most = max(place.microbatch_multiple for place in places)
@@ -171,10 +171,21 @@ class Pricer:
             host.add(source, target, there_ns, back_ns)
         return host.onto(stages)
 
+    @cached_property
+    def _message_ns(self) -> int:
+        """Host time of a trainer's message at either end, where that is known."""
+        return round(self.problem.training.host_ns.get("message", 0))
+
+    @cached_property
+    def _measures_host(self) -> bool:
+        links = self.problem.machines.links
+        return links is not None and "p2p_host" in links.classes
+
     def _host_ns(self, tensors: tuple[int, ...], config: StageConfig, most: int) -> Iterator[int]:
         for count in range(1, most + 1):
             size = self.message_bytes(tensors, config, count)
-            yield self.problem.machines.host_ns(0, 1, size) if tensors else 0
+            found = self.problem.machines.host_ns(0, 1, size) if self._measures_host else self._message_ns
+            yield found if tensors else 0
 
 
 def _slowest(found: Sequence[StageCost]) -> StageCost:

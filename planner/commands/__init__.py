@@ -32,6 +32,7 @@ COMMANDS = {
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
+    "fit": "let measured steps of your own move the constants that they identify",
     "explain": "say why a plan takes as long as it does, and what would change that",
     "whatif": "say what a plan would take on other machines, and which input moves it most",
     "show": "say in words what is in a plan",

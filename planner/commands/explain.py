@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="profile that the plan was made from; again for each type of device",
     )
+    parser.add_argument(
+        "--calibration", metavar="FILE", help="constants for what is planned anew (default: the plan's own)"
+    )
     parser.add_argument("--pin", metavar="FILE", help="pin file that the plan was made with")
     parser.add_argument(
         "--time-limit", type=seconds, metavar="S", help="of each plan made anew (default: the plan's own)"
@@ -75,6 +78,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _reasons(args: argparse.Namespace, plan: "Plan") -> "Reasons":
+    from costmodel.calibration import read_calibration
     from costmodel.model.profile import read_profile
     from planner.ask.again import asked_again
     from planner.ask.pins import read_pins
@@ -82,7 +86,8 @@ def _reasons(args: argparse.Namespace, plan: "Plan") -> "Reasons":
     from planner.report.reasons import reasons
 
     profiles = list(map(read_profile, args.profile))
-    problem = asked_again(plan, profiles, read_pins(args.pin) if args.pin else None)
+    calibration = read_calibration(args.calibration) if args.calibration else None
+    problem = asked_again(plan, profiles, read_pins(args.pin) if args.pin else None, calibration)
     if args.time_limit is not None:
         problem = replace(problem, effort=replace(problem.effort, time_limit_s=args.time_limit))
     return reasons(plan, problem, lambda changed: make_plan(changed).plan, say)

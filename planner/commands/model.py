@@ -11,6 +11,7 @@ import time
 
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.command import DEFAULT_DEVICE
+from costmodel.stages.strategies.trainers import MEGATRON, habits_of, trainers
 from planner.commands.answer import Answer, say
 from planner.commands.flags import positive
 
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision", choices=tuple(PRECISIONS), default="bf16", help="of training (default %(default)s)"
     )
+    parser.add_argument(
+        "--trainer", default="", metavar="NAME", help=f"whose habits plans are priced by, of {', '.join(trainers())}"
+    )
+    parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
 
 
 def sizes(text: str) -> tuple[int, ...]:
@@ -47,10 +52,15 @@ def sizes(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> Answer:
     """Describe the model, write its profile and say what it holds."""
     from costmodel.architectures.command import make
+    from costmodel.calibration import read_calibration
     from costmodel.model.profile import write_profile
 
     started = time.perf_counter()
-    profile, facts = make(args.model, args.device, args.microbatch_sizes, args.sequence, args.precision)
+    habits_of(args.trainer or MEGATRON)  # an unknown name is refused before anything is written
+    calibration = read_calibration(args.calibration) if args.calibration else None
+    profile, facts = make(
+        args.model, args.device, args.microbatch_sizes, args.sequence, args.precision, args.trainer, calibration
+    )
     write_profile(args.output, profile)
     graph = profile.graph
     body: dict[str, object] = {

@@ -12,12 +12,13 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
+from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import Answer, say
 from planner.commands.flags import amount, gibibytes, positive, seconds
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
-PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 DEGREES = {
     "stages": "places in the pipeline",
     "chunks": "stages a place",
@@ -25,6 +26,21 @@ DEGREES = {
     "tensor": "tensor-parallel ranks",
     "context": "ranks that divide the sequence",
     "expert": "ranks that divide experts, of the data and context ones",
+}
+
+HABITS = {
+    "flash": "attention keeps no scores",
+    "overlap": "sum gradients beside the backward",
+    "overlap-gathers": "gather parameters ahead of use",
+    "overlap-tensor": "sum tensor-parallel gradients beside gradient matmuls",
+    "summed-in-place": "sum gradients in the buffer that they are kept in",
+    "fused": "norms and elementwise operators in few kernels",
+}
+WIDTHS = {
+    "bucket-mib": "of a sum of gradients",
+    "loss-bytes": "alive of a logit at the loss's peak",
+    "gradient-bytes": "of a gradient in mixed precision, no less than the weight's",
+    "main-weight-bytes": "of a weight beyond its 16 bits in mixed precision",
 }
 
 if TYPE_CHECKING:
@@ -82,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     _add_choices(parser)
+    add_trainer(parser)
 
 
 def _add_choices(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +113,30 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     fixed.add_argument("--recompute", choices=RECOMPUTE)
     fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
     fixed.add_argument("--precision", choices=PRECISIONS, help="of training (default: the profile's)")
+
+
+def add_trainer(parser: argparse.ArgumentParser) -> None:
+    """Declare whose habits stages are priced by, and the flags that tell one of them otherwise."""
+    habits = parser.add_argument_group("habits", "of the trainer, each as it usually has it (docs/strategies.md)")
+    habits.add_argument(
+        "--trainer",
+        default="",
+        metavar="NAME",
+        help=f"{', '.join(trainers())} (default: the target; under any the executor for profiles of torch modules, "
+        "else megatron)",
+    )
+    for name, text in HABITS.items():
+        habits.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+    for name, text in WIDTHS.items():
+        habits.add_argument(f"--{name}", type=positive, metavar="N", help=text)
+    habits.add_argument("--selective", choices=SELECTIVE, help="what --recompute selective runs again")
+    parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
+
+
+def said(args: argparse.Namespace) -> dict[str, object]:
+    """Return the habits that flags tell."""
+    found = {name: getattr(args, name) for name in SAID}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -121,6 +162,8 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
 
 def _problem(args: argparse.Namespace, start: float) -> "Problem":
     """Read the files; the time that this takes is taken from the limit of the search."""
+    from costmodel.architectures.estimate import recalibrated
+    from costmodel.calibration import published, read_calibration
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
     from planner.ask.effort import Effort
@@ -129,7 +172,8 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
     from planner.ask.space import Space
     from planner.plan import read_plan
 
-    profile, *others = map(read_profile, args.profiles)
+    calibration = read_calibration(args.calibration) if args.calibration else published()
+    profile, *others = (recalibrated(read_profile(path), calibration) for path in args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
     return Problem(
@@ -150,5 +194,8 @@ def _problem(args: argparse.Namespace, start: float) -> "Problem":
         old_plan=read_plan(args.old_plan) if args.old_plan else None,
         space=Space(**{field.name: getattr(args, field.name) for field in fields(Space)}),
         target=args.target,
+        trainer=args.trainer,
+        habits=said(args),
+        calibration=calibration,
         effort=Effort(args.time_limit, args.deterministic_limit, args.seed, time.perf_counter() - start),
     )

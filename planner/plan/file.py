@@ -266,7 +266,7 @@ def _training(node: Node) -> Training:
 
 def _assumptions(node: Node) -> Assumptions:
     fields = node.members(
-        ("links", "trainer", "optimizer", "precision", "bytes_per_parameter", "calibration", "estimated")
+        ("links", "trainer", "optimizer", "precision", "bytes_per_parameter", "calibration", "estimated"), ("habits",)
     )
     return Assumptions(
         fields["links"].text(("", *LINKS)),
@@ -276,6 +276,7 @@ def _assumptions(node: Node) -> Assumptions:
         tuple((name, value.number()) for name, value in fields["bytes_per_parameter"].entries().items()),
         fields["calibration"].text(),
         fields["estimated"].texts(),
+        fields["habits"].texts() if "habits" in fields else (),
     )
 
 

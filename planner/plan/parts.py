@@ -200,6 +200,8 @@ class Assumptions:
         Digest of the calibration applied, of several profiles joined by ``+``; empty without.
     estimated : tuple of str
         Why times are estimates; empty where all were measured.
+    habits : tuple of str
+        What another trainer than the executor is taken to do, told by flags or as it usually does.
     """
 
     links: str = ""
@@ -209,6 +211,7 @@ class Assumptions:
     bytes_per_parameter: tuple[tuple[str, float], ...] = ()
     calibration: str = ""
     estimated: tuple[str, ...] = ()
+    habits: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -220,6 +223,7 @@ class Assumptions:
             "bytes_per_parameter": dict(self.bytes_per_parameter),
             "calibration": self.calibration,
             "estimated": list(self.estimated),
+            **({"habits": list(self.habits)} if self.habits else {}),
         }
 
 

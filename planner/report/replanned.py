@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, with_devices, with_link, with_memory
 from costmodel.machines.parts import GIB
-from planner.ask.problem import STARTED, Problem
+from planner.ask.problem import Problem
+from planner.ask.together import STARTED
 from planner.plan import Plan
 from planner.plan.rung import rung
 

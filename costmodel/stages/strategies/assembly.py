@@ -14,6 +14,7 @@ from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
+from costmodel.stages.strategies.issuing import Issuing
 from costmodel.stages.strategies.kept import kept_bytes, kept_items, runs_of, tensor_bytes_of, training_scale
 from costmodel.stages.strategies.likeness import Likeness
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
@@ -60,7 +61,7 @@ class Build:
     def traffic(self, degrees: Degrees, groups: StageGroups) -> Traffic:
         """Return what ranks send each other under one configuration."""
         width, size = training_scale(self.model, self.training)[0], self.model.microbatch_size
-        graph, overlap, alone = self.model.profile.graph, self.training.overlap, self.training.whole_stages
+        graph, overlap, alone = self.model.profile.graph, self.training.hides("tensor"), self.training.whole_stages
         return Traffic(graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone)
 
     def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
@@ -227,10 +228,19 @@ class VectorCache:
             ceil(size * width // profiled, output_parts(graph, i, degrees))
             for i, size in enumerate(build.model.working_bytes)
         ]
+        runs = [self._runs_again(recompute, i) for i in range(len(graph.operators))]
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
-            kept_bytes(graph, self._kept_items(degrees), recompute, build.tensor_bytes(degrees), build.block_names),
+            times.issuing.again(runs) if times.issuing else UnionSums((), len(graph.operators)),
+            kept_bytes(
+                graph,
+                self._kept_items(degrees),
+                recompute,
+                build.tensor_bytes(degrees),
+                build.block_names,
+                self._held if build.training.selective == "operators" else None,
+            ),
             self.weights(degrees),
             self._names,
             self._blocks,
@@ -240,16 +250,28 @@ class VectorCache:
 
     def _made_together(self, recompute: str | tuple[str, ...]) -> tuple[range, ...]:
         """Return the positions of what runs again together: a block, an attention, a run of those that are named."""
-        if recompute == "full":
+        if recompute == "full" or (recompute == "selective" and self._build.training.selective == "operators"):
             return self._blocks
         if isinstance(recompute, tuple):
             return block_spans(runs_of(self._build.model.profile.graph, recompute))
         return tuple(range(i, i + 1) for i in range(len(self._names)) if self._runs_again(recompute, i))
 
+    @cached_property
+    def _held(self) -> frozenset[int]:
+        """Operators whose outputs selective recompute by operator keeps: attention, every second product of a block."""
+        graph, held = self._build.model.profile.graph, set[int]()
+        kinds = [operator.work.kind if operator.work else "" for operator in graph.operators]
+        for span in self._blocks:
+            held |= {i for i in span if kinds[i] == "attention"}
+            held |= set([i for i in span if kinds[i] == "matmul"][::2])
+        return frozenset(held)
+
     def _runs_again(self, recompute: str | tuple[str, ...], position: int) -> bool:
-        """Whether an operator's forward runs again: all of a block, attention alone, or those that are named."""
+        """Whether an operator runs again: all of a block, or what is not held of it; attention; or those named."""
         if isinstance(recompute, tuple):
             return self._build.model.profile.graph.operators[position].name in recompute
+        if recompute == "selective" and self._build.training.selective == "operators":
+            return bool(self._names[position]) and position not in self._held
         if recompute == "selective":
             work = self._build.model.profile.graph.operators[position].work
             return work is not None and work.kind == "attention"
@@ -270,5 +292,6 @@ def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[TimeVec
         UnionSums(backward, count, [time[1] for time in times]),
         UnionSums((), count, [time[2] for time in times]),
         tuple(gathered),
+        Issuing(build.model.profile.graph, build.training, forward, backward) if build.training.host_ns else None,
     )
     return found, own + forward

@@ -61,10 +61,19 @@ class Efficiency:
     def _times(self, position: int, degrees: Degrees) -> Times:
         forward, inputs, weights = self._own(position, degrees)
         work = self._model.profile.graph.operators[position].work
+        slower = self._slower(work)
+        if slower != 1.0:
+            forward, inputs, weights = (round(slower * ns) for ns in (forward, inputs, weights))
         if work is None or not self._stores_scores(work):
             return forward, inputs, weights
         there, back, _ = self._estimate(_scores(divided_work(work, degrees, within=False)), self._asked)
         return forward + there, inputs + back, weights
+
+    def _slower(self, work: Work | None) -> float:
+        """By how much the trainer's kernels for a kind of work take longer."""
+        if work and work.kind in ("norm", "elementwise"):
+            return self._training.unfused
+        return self._training.fp8_matmul if work and work.kind == "matmul" and self._asked == "fp8" else 1.0
 
     def _stores_scores(self, work: Work) -> bool:
         """Whether attention writes its scores, all of them though half are masked; unpriced off the catalogue."""

@@ -17,8 +17,6 @@ from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.groups import Ranks
 
 Collective = Callable[[Cluster, Ranks, int], int]
-BUCKET_BYTES = 25 * 2**20
-"""torch's default ``bucket_cap_mb``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +66,15 @@ class Copies:
 class Collectives:
     """Times of collectives over copies, remembered: many stages of a sweep sum the same bytes over the same links."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, gradient_scale: tuple[int, int] = (1, 1)) -> None:
+        """Take gradients to be so much wider than weights."""
+        self._cluster, self._scale = cluster, gradient_scale
         self._known: dict[tuple[Collective, Ranks, int], int] = {}
 
     def reduce_ns(self, copies: Copies, zero: int) -> int:
         """Time in which gradients are summed, each copy ending with all (ZeRO-0) or its share."""
-        return self._ns(reduce_scatter_ns if zero else all_reduce_ns, copies.ranks, copies.trainable)
+        size = copies.trainable * self._scale[0] // self._scale[1]
+        return self._ns(reduce_scatter_ns if zero else all_reduce_ns, copies.ranks, size)
 
     def gather_ns(self, copies: Copies) -> int:
         """Time in which all parameters are gathered for use."""

@@ -6,7 +6,7 @@ al., 2022, section 4. ``selective`` drops what attention alone keeps (scores), `
 what flows into it. Leaves out what allocators round up.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.model.graph import Operator, OperatorGraph
@@ -59,6 +59,7 @@ def kept_bytes(
     recompute: str | tuple[str, ...],
     tensor_bytes: tuple[int, ...],
     names: Sequence[str],
+    held: Collection[int] | None = None,
 ) -> Kept:
     """Return what each operator keeps.
 
@@ -73,6 +74,8 @@ def kept_bytes(
         Bytes of each tensor on one rank.
     names : sequence of str
         Block of each operator.
+    held : collection of int, optional
+        Operators whose outputs ``selective`` keeps, where it goes by operator and not by attention's scores.
     """
     count = len(graph.operators)
     kept, dropped = list(everything), []
@@ -83,6 +86,11 @@ def kept_bytes(
         runs = runs_of(graph, recompute)
         kept = [item for item in everything if not runs[item[0]]] + _block_inputs(graph, runs, tensor_bytes)
         dropped = [item for item in everything if runs[item[0]]]
+    elif recompute == "selective" and held is not None:
+        stays = {_key(graph, i) for i, tensor in enumerate(graph.tensors) if graph.index[tensor.producer] in held}
+        kept = [item for item in everything if not names[item[0]] or item[1] in stays]
+        dropped = [item for item in everything if names[item[0]] and item[1] not in stays]
+        kept += _block_inputs(graph, names, tensor_bytes)
     elif recompute == "selective":
         named = {tensor.storage for tensor in graph.tensors}
         dropped = [item for item in everything if _is_score(graph, item, named)]

@@ -12,7 +12,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
 from costmodel.stages.strategies.division import ceil
-from costmodel.stages.strategies.gradients import BUCKET_BYTES, Copies
+from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.memory import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
@@ -43,7 +43,7 @@ class MemoryModel:
         fp8_copy = states.parameters // 2 * (training.precision == "fp8")
         return MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
-            gradients=Amount(states.gradients, states.gradients * (2 if training.mixed else 1)),
+            gradients=Amount(states.gradients, self._widest(states.gradients)),
             optimizer=Amount.known(states.optimizer),
             master_weights=Amount.known(states.master_weights),
             activations=Amount.known(kept_bytes - moved),
@@ -56,6 +56,11 @@ class MemoryModel:
             in_flight=1,
             host=states.host + moved,
         )
+
+    def _widest(self, gradients: int) -> int:
+        """Return what gradients take in fp32, as some trainers keep those of 16 bits."""
+        training = self.build.training
+        return gradients * 4 // training.gradient_width(4) if training.mixed else gradients
 
     def with_more(self, spread: Spread, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
         """Return the terms of `one` micro-batch with `in_flight` alive."""
@@ -105,8 +110,9 @@ class MemoryModel:
             point += min(trainable, unit)
             upper += min(trainable, 2 * unit)
         elif len(groups.replicas) > 1:
-            point += min(trainable, 2 * BUCKET_BYTES)
-            upper += trainable
+            training = self.build.training
+            point += min(trainable, 2 * training.bucket_bytes)
+            upper += min(trainable, 2 * training.bucket_bytes) if training.summed_in_place else trainable
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
         return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
 
@@ -144,7 +150,8 @@ class MemoryModel:
         """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
         found = spread.vectors.working_peak(spread.operators)
         if found is None:
-            return self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+            gradient = self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+            return gradient * (self.build.training.loss_bytes - 4) // 2
         return found
 
     def _workspace(self, spread: Spread) -> Amount:

@@ -9,6 +9,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import num_blocks
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.groups import StageGroups
+from costmodel.stages.strategies.issuing import Issuing
 from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.vectors import Vectors
 
@@ -65,14 +66,25 @@ class Spread:
         return (ends, self.config, self.groups, self.rank if self.config.offload != "none" else 0)
 
     def times(self) -> ActionTimes:
-        """Return the times that add up over operators."""
+        """Return the times that add up over operators, or those of the host where it takes longer."""
         vectors, operators = self.vectors, self.operators
-        return ActionTimes(
+        found = ActionTimes(
             vectors.times.forward.over(operators),
             vectors.times.backward_input.over(operators),
             vectors.times.backward_weight.over(operators),
             vectors.recomputed.over(operators),
         )
+        return found if vectors.times.issuing is None else self._issued(found, vectors.times.issuing)
+
+    def _issued(self, device: ActionTimes, issuing: Issuing) -> ActionTimes:
+        """Return the times of actions that are issued one after the other; a backward's parts keep their ratio."""
+        forward = issuing.forward_ns(self.operators, device.forward)
+        backward = issuing.backward_ns(self.operators, device.backward, self.vectors.issued_again)
+        if backward == device.backward:
+            return device._replace(forward=forward)
+        whole = max(1, device.backward)
+        weights, again = (part * backward // whole for part in (device.backward_weight, device.recompute))
+        return ActionTimes(forward, backward - weights - again, weights, again)
 
 
 def copies_of(weights: Weights, groups: StageGroups, operators: Sequence[int]) -> tuple[Copies, Copies]:

@@ -97,7 +97,8 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) 
     optimizer = amounts.trainable // width * 4 * count if training.precision else amounts.trainable * count
     master = amounts.trainable // width * training.master_width if training.mixed else 0
     shares = [amounts.copies if zero >= stage else 1 for stage in (3, 2, 1, 1)]
-    sizes = (amounts.weights, amounts.trainable, optimizer, master)
+    summed = amounts.trainable // width * training.gradient_width(0) if training.mixed else amounts.trainable
+    sizes = (amounts.weights, summed, optimizer, master)
     parameters, gradients, optimizer, master = (ceil(size, n) for size, n in zip(sizes, shares, strict=True))
     if offload == "optimizer":
         return States(parameters, 0, 0, 0, gradients + optimizer + master)

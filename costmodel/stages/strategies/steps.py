@@ -5,14 +5,14 @@ collectives of different stages.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.roofline import optimizer_step_ns
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
-from costmodel.stages.strategies.gradients import BUCKET_BYTES, Collectives, Copies, Overlap
+from costmodel.stages.strategies.gradients import Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.spread import ActionTimes, Spread
 from costmodel.stages.strategies.states import SCATTERED
@@ -37,7 +37,7 @@ class StepTimes:
             return times
         scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in spread.copies)
         gather = sum(self._collectives.gather_ns(copies) for copies in spread.copies) if zero > SCATTERED else 0
-        if not self._overlap.enabled:
+        if not self._gathers.enabled:
             return times._replace(
                 forward=times.forward + gather,
                 backward_input=times.backward_input + gather,
@@ -46,7 +46,7 @@ class StepTimes:
         # one exchange at a time: the backward's gather and scatter share the links
         back = self._overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
         return times._replace(
-            forward=times.forward + self._overlap.exposed_ns(gather, times.forward, spread.num_blocks),
+            forward=times.forward + self._gathers.exposed_ns(gather, times.forward, spread.num_blocks),
             backward_weight=times.backward_weight + back,
         )
 
@@ -76,7 +76,7 @@ class StepTimes:
         reduce_ns = optimizer_ns = 0
         for copies in spread.copies:
             if zero < SCATTERED:
-                num_buckets = -(-copies.trainable // BUCKET_BYTES)
+                num_buckets = -(-copies.trainable // self.build.training.bucket_bytes)
                 reduce_ns += self._overlap.exposed_ns(
                     self._collectives.reduce_ns(copies, zero), times.backward, num_buckets
                 )
@@ -109,10 +109,11 @@ class StepTimes:
         if zero < SCATTERED:
             return sum(work)
         least, gathers = self._collectives.least_ns, zero > SCATTERED
+        hidden = replace(self._overlap, enabled=self._overlap.enabled or self._gathers.enabled)
         gather = sum(least("all_gather", each, each.weights, num_places) for each in copies) * gathers
         again = sum(least("all_gather", each, each.weights, num_places) for each in trained) * gathers
         scatter = sum(least("reduce_scatter", each, each.trainable, num_places) for each in trained)
-        growth = self._overlap.least_growth_ns
+        growth = hidden.least_growth_ns
         grown = max(0, int(growth(gather, work[0])) + int(growth(again + scatter, work[1])) - 2 * num_places)
         return sum(work) + grown
 
@@ -158,7 +159,8 @@ class StepTimes:
 
     @cached_property
     def _collectives(self) -> Collectives:
-        return Collectives(self.build.cluster)
+        training = self.build.training
+        return Collectives(self.build.cluster, (training.gradient_width(4), training.width(4)))
 
     @cached_property
     def _overlap(self) -> Overlap:
@@ -166,3 +168,7 @@ class StepTimes:
         known = catalogue_device(name).overlap_slowdown if name else OVERLAP_SLOWDOWN
         measured = self.build.cluster.links.overlap_slowdown if self.build.cluster.links else 0.0
         return Overlap(training.overlap, training.overlap_slowdown or measured or known)
+
+    @cached_property
+    def _gathers(self) -> Overlap:
+        return replace(self._overlap, enabled=self.build.training.hides("gathers"))

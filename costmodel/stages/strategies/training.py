@@ -5,16 +5,21 @@ weights and gradients and 12 of states, the fp32 master weights among them. Leav
 copies of weights that some trainers cache (at most 1 byte a parameter, in the upper bound).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
+from costmodel.stages.strategies.trainers import habits_of
 
 EXECUTOR = "executor"
 """The trainer that runs plans as they stand; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
+BUCKET_BYTES = 25 * 2**20
+"""torch's default ``bucket_cap_mb``."""
 OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
 """Copies of each trainable parameter that the optimizer keeps, in the parameter's own precision."""
-PRECISIONS = ("", "fp32", "fp16", "bf16", "fp8")
-WIDTHS = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
+WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
 
@@ -36,6 +41,9 @@ class TrainingJob:
         Attention keeps no scores; False: softmax's output, the dropout mask and dropout's output are kept.
     overlap : bool
         Gradients are summed while the backward of the last micro-batch runs, and parameters gathered ahead of use.
+    overlap_gathers, overlap_tensor : bool, optional
+        Parameters are gathered ahead of use; sums of tensor-parallel gradients run beside the layer's own gradient
+        matmuls. None: as `overlap` is.
     overlap_slowdown : float
         Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
     whole_stages : bool
@@ -43,6 +51,26 @@ class TrainingJob:
         several stages hold are summed once over all their ranks, what is divided among replicas is gathered in the
         units of `units`, and each column layer sums the gradient of its input by itself. Else blocks run again one by
         one within the backward, tied parameters are summed after the replicas', and such gradients are summed once.
+    summed_in_place : bool
+        Gradients are summed in the buffer that they are kept in, none of them copied.
+    bucket_bytes : int
+        Of a sum of gradients.
+    loss_bytes : int
+        Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
+    gradient_bytes, main_weight_bytes : int
+        Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
+    fp8_matmul : float
+        By how much products in fp8 take longer with the trainer's casts and scales.
+    unfused : float
+        By how much norms and elementwise operators take longer in kernels of their own.
+    host_ns : mapping
+        What the host takes to issue the forward of an operator, by its kind of work, and a ``collective``.
+    host_backward : float
+        The same of a backward, over that of the forward.
+    selective : str
+        What ``selective`` recompute runs again, of `trainers.SELECTIVE`.
+    coupled : float
+        The part of the shorter of host and device that the longer does not hide.
 
     Raises
     ------
@@ -57,12 +85,58 @@ class TrainingJob:
     overlap: bool = True
     overlap_slowdown: float = 0.0
     whole_stages: bool = False
+    overlap_gathers: bool | None = None
+    overlap_tensor: bool | None = None
+    summed_in_place: bool = False
+    bucket_bytes: int = BUCKET_BYTES
+    loss_bytes: int = 6
+    gradient_bytes: int = 0
+    main_weight_bytes: int = 4
+    unfused: float = 1.0
+    fp8_matmul: float = 1.0
+    host_ns: Mapping[str, float] = field(default_factory=dict)
+    host_backward: float = 1.0
+    selective: str = "attention"
+    coupled: float = 0.0
 
     @classmethod
-    def of(cls, trainer: str, precision: str, optimizer: str) -> "TrainingJob":
-        """Return the convention of a trainer: the executor's, or that of the others."""
-        alone = trainer == EXECUTOR
-        return cls(precision, optimizer, overlap=not alone, whole_stages=alone)
+    def of(
+        cls,
+        trainer: str,
+        precision: str,
+        optimizer: str,
+        said: Mapping[str, object] | None = None,
+        calibration: Calibration | None = None,
+    ) -> "TrainingJob":
+        """Return the convention of a trainer, as far as nothing else is `said`, at what its calls are known to take.
+
+        Raises
+        ------
+        UsageError
+            When there is no such trainer.
+        """
+        habits, known = habits_of(trainer).but(said or {}), calibration or published()
+        call_ns = 1000 * known.of_trainer("host", trainer)
+        return cls(
+            precision,
+            optimizer,
+            flash=habits.flash,
+            overlap=habits.overlap,
+            whole_stages=trainer == EXECUTOR,
+            overlap_gathers=habits.overlap_gathers,
+            overlap_tensor=habits.overlap_tensor,
+            summed_in_place=habits.summed_in_place,
+            bucket_bytes=habits.bucket_mib * 2**20,
+            loss_bytes=habits.loss_bytes,
+            gradient_bytes=habits.gradient_bytes,
+            main_weight_bytes=habits.main_weight_bytes,
+            unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
+            fp8_matmul=known.of_trainer("fp8", trainer),
+            host_ns={kind: count * call_ns for kind, count in habits.calls} if call_ns else {},
+            host_backward=habits.calls_backward,
+            selective=habits.selective,
+            coupled=known.of_trainer("coupled", trainer),
+        )
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -92,4 +166,13 @@ class TrainingJob:
     @property
     def master_width(self) -> int:
         """Bytes a parameter of the master weights, which only an optimizer needs."""
-        return 4 if self.mixed and self.optimizer != "none" else 0
+        return self.main_weight_bytes if self.mixed and self.optimizer != "none" else 0
+
+    def gradient_width(self, profiled: int) -> int:
+        """Bytes of a gradient of a weight that takes `profiled` bytes in the profile."""
+        return max(self.width(profiled), self.gradient_bytes if self.mixed else 0)
+
+    def hides(self, what: str) -> bool:
+        """Whether ``gathers`` or sums of ``tensor``-parallel gradients run beside compute."""
+        own: bool | None = self.overlap_gathers if what == "gathers" else self.overlap_tensor
+        return self.overlap if own is None else own

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.stages.strategies.blocks import BlockMost
+from costmodel.stages.strategies.issuing import Issuing
 from costmodel.stages.strategies.kept import Kept
 from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.unions import UnionSums
@@ -20,13 +21,14 @@ from costmodel.stages.strategies.working import Working
 class TimeVectors:
     """Times of operators with exposed communication; what several operators gather together counts once.
 
-    ``gathered`` is what each holds gathered while it runs, bytes.
+    ``gathered`` is what each holds gathered while it runs, bytes; ``issuing`` what the host takes, where that is known.
     """
 
     forward: UnionSums
     backward_input: UnionSums
     backward_weight: UnionSums
     gathered: tuple[int, ...]
+    issuing: Issuing | None = None
 
     @cached_property
     def any_gathered(self) -> bool:
@@ -41,8 +43,8 @@ class Vectors:
     Attributes
     ----------
     times : TimeVectors
-    recomputed : UnionSums
-        The forwards that run again.
+    recomputed, issued_again : UnionSums
+        The forwards that run again: what they take the device, and its host.
     kept : Kept
     weights : Weights
     names : tuple of str
@@ -57,6 +59,7 @@ class Vectors:
 
     times: TimeVectors
     recomputed: UnionSums
+    issued_again: UnionSums
     kept: Kept
     weights: Weights
     names: tuple[str, ...]

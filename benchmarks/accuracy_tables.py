@@ -1,0 +1,235 @@
+"""Published tables of measured jobs, read as jobs: which flags a row means, and what it was run by.
+
+What a table's own text says beside its columns stands here once, with the table: vTrain (Bang et al., MICRO 2024:
+fp16, full recompute, 1F1B, no overlap, 4 x 200 Gb/s a node), Korthikanti et al. (2022), torchtitan's published
+benchmarks (500 W H100, 400 Gb/s a GPU), SimuMax's B200 release, Megatron-Bridge's performance summary. A row that says
+too little is skipped with its reason.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodel.architectures.configs import Config, make_config
+from costmodel.architectures.table import find
+from costmodel.errors import InvalidInput
+from planner.ask.space import Space
+from planner.measured.job import MeasuredJob
+
+Line = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: its sources (a part of a source is one, too), the job, or why it is none."""
+
+    name: str
+    sources: tuple[str, ...]
+    job: MeasuredJob | None = None
+    why_not: str = ""
+
+
+def read(path: Path) -> list[Row]:
+    """Read a table by its columns.
+
+    Raises
+    ------
+    InvalidInput
+        When no known table has such columns.
+    """
+    try:
+        with path.open(newline="") as file:
+            lines = [{name.strip(): value for name, value in line.items() if name} for line in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read as a table: {error}") from None
+    for column, reader in READERS.items():
+        if lines and column in lines[0]:
+            return list(reader(lines))
+    raise InvalidInput(
+        f"{path}: no known table has these columns; one is told by its column {', '.join(map(repr, READERS))}"
+    )
+
+
+def _vtrain(lines: Sequence[Line]) -> Iterator[Row]:
+    multi = "Parameters (billion)" in lines[0]
+    source = f"vTrain {'multi' if multi else 'single'}-node"
+    for line in lines:
+        gpt, size = _gpt(line, "hidden size", "# layers", "attention heads", "sequence length"), int(line["# GPUs"])
+        tensor, data, stages = (int(line[f"{kind} parallelism"]) for kind in ("tensor", "data", "pipeline"))
+        batch, micro = int(line["global batch"]), int(line["micro batch"])
+        name = f"h{line['hidden size']} l{line['# layers']} b{batch} m{micro} t{tensor} d{data} p{stages}"
+        job = MeasuredJob(
+            name, gpt.model_type + name.split(" b")[0] + line["sequence length"], gpt, "a100-sxm-80", size, batch,
+            micro, int(line["sequence length"]),
+            Space(stages, 1, data, tensor, False, 1, 1, 0, "full", "none"), "fp16", "megatron-2022",
+            step_ns=_ns(line["iteration time (ms)"], 1e6), network_gbs=100.0,
+            group=f"{name.split(' b')[0]} b{batch} n{size}",
+        )  # fmt: skip
+        yield Row(name, (source,), job)
+
+
+def _gpt(line: Line, hidden: str, layers: str, heads: str, sequence: str) -> Config:
+    values = {"n_embd": hidden, "n_layer": layers, "n_head": heads, "n_positions": sequence}
+    return make_config("gpt2", {**{key: int(line[column]) for key, column in values.items()}, "vocab_size": 51200})
+
+
+def _tables(lines: Sequence[Line]) -> Iterator[Row]:
+    for line in lines:
+        source = line["source"].split()[0]
+        name = f"{line['model']} {line['case']}"
+        reader = {"Korthikanti": _korthikanti, "torchtitan": _torchtitan, "SimuMax": _simumax}.get(source)
+        if reader is None:
+            yield Row(name, (source,), why_not=f"nothing is known here of how {source} ran its jobs")
+        else:
+            yield reader(name, line)
+
+
+def _korthikanti(name: str, line: Line) -> Row:
+    gpt = _gpt(line, "hidden", "layers", "heads", "seq")
+    job = _of_table(name, line, gpt, "a100-sxm-80", "fp16", "megatron-2022", line["seq_parallel"] == "1")
+    if job.num_devices < 2240 and not line["vocab"]:
+        return Row(name, ("Korthikanti layer",), _layer(job, line))
+    return Row(name, ("Korthikanti",), job)
+
+
+def _layer(job: MeasuredJob, line: Line) -> MeasuredJob:
+    """Return the job whose middle stage is the one layer that was measured."""
+    config = make_config("gpt2", {**job.config.values, "n_layer": 3})
+    forward, backward = (float(found) for found in re.findall(r"([\d.]+) ms", line["iter_s_kind"]))
+    return replace(
+        job, model=f"{job.model} layer", config=config, space=replace(job.space, stages=3),
+        num_devices=3 * job.num_devices, forward_ns=round(forward * 1e6), backward_ns=round(backward * 1e6), step_ns=0,
+        batch=3 * job.microbatch_size,
+    )  # fmt: skip
+
+
+def _torchtitan(name: str, line: Line) -> Row:
+    fp8 = "float8" in line["precision"]
+    sources = ("torchtitan", "torchtitan fp8" if fp8 else "torchtitan bf16")
+    if not line["global_batch"]:
+        return Row(name, sources, why_not="its batch is not given")
+    size = line["model"].rpartition("-")[2].lower()
+    config = find(f"llama3-{size}").config()
+    newer = line["gpu"].startswith("H200")
+    device, trainer = ("h200-sxm-141", "torchtitan") if newer else ("h100-96-500w", "torchtitan-2024")
+    job = _of_table(name, line, config, device, "fp8" if fp8 else "bf16", trainer, int(line["tp"]) > 1)
+    stages = (job.space.stages or 1) * (job.space.chunks or 1)
+    if stages > 1:  # split into as many micro-batches as there are stages, in 2024's versions
+        job = replace(job, microbatch_size=max(1, job.batch // (job.space.data or 1) // stages))
+    # between micro-batches of a pipeline gradients and gathered parameters stay whole
+    zero = 3 if stages == 1 else 1
+    eager = not fp8 and line["case"] in ("FSDP", "FSDP 128gpu")
+    habits: tuple[tuple[str, object], ...] = (("fused", False),) if eager else ()
+    habits += (("overlap_tensor", True),) if "async" in line["case"].lower() else ()
+    return Row(name, sources, replace(job, space=replace(job.space, zero=zero), habits=habits, network_gbs=400.0))
+
+
+def _simumax(name: str, line: Line) -> Row:
+    model, layers = line["model"], int(line["layers"])
+    known = {"deepseekv2": "deepseek-v2", "deepseekv3": "deepseek-v3"}.get(model)
+    if known:
+        row = find(known).config()
+        config = make_config(
+            row.model_type,
+            {**row.values, "num_hidden_layers": layers, "first_k_dense_replace": 1}
+            | ({"num_nextn_predict_layers": 0} if known == "deepseek-v3" else {}),
+        )
+    else:
+        config = make_config(
+            "llama",
+            {"hidden_size": int(line["hidden"]), "intermediate_size": int(line["ffn"]), "num_hidden_layers": layers,
+             "num_attention_heads": int(line["heads"]), "num_key_value_heads": int(line["kv_heads"]),
+             "vocab_size": int(line["vocab"]), "max_position_embeddings": 131072, "tie_word_embeddings": False},
+        )  # fmt: skip
+    job = _of_table(name, line, config, "b200-sxm-180", "bf16", "megatron", int(line["tp"]) > 1)
+    sources = ("SimuMax", "SimuMax pipeline") if int(line["pp"]) > 1 else ("SimuMax",)
+    return Row(name, sources, replace(job, space=replace(job.space, zero=1)))
+
+
+def _of_table(
+    name: str, line: Line, config: Config, device: str, precision: str, trainer: str, sequence_parallel: bool
+) -> MeasuredJob:
+    tensor, stages, data, context = (_number(line[key]) for key in ("tp", "pp", "dp", "cp"))
+    recompute = next(
+        kind for kind in ("full", "none", "selective") if kind in line["recompute"].replace("SAC", "selective")
+    )
+    micro = _number(line["micro_batch"])
+    batch, schedule = _number(line["global_batch"], micro), line["schedule"].lower()
+    chunks = _number(line["vpp"], 2 if "interleaved" in schedule else 1)
+    return MeasuredJob(
+        name, f"{line['model']} {line['layers']}x{line['hidden']}", config, device, int(line["n_gpus"]), batch, micro,
+        int(line["seq"]),
+        Space(stages, chunks, data, tensor, sequence_parallel, context, _number(line["ep"]), 0, recompute, "none"),
+        precision, trainer, step_ns=_ns(line["iter_s"], 1e9),
+        peak_bytes=round(float(line["mem_gib"] or 0) * 2**30) if "measured" in line["mem_kind"] else 0,
+        reserved="reserved" in line["mem_kind"], group=f"{line['model']} {line['seq']} b{batch} n{line['n_gpus']}",
+    )  # fmt: skip
+
+
+SYSTEMS = {
+    "DGX-GB300": "gb300-nvl72", "DGX-GB200": "gb200-nvl72", "DGX-B300": "b300-sxm-288", "DGX-B200": "b200-sxm-180",
+    "DGX-H100": "h100-sxm-80", "H100 Grand Teton": "h100-sxm-80",
+}  # fmt: skip
+MODELS = {
+    "LLAMA3_70B": "llama3-70b", "LLAMA3.1_405B": "llama3-405b", "DeepSeekV3": "deepseek-v3", "Kimi_K2": "kimi-k2",
+    "Qwen3_235B_a22B": "qwen3-235b-a22b", "Qwen3_30B_a3B": "qwen3-30b-a3b", "GPT OSS 120B": "gpt-oss-120b",
+}  # fmt: skip
+
+
+def _bridge(lines: Sequence[Line]) -> Iterator[Row]:
+    newest: dict[tuple[str, ...], str] = {}
+    for line in lines:  # newest first
+        newest.setdefault((line["model"], line["system"], line["precision"]), line["release"])
+    for line in lines:
+        model = MODELS.get(line["model"].split(" Interleaved")[0], "")
+        name = f"{line['model']} {line['system']} {line['precision']} {line['release'].split()[0]}"
+        precision = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "fp8"}.get(line["precision"], "")
+        why_not = "LoRA freezes the model, which is not described" if "LoRA" in line["section"] else ""
+        why_not = why_not or ("" if precision else f"{line['precision']} is not priced")
+        why_not = why_not or ("" if model else f"{line['model']} is not described")
+        if why_not:
+            yield Row(name, ("Megatron-Bridge",), why_not=why_not)
+            continue
+        is_newest = newest[line["model"], line["system"], line["precision"]] == line["release"]
+        job = _of_bridge(name, line, model, precision)
+        ranked = f"{line['system']} {line['precision']}" if is_newest else ""
+        yield Row(name, ("Megatron-Bridge",), replace(job, ranked_with=ranked))
+
+
+def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob:
+    tensor, stages, context, chunks, expert = (_number(line[key]) for key in ("tp", "pp", "cp", "vp", "ep"))
+    gpus, batch, sequence = int(line["gpus"]), int(line["gbs"]), int(line["seq"])
+    rate = float(line["tokens_per_s_per_gpu"]) * gpus
+    data = gpus // (tensor * stages * context)
+    return MeasuredJob(
+        name, model, find(model).config(), SYSTEMS[line["system"]], gpus, batch, _number(line["mbs"]), sequence,
+        Space(stages, chunks, data, tensor, tensor > 1, context, expert, 1, "none", "none"), precision, "megatron",
+        step_ns=round(batch * sequence / rate * 1e9),
+    )  # fmt: skip
+
+
+def _aceso(lines: Sequence[Line]) -> Iterator[Row]:
+    for line in lines:
+        name = f"{line['hardware']} {line['config']}"
+        yield Row(
+            name, ("Aceso",), why_not="degrees differ from stage to stage: read its archive with penstock import aceso"
+        )
+
+
+READERS: Mapping[str, Callable[[Sequence[Line]], Iterator[Row]]] = {
+    "iteration time (ms)": _vtrain,
+    "source": _tables,
+    "hardware": _aceso,
+}
+"""By a column that only this table has; `release` stands before `source`, which its table has, too."""
+READERS = {"release": _bridge, **READERS}
+
+
+def _number(text: str, otherwise: int = 1) -> int:
+    return int(text) if text.isdigit() else otherwise
+
+
+def _ns(text: str, scale: float) -> int:
+    return round(float(text) * scale)

@@ -1,0 +1,142 @@
+"""Constants that measurements of whole jobs set: sustained rates, shares of links, what a call costs a host.
+
+Each is a factor or a time with bounds, named by what it stands for and on what: ``matmul.b200-sxm-180.bf16`` is by how
+much large matmuls there take longer than the tables of `costmodel.roofline` say. `constants.toml` holds those fitted
+on published jobs (docs/validation.md), a calibration file those of a user's own; what neither holds is 1, or no time at
+all. Leaves out fitting (`planner.measured.fit`).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from costmodel.errors import InvalidInput
+from costmodel.files import document, read_toml
+
+FORMAT, VERSION = "penstock-calibration", 1
+FILE = Path(__file__).with_name("constants.toml")
+COMPUTE = {"matmul": "matmul", "attention": "attention"}
+"""Constants of kinds of work; any other kind is bound by memory."""
+BOUNDS = {
+    "matmul": (0.7, 2.5), "attention": (0.5, 4.0), "memory": (0.5, 3.0), "scaleup": (0.5, 4.0), "network": (0.5, 6.0),
+    "host": (0.0, 200.0), "unfused": (1.0, 4.0), "fp8": (0.7, 3.0), "coupled": (0.0, 0.5),
+}  # fmt: skip
+"""Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
+
+UNKNOWN = {"host": 10.0, "coupled": 0.1}
+"""Where fits begin that know nothing of these; others begin at 1."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants by name.
+
+    Attributes
+    ----------
+    values : mapping of str to float
+    digest : str
+        Of what was read beside `constants.toml`; empty for that alone.
+    """
+
+    values: Mapping[str, float]
+    digest: str = ""
+
+    def factor(self, kind: str, device: str, precision: str) -> float:
+        """By how much an operator of a kind of work takes longer than the tables say."""
+        return self.values.get(rate_name(kind, device, precision), 1.0)
+
+    def shares(self, device: str) -> tuple[float, float]:
+        """Return what of the rates of links within and between typical hosts is reached."""
+        return 1 / self.values.get(f"scaleup.{device}", 1.0), 1 / self.values.get(f"network.{device}", 1.0)
+
+    def of_trainer(self, what: str, trainer: str) -> float:
+        """Return what is known of a trainer, else of its versions of today (``megatron`` for ``megatron-2022``).
+
+        Microseconds of one of its ``host`` calls, the part of them that is ``coupled``, factors ``unfused`` and
+        ``fp8``.
+        """
+        today = self.values.get(f"{what}.{trainer.partition('-')[0]}", 1.0 if what in ("unfused", "fp8") else 0.0)
+        return self.values.get(f"{what}.{trainer}", today)
+
+    def value(self, name: str) -> float:
+        """Return a constant, or from where a fit of it begins that nobody has fitted."""
+        return self.values.get(name) or UNKNOWN.get(name.partition(".")[0], 1.0)
+
+    def with_values(self, values: Mapping[str, float], digest: str = "") -> "Calibration":
+        """Return the calibration with some values in place of its own."""
+        return Calibration({**self.values, **values}, digest or self.digest)
+
+
+def rate_name(kind: str, device: str, precision: str) -> str:
+    """Return the name of the constant of a kind of work; under fp8 all but matrix products run in bf16."""
+    name = COMPUTE.get(kind, "memory")
+    return f"{name}.{device}.{'bf16' if precision == 'fp8' and name != 'matmul' else precision}"
+
+
+@cache
+def published() -> Calibration:
+    """Return the constants of `constants.toml`."""
+    return Calibration(_read(FILE))
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; what it does not hold is as published.
+
+    Raises
+    ------
+    InvalidInput
+        When it cannot be read, or holds a constant that there is not or that is out of bounds.
+    """
+    values = _read(path)
+    return published().with_values(values, digest_of(values))
+
+
+def to_toml(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return a calibration file: a table a constant, with what is to be said of it."""
+    lines = [f'format = "{FORMAT}"', f"version = {VERSION}"]
+    for row in rows:
+        lines += ["", "[[constant]]", *(f"{key} = {_written(value)}" for key, value in row.items())]
+    return "\n".join(lines if rows else [*lines, "constant = []"]) + "\n"
+
+
+def _written(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+def digest_of(values: Mapping[str, float]) -> str:
+    """SHA-256 of constants, short."""
+    return hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()[:16]
+
+
+def _read(path: str | Path) -> dict[str, float]:
+    members = document(read_toml(path), FORMAT, VERSION, ("constant",), ("provenance", "extra"))
+    found: dict[str, float] = {}
+    for node in members["constant"].items():
+        row = node.members(("name", "value"), ("low", "high", "fitted_on", "rows", "error_percent", "left_out_percent"))
+        name, value = row["name"].text(), row["value"].number()
+        if name in found:
+            row["name"].fail("it stands twice; keep one of them")
+        if name.partition(".")[0] not in BOUNDS:
+            row["name"].fail(f"constants begin with {', '.join(BOUNDS)}")
+        low, high = bounds(name)
+        if not low <= value <= high:
+            row["value"].fail(f"{name} lies between {low:g} and {high:g}")
+        found[name] = value
+    return found
+
+
+def bounds(name: str) -> tuple[float, float]:
+    """Return between what a constant lies.
+
+    Raises
+    ------
+    InvalidInput
+        For a constant that there is not.
+    """
+    kind = name.partition(".")[0]
+    if kind not in BOUNDS:
+        raise InvalidInput(f"{name!r} is no constant; they begin with {', '.join(BOUNDS)}")
+    return BOUNDS[kind]

@@ -1,0 +1,87 @@
+"""How trainers run stages: the table of `trainers.toml`, each row with its source.
+
+Leaves out which plans a trainer takes (`planner.ask.targets`) and what its calls cost (`costmodel.calibration`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+
+from costmodel.errors import UsageError
+from costmodel.files import Node, document, read_toml
+
+MEGATRON = "megatron"
+"""Whose habits are taken for described models where nothing is said."""
+SELECTIVE = ("attention", "operators")
+"""What ``selective`` recompute runs again."""
+FILE = Path(__file__).with_name("trainers.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerHabits:
+    """What a trainer does where nobody says otherwise; `trainers.toml` explains each."""
+
+    flash: bool
+    overlap: bool
+    overlap_gathers: bool
+    overlap_tensor: bool
+    fused: bool
+    selective: str
+    summed_in_place: bool
+    bucket_mib: int
+    loss_bytes: int
+    gradient_bytes: int
+    main_weight_bytes: int
+    calls_backward: float
+    calls: tuple[tuple[str, float], ...]
+
+    def but(self, said: Mapping[str, object]) -> "TrainerHabits":
+        """Return the habits with some of them told otherwise."""
+        return replace(self, **said)  # type: ignore[arg-type]
+
+    def words(self) -> tuple[str, ...]:
+        """Return what is done, one phrase a habit."""
+        flags = (name if getattr(self, name) else f"no {name}" for name in FLAGS)
+        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "selective"))
+        return tuple(text.replace("_", " ") for text in (*flags, *sizes))
+
+
+FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
+SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")
+SAID = (*FLAGS, *SIZES, "selective")
+"""TrainerHabits that a flag may tell otherwise."""
+
+
+def habits_of(trainer: str) -> TrainerHabits:
+    """Return a trainer's habits.
+
+    Raises
+    ------
+    UsageError
+        When there is no such trainer; names those there are.
+    """
+    known = trainers()
+    if trainer not in known:
+        raise UsageError(f"no trainer is called {trainer!r}; there are {', '.join(known)}")
+    return known[trainer]
+
+
+@cache
+def trainers() -> Mapping[str, TrainerHabits]:
+    """Return the table."""
+    members = document(read_toml(FILE), "penstock-trainers", 1, ("trainer",))
+    return {name: _habits(node) for name, node in members["trainer"].entries().items()}
+
+
+def _habits(node: Node) -> TrainerHabits:
+    members = node.members(("source", *(field.name for field in fields(TrainerHabits))))
+    values: dict[str, object] = {name: members[name].flag() for name in FLAGS}
+    values |= {name: members[name].integer() for name in SIZES}
+    calls = tuple((kind, count.number()) for kind, count in members["calls"].entries().items())
+    return TrainerHabits(
+        **values,  # type: ignore[arg-type]
+        selective=members["selective"].text(SELECTIVE),
+        calls_backward=members["calls_backward"].number(),
+        calls=calls,
+    )

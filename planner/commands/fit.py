@@ -1,0 +1,70 @@
+"""Let your own measured steps move the constants that they identify, for plans of such jobs on such machines.
+
+    penstock fit runs.csv -o calibration.toml
+    penstock plan profile.json --devices 8 --batch 64 --calibration calibration.toml -o plan.json
+
+One row a job: model, device, flags of penstock plan by their names, step_time_ms. Constants are shrunk towards what
+they were and bounded; those that the rows do not identify stay, and are named. The error with one family of rows (one
+model and one set of degrees) left out at a time says what to expect of other jobs.
+"""
+
+import argparse
+import math
+
+from planner.commands.answer import Answer, say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("runs", metavar="RUNS.csv", help="measured jobs, one a row (docs/calibration.md)")
+    parser.add_argument("-o", "--output", required=True, metavar="calibration.toml")
+    parser.add_argument("--calibration", metavar="FILE", help="start from these constants, not the published ones")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Fit, write what moved and say how good it is."""
+    from costmodel.calibration import published, read_calibration, to_toml
+    from costmodel.files import write_text
+    from planner.measured.fit import fit
+    from planner.measured.predicted import Predictor
+    from planner.measured.runs import read_runs
+
+    known = read_calibration(args.calibration) if args.calibration else published()
+    jobs = read_runs(args.runs)
+    refused = [one for one in Predictor(known).all(jobs) if one.why_not]
+    for one in refused:
+        say(f"penstock fit: left out, {one.job.name}: {one.why_not}")
+    found = fit(jobs, known, lambda job: f"{job.model} {job.space}")
+    own = dict(known.values) if args.calibration else {}
+    write_text(
+        args.output, to_toml([{"name": name, "value": value} for name, value in sorted({**own, **found.moved}.items())])
+    )
+    body: dict[str, object] = {
+        "output": args.output,
+        "rows": found.rows,
+        "rows_skipped": len(refused),
+        "moved": {name: {"before": known.values.get(name), "after": value} for name, value in found.moved.items()},
+        "stayed": list(found.stayed),
+        "error_before_percent": _percent(found.before),
+        "error_after_percent": _percent(found.after),
+        "leave_one_family_out_percent": _percent(found.left_out),
+    }
+    before = {name: f"{known.values[name]:.3g}" if name in known.values else "unknown" for name in found.moved}
+    moved = [f"{name} {before[name]} -> {value:.3g}" for name, value in found.moved.items()]
+    return Answer(
+        body,
+        [
+            f"{args.output}: {found.rows} rows, mean absolute error {_said(found.before)} before and "
+            f"{_said(found.after)} after; one family left out at a time {_said(found.left_out)}",
+            f"moved: {'; '.join(moved) or 'nothing: these rows identify no constant'}",
+            f"not identified, stay as they were: {', '.join(found.stayed) or 'none'}",
+        ],
+    )
+
+
+def _percent(error: float) -> float | None:
+    return None if math.isnan(error) else 100 * error
+
+
+def _said(error: float) -> str:
+    return "unknown" if math.isnan(error) else f"{100 * error:.1f} %"

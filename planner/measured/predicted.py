@@ -1,0 +1,93 @@
+"""What a plan of a measured job promises: priced and simulated as every plan is.
+
+Profiles, which many jobs of one shape share, are described once. Leaves out how predictions are judged
+(`planner.measured.errors`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+
+from costmodel.calibration import Calibration, published
+from costmodel.errors import PenstockError
+from costmodel.model.profile import Profile
+from costmodel.stages.costs import Amount
+from costmodel.stages.strategies.memory import FRAGMENTATION
+from planner.candidate.fixed import fixed_candidate, fixed_evaluator
+from planner.candidate.make import upper_bytes
+from planner.candidate.price import compact
+from planner.measured.job import MeasuredJob
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A job with what its plan promises, or why it has none.
+
+    Peak and upper bound are the fullest rank's; forward and backward are one micro-batch's of the middle stage alone,
+    without messages.
+    """
+
+    job: MeasuredJob
+    step_ns: int = 0
+    peak_bytes: int = 0
+    upper_bytes: int = 0
+    forward_ns: int = 0
+    backward_ns: int = 0
+    why_not: str = ""
+
+    @property
+    def error(self) -> float:
+        """Of the step time, relative."""
+        return self.step_ns / self.job.step_ns - 1
+
+    @property
+    def memory_error(self) -> float:
+        """Of the fullest rank's peak, relative."""
+        return self.peak_bytes / self.job.peak_bytes - 1
+
+
+class Predictor:
+    """Predicts jobs with the constants of a calibration."""
+
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration or published()
+        self._profiles: dict[object, Profile] = {}
+
+    def all(self, jobs: Iterable[MeasuredJob]) -> list[Predicted]:
+        """Predict jobs; those that cannot be say why."""
+        return [self._one(job) for job in jobs]
+
+    def _one(self, job: MeasuredJob) -> Predicted:
+        try:
+            return self.of(job)
+        except PenstockError as error:
+            return Predicted(job, why_not=str(error))
+
+    def of(self, job: MeasuredJob) -> Predicted:
+        """Predict one job.
+
+        Raises
+        ------
+        PenstockError
+            When it cannot be described, priced or ordered.
+        """
+        evaluator = fixed_evaluator(job.problem(self._profile(job), self._calibration))
+        candidate = fixed_candidate(evaluator)
+        run = evaluator.simulate(candidate)
+        upper = max(upper_bytes(evaluator, candidate, run)) if job.peak_bytes else 0
+        middle = candidate.num_stages // 2
+        place, operators = candidate.places[middle], compact(run.priced.operators[middle])
+        stage = evaluator.pricer.models(place)[0].stage(operators, place.config, place.ranks)
+        backward_ns = sum(map(_mean, (stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)))
+        peak = round(max(run.times.peak_memory_bytes) * (1 + FRAGMENTATION * job.reserved))
+        return Predicted(job, run.times.step_time_ns, peak, upper, _mean(stage.forward_ns), backward_ns)
+
+    def _profile(self, job: MeasuredJob) -> Profile:
+        key = job.model, job.device, job.precision, job.sequence, job.microbatch_size
+        if key not in self._profiles:
+            self._profiles[key] = job.profile(self._calibration)
+        return self._profiles[key]
+
+
+def _mean(amount: Amount) -> int:
+    return amount if isinstance(amount, int) else round(fmean(amount))

@@ -1,0 +1,133 @@
+"""Constants that measured jobs move: what they identify, what stays, and what a calibration file may hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodel.calibration import Calibration, published, read_calibration, to_toml
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.model.launches import paced_ns, steady
+from costmodel.stages.strategies import TrainingJob
+from costmodel.stages.strategies.trainers import habits_of, trainers
+from planner.commands import main
+from planner.measured.predicted import Predictor
+from planner.measured.runs import read_runs
+
+HEADER = "model,device,devices,batch,microbatch-size,sequence,tensor,data,stages,trainer,step_time_ms\n"
+LAYOUTS = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (2, 2, 2), (1, 8, 1))
+
+
+def runs(path: Path, times: list[float], trainer: str = "megatron") -> Path:
+    rows = [
+        f"config.json,h100-sxm-80,8,32,1,4096,{t},{d},{p},{trainer},{time}"
+        for (t, d, p), time in zip(LAYOUTS, times, strict=True)
+    ]
+    path.write_text(HEADER + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    shape = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 4,
+             "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+             "tie_word_embeddings": False}  # fmt: skip
+    Path("config.json").write_text(json.dumps(shape))
+    return tmp_path
+
+
+def told(tmp_path: Path, calibration: Calibration) -> list[float]:
+    """Steps that a calibration promises, ms."""
+    jobs = read_runs(runs(tmp_path / "asked.csv", [1.0] * len(LAYOUTS)))
+    return [one.step_ns / 1e6 for one in Predictor(calibration).all(jobs)]
+
+
+def test_a_fit_finds_a_slower_device_and_halves_the_error(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = told(model, published().with_values({"matmul.h100-sxm-80.bf16": 1.6}))
+    assert main(["fit", str(runs(model / "runs.csv", times)), "-o", "found.toml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["error_after_percent"] < found["error_before_percent"] / 2
+    assert found["moved"]["matmul.h100-sxm-80.bf16"]["after"] == pytest.approx(1.6, rel=0.1)
+    assert read_calibration("found.toml").values["matmul.h100-sxm-80.bf16"] > 1.4
+
+
+def test_rows_that_identify_nothing_change_nothing_and_say_so(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = model / "one.csv"
+    path.write_text(HEADER + "config.json,h100-sxm-80,8,32,1,4096,9,1,1,megatron,100\n")
+    assert main(["fit", str(path), "-o", "found.toml"]) == 0
+    assert "nothing: these rows identify no constant" in capsys.readouterr().out
+    assert read_calibration("found.toml").values == published().values
+
+
+def test_a_plan_with_a_calibration_says_so_and_takes_longer_where_products_do(model: Path) -> None:
+    Path("slow.toml").write_text(to_toml([{"name": "matmul.h100-sxm-80.bf16", "value": 2.0}]))
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--stages", "1", "--time-limit", "2"]
+    assert main([*ask, "-o", "a.json"]) == main([*ask, "-o", "b.json", "--calibration", "slow.toml"]) == 0
+    plain, slow = (json.loads(Path(name).read_text()) for name in ("a.json", "b.json"))
+    assert slow["prediction"]["step_time_ns"] > 1.3 * plain["prediction"]["step_time_ns"]
+    assert (plain["assumptions"]["calibration"], len(slow["assumptions"]["calibration"])) == ("", 16)
+    assert slow["provenance"]["calibration"]["matmul.h100-sxm-80.bf16"] == 2.0
+
+
+def test_a_model_described_with_a_calibration_plans_as_one_calibrated_later(model: Path) -> None:
+    Path("slow.toml").write_text(to_toml([{"name": "attention.h100-sxm-80.bf16", "value": 2.0}]))
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    main(["model", "config.json", "-o", "q.json", "--sequence", "1024", "--calibration", "slow.toml"])
+    steps = []
+    for name in ("p.json", "q.json"):
+        main(["plan", name, "--devices", "1", "--batch", "4", "--calibration", "slow.toml", "-o", "plan.json"])
+        steps.append(json.loads(Path("plan.json").read_text())["prediction"]["step_time_ns"])
+    assert steps[0] == pytest.approx(steps[1], rel=1e-3)
+
+
+def test_flags_tell_a_trainer_otherwise_and_plans_say_what_was_taken(model: Path) -> None:
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--data", "2", "--time-limit", "2", "-o", "a.json"]
+    assert main([*ask, "--trainer", "megatron", "--no-overlap", "--gradient-bytes", "2"]) == 0
+    found = json.loads(Path("a.json").read_text())["assumptions"]
+    assert (found["trainer"], found["bytes_per_parameter"]["gradients"]) == ("megatron", 2.0)
+    assert {"no overlap", "flash", "gradient bytes 2"} <= set(found["habits"])
+    assert main([*ask, "--trainer", "nobody"]) == 2
+
+
+def test_an_action_takes_what_host_or_device_takes_whichever_is_longer() -> None:
+    for host, device in ((30, 10), (10, 30), (20, 20)):
+        assert paced_ns(host, device) == steady([(host, device, 1)])[0]
+    assert paced_ns(30, 10, coupled=0.5) == 35
+
+
+def test_every_trainer_of_the_table_makes_a_job_and_others_are_refused() -> None:
+    for name in trainers():
+        job = TrainingJob.of(name, "bf16", "adam")
+        assert (job.flash, job.whole_stages) == (habits_of(name).flash, name == "executor")
+    with pytest.raises(UsageError, match="no trainer is called"):
+        TrainingJob.of("nobody", "bf16", "adam")
+
+
+def test_what_a_calibration_file_may_not_hold_is_named(tmp_path: Path) -> None:
+    for rows, why in (
+        ([{"name": "speed.h100", "value": 1.0}], "constants begin with"),
+        ([{"name": "matmul.h100.bf16", "value": 99.0}], "lies between"),
+        ([{"name": "matmul.h100.bf16", "value": 1.0}] * 2, "stands twice"),
+    ):
+        (tmp_path / "bad.toml").write_text(to_toml(rows))
+        with pytest.raises(InvalidInput, match=why):
+            read_calibration(tmp_path / "bad.toml")
+
+
+def test_what_a_row_of_runs_cannot_mean_is_named_with_its_row(model: Path) -> None:
+    good = "config.json,h100-sxm-80,8,32,1,4096,1,8,1,megatron,100"
+    for row, why in (
+        (good.replace("megatron", "nobody"), "row 1: trainer is 'nobody'"),
+        (good.replace(",100", ",-1"), "row 1: step_time_ms is '-1'"),
+        (good.replace("h100-sxm-80", "h100"), "row 1: "),
+        (good.replace(",8,32", ",x,32"), "row 1: devices is 'x'"),
+    ):
+        (model / "bad.csv").write_text(f"{HEADER}{row}\n")
+        with pytest.raises(InvalidInput, match=why):
+            read_runs(model / "bad.csv")
+    (model / "bad.csv").write_text(f"colour,{HEADER}red,{good}\n")
+    with pytest.raises(InvalidInput, match="'colour' means nothing"):
+        read_runs(model / "bad.csv")
