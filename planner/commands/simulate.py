@@ -249,7 +249,7 @@ def _check_limit(args: argparse.Namespace, timeline: "Timeline", limit: int | No
     needed, allowed = peak / (share_bytes or 1), float(args.memory_limit)
     raise NoPlanFits(
         f"{args.schedule} needs {needed:g} {unit} on rank {rank}, the limit is {allowed:g}; raise --memory-limit by "
-        "the difference or choose a schedule that plans within a limit (zb-auto, zb-v)"
+        "the difference or choose a schedule that plans within a limit (graph-zb, zb-auto, zb-v)"
     )
 
 
