@@ -79,6 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "schedule.csv": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
         "orders.csv": "".join(",".join(f"{s}{k}{i}" for k in "FB" for i in range(8)) + "\n" for s in range(2)),
         "table.csv": LAYERS,
+        "runs.csv": "model,device,devices,batch,step_time_ms\n"
+        + "".join(f"config.json,a100-sxm-80,2,{n},{2.5 * n}\n" for n in (8, 16)),
         "bert32.json": json.dumps(PIPER),
         "graph.txt": GRAPH,
         "all_reduce.txt": NCCL_TEXT,
@@ -89,6 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (home / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
+        assert main("fit runs.csv -o calibration.toml --json".split()) == 0
         for name, flags in (("plan", "--schedule 1f1b"), ("old", "--schedule gpipe"), ("chain", "--planner chain")):
             line = f"plan profile.json --cluster cluster.toml --devices 4 --batch 16 --stages 4 {flags} --time-limit 0"
             assert main([*line.split(), "--json", "-o", f"{name}.json"]) == 0
