@@ -15,7 +15,7 @@ from planner.candidate.repriced import repriced
 from planner.commands import main
 from planner.plan import Plan, write_plan
 from planner.plan.replay import replay
-from planner.report.calibration import Calibration, Ratio
+from planner.report.calibration import MovedProfile, Ratio
 from simulator.actions import RECEIVES, SENDS, Kind
 from simulator.timeline import Timeline, write_timeline
 from tests.described_models import described
@@ -62,7 +62,7 @@ def work(of: Profile) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.parametrize("cold", [1, 3])
 def test_a_stage_that_ran_longer_moves_exactly_its_own_operators_and_the_first_micro_batch_counts_for_nothing(cold):
     slower = {(1, Kind.F): 1.3, (1, Kind.B): 1.5}
-    found = Calibration(plan(), run(plan(), slower, cold), profile())
+    found = MovedProfile(plan(), run(plan(), slower, cold), profile())
     before, after = work(profile()), work(found.moved)
     mine = set(plan().stages[1].operators)
     for name, (forward, inputs, weights) in before.items():
@@ -76,7 +76,7 @@ def test_a_stage_that_ran_longer_moves_exactly_its_own_operators_and_the_first_m
 def test_the_plan_at_the_new_prices_takes_what_the_run_took(schedule):
     slower = {(stage, kind): 1.2 + stage / 2 for stage in (0, 1) for kind in (Kind.F, Kind.B, Kind.I, Kind.W)}
     made = plan(schedule)
-    found = Calibration(made, run(made, slower), profile())
+    found = MovedProfile(made, run(made, slower), profile())
     spans = {span.action: span for span in found.bare_after.spans}
     for span in found.bare.spans:
         if span.action.kind in (Kind.F, Kind.B, Kind.I, Kind.W):
@@ -99,11 +99,11 @@ def test_a_ratio_moves_as_far_as_it_can_be_trusted(ratio, moves):
 
 
 def test_messages_move_the_links_that_priced_them():
-    found = Calibration(plan(), run(plan(), {}), profile()).links
+    found = MovedProfile(plan(), run(plan(), {}), profile()).links
     # the calls take 2 (send), 1 and 1 (posting and taking a message that is there) of HOST_NS
     assert found["p2p_host"].measured <= 2 / HOST_NS
     assert "p2p" in found
-    moved = Calibration(plan(), run(plan(), {}), profile()).moved.links
+    moved = MovedProfile(plan(), run(plan(), {}), profile()).moved.links
     assert moved.classes["p2p"].ranges[0].latency_ns < WAY_NS / 100
     assert set(moved.classes) == set(LINKS.classes)
 
@@ -111,14 +111,14 @@ def test_messages_move_the_links_that_priced_them():
 def test_links_that_were_given_stay_as_they_are():
     given = replace(plan(), assumptions=replace(plan().assumptions, links="given"))
     other = replace(given, cluster=replace(given.cluster, links=None))
-    found = Calibration(other, run(other, {}), profile())
+    found = MovedProfile(other, run(other, {}), profile())
     assert found.moved.links == LINKS
     assert any("not the profile's" in text for text in found.stays())
 
 
 def test_a_run_of_the_new_profile_is_calibrated_further():
-    first = Calibration(plan(), run(plan(), {(0, Kind.F): 2.0}), profile()).moved
-    second = Calibration(plan(), run(plan(), {(0, Kind.F): 2.0}), first)
+    first = MovedProfile(plan(), run(plan(), {(0, Kind.F): 2.0}), profile()).moved
+    second = MovedProfile(plan(), run(plan(), {(0, Kind.F): 2.0}), first)
     assert second.ratios[0, "forward"].measured == pytest.approx(1, rel=1e-3)
     assert len(second.moved.provenance["calibrated"]) == 2
     assert len({profile().origin.calibration, first.origin.calibration, second.moved.origin.calibration}) == 3

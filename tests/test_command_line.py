@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (home / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
-        assert main("fit runs.csv -o calibration.toml --json".split()) == 0
+        assert main(["fit", "runs.csv", "-o", "calibration.toml", "--json"]) == 0
         for name, flags in (("plan", "--schedule 1f1b"), ("old", "--schedule gpipe"), ("chain", "--planner chain")):
             line = f"plan profile.json --cluster cluster.toml --devices 4 --batch 16 --stages 4 {flags} --time-limit 0"
             assert main([*line.split(), "--json", "-o", f"{name}.json"]) == 0

@@ -64,10 +64,10 @@ def _errors_alone(plan: "Plan", measured: "Timeline") -> Answer:
 
 def _moved(args: argparse.Namespace, plan: "Plan", measured: "Timeline") -> Answer:
     from costmodel.model.profile import read_profile, write_profile
-    from planner.report.calibration import Calibration
+    from planner.report.calibration import MovedProfile
     from planner.report.differences import differences, error_percent
 
-    found = Calibration(plan, measured, read_profile(args.profile))
+    found = MovedProfile(plan, measured, read_profile(args.profile))
     sides = [
         (error_percent(plan, measured), differences(bare, measured))
         for plan, bare in ((found.before, found.bare), (found.after, found.bare_after))

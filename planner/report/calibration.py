@@ -52,7 +52,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class MovedProfile:
     """A plan, what a run of it took, and the profile that it is to move.
 
     Attributes
