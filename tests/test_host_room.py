@@ -28,11 +28,11 @@ def llama_70b() -> Profile:
 
 
 def test_llama_70b_on_8_devices_of_80_gib_lacks_what_its_states_are_over_them() -> None:
-    """16 bytes a parameter over 8 devices; hosts count where they have memory to offload to."""
+    """18 bytes a parameter over 8 devices, gradients in fp32; hosts count where they have memory to offload to."""
     count = sum(p.size_bytes for p in llama_70b().graph.parameters) // 2
     for host_gib in (0, 256):
         problem = Problem(llama_70b(), cluster(8, host_gib=host_gib), 8, 8, target="any")
-        assert lacking_bytes(Setting(problem)) == 16 * count // 8 - (80 + host_gib // 8) * GIB
+        assert lacking_bytes(Setting(problem)) == 18 * count // 8 - (80 + host_gib // 8) * GIB
     assert lacking_bytes(Setting(Problem(llama_70b(), cluster(8, host_gib=2048), 8, 8, target="any"))) == 0
 
 
