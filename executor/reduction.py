@@ -84,7 +84,7 @@ class Reduction:
         self._sets: list[SharedSet] = []
         sums = sums_in_order(plan, lanes, by_stages)
         self._company = company if sums else None  # until its ranks have agreed on what has gradients
-        self._had: set[str] = set()
+        self._had: set[str] = set()  # what this rank has gradients for, until then
         for one in sums:
             names = sorted(name for name in by_stages[one.stages] if name not in divided)  # these sum as they divide
             if me in one.ranks and names:

@@ -235,3 +235,12 @@ def test_a_trace_of_several_timelines_is_one_file(files, capsys):
     code, answer = compared(capsys, files[0], "--trace", files[0].with_name("folder"))
     assert code == 2
     assert "one .json or .json.gz file" in answer["error"]
+
+
+def test_plans_under_other_habits_of_a_trainer_are_marked(files, capsys):
+    other = replace(PLAN, assumptions=replace(PLAN.assumptions, habits=("plain attention",)))
+    write_plan(files[0].with_name("other.json"), other)
+    code, answer = compared(capsys, files[0], files[0].with_name("other.json"))
+    assert (code, [row["differs_in"] for row in answer["rows"]]) == (0, [[], ["habits"]])
+    assert main(["compare", str(files[0]), str(files[0].with_name("other.json"))]) == 0
+    assert "plain attention" in capsys.readouterr().out

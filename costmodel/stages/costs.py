@@ -7,6 +7,7 @@ a profile, people write them by hand (``penstock-costs``). Leaves out orders: th
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_json
@@ -165,6 +166,11 @@ def at(amount: Amount, action_index: int) -> int:
 def largest(amount: Amount) -> int:
     """Return the largest value of any action."""
     return amount if isinstance(amount, int) else max(amount)
+
+
+def mean(amount: Amount) -> float:
+    """Return the mean over actions."""
+    return float(amount) if isinstance(amount, int) else fmean(amount)
 
 
 def least(amount: Amount) -> int:

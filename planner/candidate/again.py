@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from costmodel.errors import InvalidInput
 from planner.ask.problem import Problem
+from planner.ask.targets import in_line
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place
 from planner.candidate.price import Pricer
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
@@ -53,6 +54,16 @@ def relays(plan: Plan, atoms: Atoms) -> bool:
     held = [set(stage.operators) for stage in plan.stages]
     producer = {tensor.name: tensor.producer for tensor in atoms.graph.tensors}
     return any(producer.get(name) not in held[edge.source] for edge in plan.edges for name in edge.tensors)
+
+
+def passes_on(plan: Plan, atoms: Atoms, problem: Problem) -> bool:
+    """Whether tensors of a plan pass from stage to next stage: as they do there, or must on a line for this problem."""
+    return relays(plan, atoms) or (in_line(problem) and is_line(plan))
+
+
+def is_line(plan: Plan) -> bool:
+    """Whether each stage of a plan feeds the next and no other."""
+    return all(edge.target == edge.source + 1 for edge in plan.edges)
 
 
 def priced_again(plan: Plan, problem: Problem) -> Plan:

@@ -144,33 +144,24 @@ def _binding(found: "Explanation") -> Iterator[str]:
 
 
 def _stages(found: "Explanation") -> Iterator[str]:
-    from costmodel.stages.config import StageConfig
-    from planner.report.explanation import mean
+    from costmodel.stages.costs import mean
+    from planner.report.plan_lines import degrees, ranks_said
 
-    usual = StageConfig().to_json()
     rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "what")]
     for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):
         cost = stage.cost
         times = (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns, cost.recompute_ns)
-        config = [f"{k} {v}" for k, v in stage.config.to_json().items() if v != usual[k]]
         rows.append(
             (
                 str(index),
                 *(f"{mean(time) / 1e6:.3f}" for time in times),
                 percent(found.on_path_ns(index) / max(1, found.step_time_ns)),
-                _span(stage.ranks),
-                " ".join(config) or "-",
+                ranks_said(stage.ranks),
+                degrees(stage.config) or "-",
                 f"{stage.name or _ends(stage.operators)} ({len(stage.operators)})",
             )
         )
     return _aligned(rows)
-
-
-def _span(ranks: Sequence[int]) -> str:
-    """Write ranks; consecutive ones by their ends."""
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def _ends(operators: Sequence[str]) -> str:

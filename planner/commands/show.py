@@ -29,22 +29,13 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(_json(args.plan, plan), list(_text(args.plan, plan)))
 
 
-def _limits(plan: "Plan") -> list[int | None]:
-    """Return what each rank may hold: its device's memory, or less where the plan was made under a limit."""
-    from planner.plan.limits import memory_limit_of
-
-    given, limits = memory_limit_of(plan), list[int | None]()
-    for rank in range(len(plan.orders)):
-        known = [size for size in (given, plan.cluster.device_of(rank).memory_bytes) if size]
-        limits.append(min(known, default=None))
-    return limits
-
-
 def _json(path: str, plan: "Plan") -> dict[str, object]:
     from planner.plan import plan_to_json
+    from planner.plan.limits import rank_limits
     from planner.plan.rung import rung
+    from planner.report.rates import samples_per_s
 
-    body, prediction, step_ns = plan_to_json(plan), plan.prediction, plan.prediction.step_time_ns
+    body, prediction = plan_to_json(plan), plan.prediction
     kept = ("model", "schedule", "stages", "edges", "runs_on", "training", "assumptions", "rungs", "provenance")
     return {
         "plan": path,
@@ -53,12 +44,12 @@ def _json(path: str, plan: "Plan") -> dict[str, object]:
         "microbatches": plan.batch.num_microbatches,
         "microbatch_size": plan.batch.microbatch_size,
         "global_batch": plan.batch.global_size,
-        "step_time_ns": step_ns,
-        "samples_per_s": plan.batch.global_size * 1e9 / step_ns if step_ns else None,
+        "step_time_ns": prediction.step_time_ns,
+        "samples_per_s": samples_per_s(plan),
         "bubble_ratio": prediction.bubble_ratio,
         "peak_memory_bytes": list(prediction.peak_memory_bytes),
         "peak_memory_upper_bytes": list(prediction.peak_memory_upper_bytes),
-        "memory_limit_bytes": _limits(plan),
+        "memory_limit_bytes": [limit or None for limit in rank_limits(plan)],
         "status": plan.search.status,
         "lower_bound_ns": plan.search.lower_bound_ns,
         "gap": plan.search.gap,
@@ -74,10 +65,11 @@ def _json(path: str, plan: "Plan") -> dict[str, object]:
 def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
     from planner.plan.rung import rung
     from planner.report.plan_lines import assumed, ladder, stage_table
+    from planner.report.rates import samples_per_s
 
     batch, search, prediction = plan.batch, plan.search, plan.prediction
-    step_ns = prediction.step_time_ns
-    rate = f"{batch.global_size * 1e9 / step_ns:.1f} samples a second" if step_ns else "no time"
+    found = samples_per_s(plan)
+    rate = "no time" if found is None else f"{found:.1f} samples a second"
     yield (
         f"{path}: {plan.model_name} ({plan.num_operators} operators), {rung(plan)} on {len(plan.orders)} ranks of "
         f"{', '.join(dict.fromkeys(plan.cluster.device_of(rank).name for rank in range(len(plan.orders))))}"
@@ -87,7 +79,8 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
         f", schedule {plan.schedule}"
     )
     yield f"chosen       {plan.extra.get('choice') or 'not said'}"
-    yield f"step time    {milliseconds(step_ns)} predicted, {rate}, bubble {percent(prediction.bubble_ratio)}"
+    step, bubble = milliseconds(prediction.step_time_ns), percent(prediction.bubble_ratio)
+    yield f"step time    {step} predicted, {rate}, bubble {bubble}"
     yield f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
     yield f"scope        {search.scope or 'not said'}"
     yield f"memory       {_memory(plan)}"
@@ -99,7 +92,9 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
 
 def _memory(plan: "Plan") -> str:
     """Say what the fullest rank holds, against what it may."""
-    peaks, limits = plan.prediction.peak_memory_bytes, _limits(plan)
+    from planner.plan.limits import rank_limits
+
+    peaks, limits = plan.prediction.peak_memory_bytes, rank_limits(plan)
     rank = max(range(len(peaks)), key=lambda each: (peaks[each] / (limits[each] or 2**62), -each))
     limit = limits[rank]
     of = f"of {mebibytes(limit)} ({percent(peaks[rank] / limit)})" if limit else "and no limit is known"

@@ -101,10 +101,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     if not args.schedule or not args.microbatches:
         raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
     given = _given_orders(args)
-    if not given and args.ranks:
-        _check_size(args, args.ranks * _chunks(args))
     costs, share_bytes = _costs(args, given)
-    _check_size(args, len(costs.stages))
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
     if args.schedule == POLISHED and args.objective == "span":
         raise UsageError(f"{POLISHED} minimises the step; leave --objective out, or take zb-auto")
@@ -172,14 +169,8 @@ def _check_size(args: argparse.Namespace, num_stages: int) -> None:
     kinds = 3 if args.schedule not in SCHEDULES or SCHEDULES[args.schedule].split else 2
     number = num_stages * args.microbatches * _slices(args) * kinds
     limits.check("actions", number, f"{num_stages} stages, {args.microbatches} micro-batches")
-    if number and (text := limits.announced("actions", number)) and not args.ranks:
+    if text := limits.announced("actions", number):
         say(text)
-
-
-def _chunks(args: argparse.Namespace) -> int:
-    from simulator.schedules import SCHEDULES
-
-    return args.chunks or (SCHEDULES[args.schedule].chunks if args.schedule in SCHEDULES else 1)
 
 
 def _slices(args: argparse.Namespace) -> int:
@@ -200,10 +191,12 @@ def _costs(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs",
         if both:
             raise UsageError(f"--{both[0].replace('_', '-')} does not go with --costs, which gives every stage its own")
         costs = read_costs(args.costs, args.microbatches)
+        _check_size(args, len(costs.stages))
         if given and costs.ranks != given.graph.ranks:
             raise UsageError(f"{args.schedule} places its stages on {given.graph.ranks}, {args.costs} on {costs.ranks}")
         return costs, 0
     ranks, chunks, placement = _shape(args, given)
+    _check_size(args, ranks * chunks)
     kind = SCHEDULES.get(args.schedule)
     kept = 0.5 if args.w_memory_fraction is None else args.w_memory_fraction
     given_ns = (args.forward_ns, args.backward_input_ns, args.backward_weight_ns)

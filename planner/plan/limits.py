@@ -19,3 +19,10 @@ def number_of(found: object) -> int | None:
 def memory_limit_of(plan: Plan) -> int | None:
     """Return the limit that a plan was made under beside its devices' own memory."""
     return number_of(options_of(plan).get("memory_limit_bytes"))
+
+
+def rank_limits(plan: Plan) -> tuple[int, ...]:
+    """Return the bytes that each rank may hold: its device's memory, or less where so asked; 0 for unknown."""
+    asked = memory_limit_of(plan)
+    devices = [plan.cluster.device_of(rank).memory_bytes for rank in range(len(plan.orders))]
+    return tuple(min(filter(None, (asked, size)), default=0) for size in devices)

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from costmodel.errors import DoesNotMatch, PenstockError
 from planner.ask.problem import Problem
-from planner.ask.targets import in_line
-from planner.candidate.again import candidate_of, partition_of, relays, renumbered
+from planner.candidate.again import candidate_of, partition_of, passes_on, renumbered
 from planner.candidate.candidate import IN_FLIGHT, Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import numbered, prepare
@@ -59,10 +58,9 @@ class Alternatives:
         partition, why_not = partition_of(plan, self.atoms)
         if partition is None:
             raise DoesNotMatch(f"the plan does not stand with this profile: {why_not}; plan again from it")
-        self._line = relays(plan, self.atoms) or (in_line(problem) and _is_line(plan))
-        self._ranks = range(len(plan.orders))
+        line, ranks = passes_on(plan, self.atoms, problem), range(len(plan.orders))
         self._evaluator = Evaluator(problem, self.atoms, plan.batch.microbatch_size)
-        self._own = candidate_of(plan, self.atoms, partition, self._ranks, line=self._line)
+        self._own = candidate_of(plan, self.atoms, partition, ranks, line=line)
         self._planned = renumbered(plan, self.atoms, partition)  # by the candidate's number the plan's
         self._stage_of = [self._planned[stage] for stage in partition]
 
@@ -121,7 +119,3 @@ class Alternatives:
             return self._evaluator.evaluate(candidate)
         except PenstockError:  # no such order on these places, or a host without room
             return None
-
-
-def _is_line(plan: Plan) -> bool:
-    return all(edge.target == edge.source + 1 for edge in plan.edges)

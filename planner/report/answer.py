@@ -13,7 +13,7 @@ from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
 from planner.report.moved import Moved
 from planner.report.plan_lines import assumed, ladder, money
-from planner.report.rates import mfu, tokens_per_s
+from planner.report.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class PlanAnswer:
     @property
     def samples_per_s(self) -> float | None:
         """Samples of the batch over the step time."""
-        step_ns = self.plan.prediction.step_time_ns
-        return self.plan.batch.global_size * 1e9 / step_ns if step_ns else None
+        return samples_per_s(self.plan)
 
     @cached_property
     def devices_used(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from costmodel.stages.costs import largest
 from planner.plan import Plan
-from planner.plan.limits import memory_limit_of
+from planner.plan.limits import rank_limits
 from planner.report.text import mebibytes, percent
 from simulator.actions import COMPUTE
 from simulator.bubbles import BubbleCauses
@@ -72,7 +72,8 @@ def binding(plan: Plan, timeline: Timeline, causes: BubbleCauses) -> Binding:
     cause = max(idle, key=lambda name: idle[name], default="")
     constraint = cause if cause and idle[cause] > works[busiest] else "compute"
     share = works[busiest] / max(1, timeline.step_time_ns)
-    limits = [_limit_bytes(plan, block[0]) for block in plan.blocks]
+    ranks = rank_limits(plan)
+    limits = [ranks[block[0]] for block in plan.blocks]
     peaks = timeline.peak_memory_bytes
     known = [i for i, limit in enumerate(limits) if limit]
     fullest = max(known, key=lambda i: peaks[i] / limits[i], default=None)
@@ -87,8 +88,3 @@ def binding(plan: Plan, timeline: Timeline, causes: BubbleCauses) -> Binding:
 def _stages(plan: Plan, block: int) -> tuple[int, ...]:
     """Return the stages that a block runs."""
     return tuple(i for i, stage in enumerate(plan.stages) if plan.blocks[block] in stage.blocks)
-
-
-def _limit_bytes(plan: Plan, rank: int) -> int:
-    """Return what a rank may hold: its device's memory, or less where less was asked for; 0 where not known."""
-    return min(filter(None, (memory_limit_of(plan), plan.cluster.device_of(rank).memory_bytes)), default=0)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from planner.plan import Plan
+from planner.plan.limits import rank_limits
 from planner.plan.replay import plan_schedule, replay
 from planner.report.measured import Measurement, message_bytes, read_measured
 from simulator.actions import SENDS, Kind
@@ -17,7 +18,7 @@ from simulator.bubbles import BubbleCauses, bubble_causes
 from simulator.schedule import Schedule
 from simulator.timeline import Timeline
 
-ASSUMED = ("links", "trainer", "optimizer", "precision", "calibration")
+ASSUMED = ("links", "trainer", "habits", "optimizer", "precision", "calibration")
 """Assumptions under which step times compare only when they are the same."""
 
 
@@ -75,12 +76,6 @@ class ComparedPlan:
             return None
         return Measurement(self.plan, self.predicted, read_measured(self.measured, self.plan))
 
-    @property
-    def samples_per_s(self) -> float | None:
-        """Samples of the batch over the step time."""
-        step_ns = self.plan.prediction.step_time_ns
-        return self.plan.batch.global_size * 1e9 / step_ns if step_ns else None
-
     @cached_property
     def idle(self) -> BubbleCauses:
         """Every idle nanosecond of each block with its cause."""
@@ -107,15 +102,6 @@ class ComparedPlan:
         return Communication(messages, size_bytes, message_ns, reduction_ns)
 
     @property
-    def limits_bytes(self) -> tuple[int, ...]:
-        """Bytes that each rank may hold: what its device has, or less if so asked of the plan; 0 for unknown."""
-        options = self.plan.provenance.get("options")
-        asked = options.get("memory_limit_bytes") if isinstance(options, dict) else None
-        given = asked if isinstance(asked, int) and asked > 0 else 0
-        devices = [self.plan.cluster.device_of(rank).memory_bytes for rank in range(len(self.plan.orders))]
-        return tuple(min(given, size) if given and size else given or size for size in devices)
-
-    @property
     def limit_bytes(self) -> int | None:
         """The lowest of the known limits."""
-        return min((limit for limit in self.limits_bytes if limit), default=None)
+        return min(filter(None, rank_limits(self.plan)), default=None)

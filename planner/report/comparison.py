@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from planner.plan.replay import depth
 from planner.report.compared import ASSUMED, ComparedPlan
-from planner.report.rates import mfu, tokens_per_s
+from planner.report.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.side_by_side import difference, tables
 from planner.report.text import Table
 from simulator.timeline import Timeline
@@ -63,7 +63,7 @@ class Comparison:
             "microbatch_size": plan.batch.microbatch_size,
             "step_time_ns": prediction.step_time_ns,
             "span_ns": prediction.span_ns,
-            "samples_per_s": compared.samples_per_s,
+            "samples_per_s": samples_per_s(compared.plan),
             "tokens_per_s": tokens_per_s(plan),
             "mfu": mfu(plan),
             "bubble_ratio": prediction.bubble_ratio,

@@ -10,6 +10,7 @@ from costmodel.errors import DoesNotMatch
 from planner.plan import Plan
 from planner.plan.rung import rung
 from planner.report.moved import Moved
+from planner.report.rates import samples_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
 Pairs = Mapping[str, tuple[object, object]]
@@ -122,10 +123,10 @@ def _change(name: str, before: object, after: object) -> str:
 
 
 def _figures(plan: Plan) -> dict[str, object]:
-    prediction, search, step_ns = plan.prediction, plan.search, plan.prediction.step_time_ns
+    prediction, search = plan.prediction, plan.search
     return {
-        "step_time_ns": step_ns,
-        "samples_per_s": plan.batch.global_size * 1e9 / step_ns if step_ns else None,
+        "step_time_ns": prediction.step_time_ns,
+        "samples_per_s": samples_per_s(plan),
         "bubble_ratio": prediction.bubble_ratio,
         "peak_memory_bytes": max(prediction.peak_memory_bytes),
         "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),

@@ -8,9 +8,8 @@ out what other plans would do (`planner.report.what_if` for single changes, the 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import cached_property
-from statistics import fmean
 
-from costmodel.stages.costs import Amount, largest, stage_to_json
+from costmodel.stages.costs import largest, stage_to_json
 from planner.plan import Plan, PlanEdge
 from planner.plan.replay import plan_schedule, replay
 from planner.report.binding import Binding, binding
@@ -69,11 +68,8 @@ class Explanation:
     @cached_property
     def idle(self) -> Mapping[str, int]:
         """Idle time by cause, summed over ranks, the largest first."""
-        causes: Counter[str] = Counter()
-        for block, row in zip(self.plan.blocks, self.causes.per_rank, strict=True):
-            for cause, time_ns in row.items():
-                causes[cause] += time_ns * len(block)
-        return dict(causes.most_common())
+        found = Counter(self.causes.over([len(block) for block in self.plan.blocks]))
+        return {cause: time_ns for cause, time_ns in found.most_common() if time_ns}
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
@@ -160,8 +156,3 @@ class Explanation:
 def _change(action: Action) -> int:
     """Return by how much an action changes what its rank keeps, in micro-batch groups."""
     return (action.kind is Kind.F) - (action.kind in FREES)
-
-
-def mean(amount: Amount) -> float:
-    """Return the mean of an amount over actions."""
-    return float(amount) if isinstance(amount, int) else fmean(amount)

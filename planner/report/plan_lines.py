@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from costmodel.stages.config import StageConfig
-from costmodel.stages.costs import Amount
+from costmodel.stages.costs import mean
 from planner.plan import Plan
 from planner.report.text import Table, mebibytes, milliseconds
 
@@ -57,10 +57,10 @@ def stage_table(plan: Plan) -> Table:
     rows = [
         (
             str(index),
-            _ranks(stage.ranks),
+            ranks_said(stage.ranks),
             degrees(stage.config) or "-",
-            f"{_mean(stage.cost.forward_ns) / 1e6:.3f}",
-            f"{(_mean(stage.cost.backward_input_ns) + _mean(stage.cost.backward_weight_ns)) / 1e6:.3f}",
+            f"{mean(stage.cost.forward_ns) / 1e6:.3f}",
+            f"{(mean(stage.cost.backward_input_ns) + mean(stage.cost.backward_weight_ns)) / 1e6:.3f}",
             mebibytes(max(plan.prediction.peak_memory_bytes[rank] for rank in stage.ranks)),
             f"{_short(stage.name or stage.operators[0])} ({len(stage.operators)})",
         )
@@ -75,15 +75,11 @@ def degrees(config: StageConfig) -> str:
     return " ".join(f"{name} {value}" for name, value in asdict(config).items() if value != usual[name])
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_said(ranks: Sequence[int]) -> str:
     """Write ranks, neighbours by their ends."""
     if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
-
-
-def _mean(amount: Amount) -> float:
-    return float(amount) if isinstance(amount, int) else sum(amount) / len(amount)
 
 
 def _short(name: str) -> str:

@@ -14,6 +14,12 @@ PASSES = 3
 FLOP_PER_TFLOP = 10**12
 
 
+def samples_per_s(plan: Plan) -> float | None:
+    """Return the samples of the batch over the step time; None for a step of no time."""
+    step_ns = plan.prediction.step_time_ns
+    return plan.batch.global_size * 1e9 / step_ns if step_ns else None
+
+
 def tokens_per_s(plan: Plan) -> float | None:
     """Return the tokens of the samples over the step time; tokens of a sample are the rows of its loss."""
     tokens, step_ns = _of_a_sample(plan, "tokens"), plan.prediction.step_time_ns

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from planner.plan.replay import depth
 from planner.report.compared import ASSUMED, ComparedPlan
 from planner.report.measured import Measurement
-from planner.report.rates import mfu, tokens_per_s
+from planner.report.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.text import Table, milliseconds, percent, size
 from simulator.attribution import Attribution
 
@@ -63,7 +63,7 @@ def _speed(compared: ComparedPlan) -> tuple[str, ...]:
     plan, tokens = compared.plan, tokens_per_s(compared.plan)
     return (
         milliseconds(plan.prediction.step_time_ns),
-        f"{compared.samples_per_s or 0:.1f}",
+        f"{samples_per_s(plan) or 0:.1f}",
         "-" if tokens is None else f"{tokens:.0f}",
         percent(mfu(plan)),
         percent(plan.prediction.bubble_ratio),
@@ -126,8 +126,10 @@ def _differences(comparison: "Comparison") -> Iterator[Table]:
 
 def _said(compared: ComparedPlan, name: str) -> str:
     plan = compared.plan
-    asked = {"model": plan.model_name, "batch": f"{plan.batch.global_size} samples"}
-    return asked.get(name) or getattr(plan.assumptions, name) or "not said"
+    asked = {"model": plan.model_name, "batch": f"{plan.batch.global_size} samples",
+             "habits": ", ".join(plan.assumptions.habits)}  # fmt: skip
+    found = asked[name] if name in asked else getattr(plan.assumptions, name)
+    return found or "not said"
 
 
 def _measured(comparison: "Comparison") -> list[Table]:

@@ -12,7 +12,7 @@ from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import in_line, refusal
-from planner.candidate.again import candidate_of, partition_of, relays
+from planner.candidate.again import candidate_of, is_line, partition_of, passes_on
 from planner.candidate.candidate import IN_FLIGHT, Candidate, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
@@ -77,7 +77,7 @@ def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: Family
 
 def _candidate(old: Plan, setting: Setting, partition: Partition) -> Candidate:
     """Return the old plan as a candidate."""
-    line = relays(old, setting.atoms) or (in_line(setting.problem) and _is_line(old))
+    line = passes_on(old, setting.atoms, setting.problem)
     return candidate_of(old, setting.atoms, partition, _ranks(old, setting.problem), line=line)
 
 
@@ -99,10 +99,6 @@ def _ranks(old: Plan, problem: Problem) -> Sequence[int]:
         found.append(here)
         del free[here]
     return found
-
-
-def _is_line(old: Plan) -> bool:
-    return all(edge.target == edge.source + 1 for edge in old.edges)
 
 
 def _num_places(old: Plan) -> int:
@@ -132,7 +128,7 @@ def _conflicts(old: Plan, setting: Setting) -> Iterator[str]:
         yield f"--max-stages {problem.max_stages} is fixed, and it has {len(old.stages)}"
     if setting.pinned.places:
         yield "--pin gives stages of its own"
-    if in_line(problem) and not _is_line(old):
+    if in_line(problem) and not is_line(old):
         yield "its stages form no line, and must here"
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
-from planner.plan.limits import memory_limit_of
+from planner.plan.limits import rank_limits
 from planner.plan.lockstep import spread
 from planner.plan.rung import rung
 from planner.report.changes.settings import Change
@@ -71,23 +71,16 @@ class Consequence:
     @cached_property
     def worst(self) -> tuple[int, int]:
         """By how much the rank that lacks most is over its limit (0 or below: it fits), and which rank that is."""
-        given = memory_limit_of(self.plan) or NO_LIMIT
-        over = []
-        for rank, peak in enumerate(self.peak_memory_bytes):
-            device = self.plan.cluster.device_of(rank).memory_bytes or NO_LIMIT
-            over.append((peak - min(given, device), -rank))
-        most, rank = max(over)
+        pairs = zip(self.peak_memory_bytes, rank_limits(self.plan), strict=True)
+        most, rank = max((peak - (limit or NO_LIMIT), -rank) for rank, (peak, limit) in enumerate(pairs))
         return most, -rank
 
     @cached_property
     def idle(self) -> Mapping[str, int]:
         """Idle time by cause, summed over ranks, the largest first."""
-        causes: Counter[str] = Counter()
         found = bubble_causes(self.structure.schedule, self.plan.costs(), self.timeline)
-        for block, row in zip(self.plan.blocks, found.per_rank, strict=True):
-            for cause, time_ns in row.items():
-                causes[cause] += time_ns * len(block)
-        return dict(causes.most_common())
+        sums = Counter(found.over([len(block) for block in self.plan.blocks]))
+        return {cause: time_ns for cause, time_ns in sums.most_common() if time_ns}
 
     @cached_property
     def device_ns(self) -> Mapping[str, float]:
