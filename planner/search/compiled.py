@@ -24,6 +24,13 @@ def compiled(function: F) -> F:
         return cast("F", njit(error_model="numpy")(function))
 
 
+def inlined(function: F) -> F:
+    """Compile a function into those that call it: a call of its own would count references to every array."""
+    from numba import njit
+
+    return cast("F", njit(error_model="numpy", forceinline=True)(function))
+
+
 def keeps(folder: Path, last: str, *sources: Path) -> bool:
     """Whether a folder has the kernels that a module ``kernels`` ends with, no older than their sources.
 

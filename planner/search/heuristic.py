@@ -16,6 +16,7 @@ from planner.search.cuts import Cuts, by_stage
 from planner.search.improve import improve, shake
 from planner.search.incumbent import NEAR, Incumbent
 from planner.search.limits import Limits
+from planner.search.prospects import is_near
 from planner.search.segments import Aim, segmentations
 
 LOOPED = "interleaved-1f1b"
@@ -90,13 +91,17 @@ def can_anneal(cuts: Cuts) -> bool:
 
 
 def restart(
-    cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, limits: Limits, *, line: bool
-) -> list[Evaluated]:
-    """Anneal a cut, from one that is known or from scratch, and offer what comes out under every schedule."""
+    cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, limits: Limits, *, line: bool,
+    effort: float = 1.0,
+) -> list[Evaluated]:  # fmt: skip
+    """Anneal a cut, from one that is known or from scratch, and offer what comes out under every schedule.
+
+    With micro-batches in flight open only where it came near the best without.
+    """
     from planner.search.annealing.annealer import Annealer  # numba takes a third of a second to import
 
     try:
-        annealer = Annealer(cuts, line=line or cuts.always_line)
+        annealer = Annealer(cuts, line=line or cuts.always_line, effort=effort)
     except (UsageError, NoPlanFits):  # as for a cut that cannot be priced (`Cuts.under`)
         return []
     found: list[Evaluated] = []
@@ -105,7 +110,7 @@ def restart(
             for name in (IN_FLIGHT,) if in_flight else cuts.schedules:
                 if not (found and limits.over):
                     found += cuts.under(partition, (name,), line=line, in_flight=in_flight)
-        if limits.over:
+        if limits.over or not any(is_near(each, incumbent) for each in found):
             break
     incumbent.offer(found)
     return found

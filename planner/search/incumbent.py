@@ -24,7 +24,7 @@ PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 
 @dataclass
 class Incumbent:
-    """Best candidate of each kind: strategy, number of stages, schedule, line or graph, size, and who runs it.
+    """Best candidate of each kind: strategy, numbers of stages and places, schedule, line or graph, size, who runs it.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Incumbent:
             recompute = {place.config.recompute for place in known.places} != {"none"}
             kind = (
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
-                self.tears(known.partition), known.num_devices == self.problem.num_devices,
+                self.tears(known.partition), known.num_devices == self.problem.num_devices, len(set(known.places)),
             )  # fmt: skip
             if kind not in self.found or each.rank < self.found[kind].rank:
                 self.found[kind] = each

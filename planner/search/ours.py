@@ -15,7 +15,6 @@ from planner.search.bounding import Bounding
 from planner.search.cut.child import Solver
 from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
-from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
 from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
@@ -28,6 +27,7 @@ from planner.search.old_plan import OldPlan, start_from
 from planner.search.options import under_other_options
 from planner.search.outcome import Outcome
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
+from planner.search.rounds import Rounds
 from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.solving import Solving
@@ -41,16 +41,17 @@ LOOK_PART = 0.7
 """Most of the time that the first look at all families may take."""
 UNSEEN_PART, SETTLE_PART = 0.85, 0.3
 """Most of the time left then for bounds of families that were not looked at, and for those that need no search."""
-PARTS = (0.3, 0.35, 0.45, 0.6, 0.65)
-"""Most of the time left after the first look that may pass before families are annealed, before their best orders are
-cut, before those near the best are improved, before the best are annealed again, and before the solver starts."""
+PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
+"""Most of the time left after the first look that may pass before families are annealed once, before the best are
+annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
+starts."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
-LOADING_S = 0.6
-"""For compiled kernels to be loaded, with which the first annealing begins."""
-NUM_ANNEALED, NUM_ANNEALED_AGAIN = 3, 6
-"""Times that a promising family is annealed at first, and each of the best few before and after the solver."""
-START_PART = 0.12
+NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
+"""Rounds in which the best families are annealed, before others are cut and after the solver."""
+NUM_LINE_RESTARTS = 2
+"""Times that a family is annealed as a line."""
+START_PART = 0.08
 """Most of the time left after the first look that starts of another kind may take."""
 LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 1.5, 0.3, 0.5
 """For what holds least, where nothing that was looked at fits, the most of the search's time, and the least of all."""
@@ -58,8 +59,6 @@ OPTIONS_PART = 0.1
 """Most of the time left that the best cuts are tried under other options."""
 FEW_PART = 0.2
 """Most of the time left that families of few cuts are cut in every way."""
-NUM_BEST = 3
-"""Families that are annealed then."""
 NUM_TUNED = 3
 """Plans whose micro-batches in flight are changed in the end."""
 NUM_LINES = 4
@@ -78,7 +77,7 @@ class Search:
         self.aim = problem.target or default_target(problem)[0]
         self.solver, self.kernels = Solver(), Kernels()
         self.limits = Limits(clock_s(problem))
-        self.annealed = self.graphs = self.improved = self.again = self.early = self.limits
+        self.brief = self.annealed = self.graphs = self.improved = self.early = self.limits
         self.writing = Writing(problem, self.limits)
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report, writing=self.writing)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
@@ -86,7 +85,8 @@ class Search:
         self.bounder = Solver()
         self.bounding = Bounding(self.bounds, self.bounder)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
-        self._saved, self._restart_s = False, LOADING_S
+        self._saved = False
+        self.rounds = Rounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
         self.old_plan: OldPlan | None = None
         self.limited_by = "work limit"
 
@@ -95,7 +95,7 @@ class Search:
         try:
             with raised(self._has_plan), self.solver, self.bounder, self.kernels:
                 self._run()
-            parts = (self.limits, self.early, self.again, self.improved, self.graphs, self.annealed)
+            parts = (self.limits, self.early, self.improved, self.graphs, self.annealed, self.brief)
             if self.incumbent.found and self.bounds.proved:
                 self.limited_by = "proved"
             elif self.limited_by != UNKNOWN and (any(part.hit for part in parts) or not self.bounds.seen_all):
@@ -189,7 +189,7 @@ class Search:
             self._start_elsewhere()
         careful = [self.setting.cuts(family) for family in self.prospects.promising()]
         self._wait_for_kernels(careful)
-        self.annealed, self.graphs, self.improved, self.again, self.early = (
+        self.brief, self.annealed, self.graphs, self.improved, self.early = (
             Limits(self.limits.left_s * part * (BEFORE_PROOF if self.problem.exact else 1)) for part in PARTS
         )
         if self.problem.planner == "chain":
@@ -204,10 +204,12 @@ class Search:
         solving = Solving(self.solver, self.bounds, self.prospects, self.early)
         if self.problem.exact or solving.solvable(families):
             self.solver.start()  # it imports while these are cut
+        self.rounds.briefly(self.prospects.open_ones(), self.brief)
+        self.incumbent.say("annealed briefly")
+        self.rounds.run(NUM_ROUNDS, self.annealed)
         self._cut_graphs(careful)
         self._change_options()
-        self._shake(NUM_SHAKES_BEFORE, seed, self.again)
-        self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED, self.again)
+        self._shake(NUM_SHAKES_BEFORE, seed, self.improved)
         for cuts in careful:
             self._cut_line(cuts)
         if self.problem.exact:
@@ -216,7 +218,7 @@ class Search:
         if solving.solve(families, self.limits):
             self.limited_by = "solver lost"
         self._change_options()
-        self._anneal(self._best_families, NUM_ANNEALED_AGAIN, seed + NUM_ANNEALED + NUM_ANNEALED_AGAIN, self.limits)
+        self.rounds.run(NUM_ROUNDS_AFTER, self.limits)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
     def _change_options(self) -> None:
@@ -258,7 +260,7 @@ class Search:
             return
         found = cut(cuts, 0, self.lines, self.early, line=True)
         if can_anneal(cuts) and self.kernels.ready(0.0):
-            for seed in range(self.problem.effort.seed, self.problem.effort.seed + NUM_ANNEALED):
+            for seed in range(self.problem.effort.seed, self.problem.effort.seed + NUM_LINE_RESTARTS):
                 if not self.early.over:
                     found += restart(cuts, None, self.lines, seed, self.early, line=True)
         if found and is_near(min(found, key=lambda each: each.rank), self.lines):
@@ -276,7 +278,6 @@ class Search:
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
         graphs = [cuts for cuts in careful if not cuts.always_line]
-        self._anneal([cuts.family for cuts in graphs], NUM_ANNEALED, self.problem.effort.seed, self.annealed)
         for cuts in graphs:
             annealed = can_anneal(cuts) and self.kernels.ready(0.0)
             if not self.graphs.over and not annealed and self.prospects.is_open(cuts.family):
@@ -298,27 +299,7 @@ class Search:
         if any(map(can_anneal, careful)):
             counted = self.problem.effort.deterministic_limit is not None
             self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
-
-    @property
-    def _best_families(self) -> list[Family]:
-        return list(self.prospects.reached())[:NUM_BEST]
-
-    def _anneal(self, families: Sequence[Family], num_rounds: int, seed: int, limits: Limits) -> None:
-        """Anneal cuts of families: each once, then those near the best; from scratch and from their best in turn."""
-        if not self.kernels.ready(0.0):
-            return
-        for number in range(num_rounds):
-            for family in families:
-                cuts, known = self.setting.cuts(family), self.prospects.reached().get(family)
-                left_s = limits.left_s
-                limits.hit = limits.hit or left_s < self._restart_s
-                if limits.hit or not can_anneal(cuts) or not self.prospects.is_open(family):
-                    continue
-                if number == 0 or (known and is_near(known, self.incumbent)):
-                    restart(cuts, known if number % 2 else None, self.incumbent, seed + number, limits, line=False)
-                    self._restart_s = max(self._restart_s, left_s - limits.left_s)
-                self._hear()
-            self.incumbent.say("annealed")
+            self.kernels.load()
 
     def _tune(self) -> None:
         """Change the micro-batches in flight of the best plans."""

@@ -36,23 +36,31 @@ class Prospects:
         self._setting, self._incumbent, self._bounds_ns = setting, incumbent, bounds_ns
 
     def promising(self) -> list[Family]:
-        """Return families that may hold a better plan and are small enough to cut with care, the best first.
+        """Return the open families whose first look came near the best, and a few more, the best first.
 
-        Those whose first look came near the best, and a few more, of those that differ in what they keep alone the best
-        one; of several stages a place, whose simulation takes longer, only a few.
+        Of several stages a place, whose simulation takes longer, only a few.
         """
         reached, best = self.reached(), self._incumbent.best
-        first: dict[Family, Family] = {}
-        for family in reached:
-            if self.is_open(family) and self.is_small(family):
-                config = replace(family.config, zero=0, recompute="none", offload="none")
-                first.setdefault(replace(family, config=config), family)
-        open_ones = list(first.values())
+        open_ones = [family for family in self.open_ones() if family in reached]
         whole = [f for f in open_ones if f.chunks == 1]
         near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
         looped = [f for f in open_ones if f.chunks > 1]
         chosen = {*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]}
         return [family for family in open_ones if family in chosen]
+
+    def open_ones(self) -> list[Family]:
+        """Return families that may hold a better plan and are small enough to cut with care.
+
+        Of those that differ in what they keep alone one: those that were looked at first, the best of them first, then
+        those of the least bound.
+        """
+        first: dict[Family, Family] = {}
+        for family in (*self.reached(), *sorted(self._bounds_ns, key=self._bounds_ns.__getitem__)):
+            config = replace(family.config, zero=0, recompute="none", offload="none")
+            kind = replace(family, config=config)
+            if kind not in first and self.is_open(family) and self.is_small(family):
+                first[kind] = family
+        return list(first.values())
 
     def reached(self) -> dict[Family, Evaluated]:
         """Return the best candidate of each family that has one among the best of their kinds, the best first."""
@@ -74,13 +82,14 @@ class Prospects:
 
     def is_open(self, family: Family) -> bool:
         """Whether a family may hold a better plan that the target runs."""
-        best, cuts = self._incumbent.best, self._setting.cuts(family)
-        if not self._incumbent.runs_config(family.config, pipelined=cuts.num_stages > 1):
+        best = self._incumbent.best
+        if best.fits and self._bounds_ns[family] >= best.step_time_ns:
             return False
-        return not best.fits or self._bounds_ns[family] < best.step_time_ns
+        return self._incumbent.runs_config(family.config, pipelined=self._setting.cuts(family).num_stages > 1)
 
 
 def is_near(each: Evaluated, incumbent: Incumbent) -> bool:
     """Whether a candidate is near the best, or nothing fits yet."""
-    best = incumbent.best
-    return not best.fits or (each.fits and each.step_time_ns <= best.step_time_ns * PROMISING)
+    if not incumbent.best_fits:
+        return True
+    return each.fits and each.step_time_ns <= incumbent.best.step_time_ns * PROMISING

@@ -40,6 +40,8 @@ WORK, FEWEST = 60_000_000, 1_000
 """Atoms, flows and actions that are gone through in the simulated changes, and how many are made however long."""
 HOT, COLD = 0.05, 1e-4
 """Parts of a cut's value: the temperature at first, and in the end."""
+LOOPED_HOT, LOOPED_CHANGES = 0.03, 2
+"""At first where several stages share a place, of which the closed form says little; and how many more changes then."""
 AGAIN = 0.02
 """The same at first where a good cut is annealed again."""
 FILLED = 4
@@ -54,6 +56,8 @@ class Annealer:
     cuts : Cuts
     line : bool
         Whether stages form a line.
+    effort : float
+        Part of the changes of a whole annealing that are made.
 
     Attributes
     ----------
@@ -61,22 +65,25 @@ class Annealer:
         What cuts of the family are valued by.
     """
 
-    def __init__(self, cuts: Cuts, *, line: bool) -> None:
+    def __init__(self, cuts: Cuts, *, line: bool, effort: float = 1.0) -> None:
         self._cuts, self.cut = cuts, _cut(cuts, line)
         actions = 2 * cuts.num_stages * self.cut.num_simulated * max(1, len(self.cut.warmups))
         work = len(cuts.atoms) + len(self.cut.readers) + cuts.num_stages**2 + 2 * actions
         most = CHANGES * len(cuts.atoms) * cuts.num_stages
-        self._num_closed, self._num_changes = min(most, MOST_CLOSED), min(most, max(FEWEST, WORK // work))
+        looped = len(self.cut.orders) > 0
+        self._hot, more = (LOOPED_HOT, LOOPED_CHANGES) if looped else (HOT, 1)
+        self._num_closed = 0 if looped else max(1, round(effort * min(most, MOST_CLOSED)))
+        self._num_changes = max(1, round(effort * more * min(most, max(FEWEST, WORK // work))))
 
     def annealed(self, start: Partition | None, seed: int) -> Iterator[tuple[Partition, Numbers]]:
         """Yield what annealing makes of a cut, or of an even one; then, where they are open, with numbers in flight."""
         stages = np.array(start if start is not None else self._even(), np.int64)
         numbers = np.zeros(self._cuts.num_stages, np.int64)
         room = room_for(self.cut, np.concatenate([stages, numbers]), seed)
-        if start is None:
-            self._walk(room, self._num_closed, HOT, simulated=False)
+        if start is None and self._num_closed:
+            self._walk(room, self._num_closed, self._hot, simulated=False)
             room.stage[:] = room.best
-        self._walk(room, self._num_changes, AGAIN if start else HOT, simulated=True)
+        self._walk(room, self._num_changes, AGAIN if start else self._hot, simulated=True)
         yield from self._numbered(room, open_numbers=False)
         if self._cuts.seeks_in_flight:
             room.stage[:] = room.best

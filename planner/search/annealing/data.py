@@ -71,15 +71,18 @@ class Loads(NamedTuple):
     works : array of shape (stages, 5)
     edges_ns : array of shape (2, stages, stages)
         By the stage that gets something, then by the one that it comes from; below 0 where nothing does.
+    sources : array of shape (2, stages, stages)
+        Those that it comes from, as many as `numbers` says.
     ends_ns : array of shape (2, stages, micro-batches)
         When each F and B ends.
     free_ns : array of shape (stages,)
         When a stage is done with what it did so far.
-    numbers : array of shape (5, stages)
+    numbers : array of shape (7, stages)
     """
 
     works: Floats
     edges_ns: Floats
+    sources: Ints
     ends_ns: Floats
     free_ns: Floats
     numbers: Ints
@@ -90,10 +93,11 @@ def _loads(cut: Cut) -> Loads:
     stages = cut.places.shape[1]
     return Loads(
         np.zeros((stages, 5)),
-        np.zeros((2, stages, stages)),
+        np.full((2, stages, stages), -1.0),
+        np.zeros((2, stages, stages), np.int64),
         np.zeros((2, stages, cut.num_simulated)),
         np.zeros(stages),
-        np.zeros((5, stages), np.int64),
+        np.zeros((7, stages), np.int64),
     )
 
 

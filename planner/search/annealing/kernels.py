@@ -12,7 +12,7 @@ from math import ceil, log
 import numpy as np
 
 from planner.search.annealing.data import Cut, Dice, Ints, Loads, Room, room_for
-from planner.search.compiled import compiled
+from planner.search.compiled import compiled, inlined
 
 FORWARD, BACKWARD, CLOSING, STATIC, KEPT = range(5)
 """Columns of `works`: F and B of one micro-batch and what ends a step, in ns; bytes held once and for each micro-batch
@@ -27,8 +27,9 @@ SPEED, LIMIT = range(2)
 """Rows of `places`: speed and memory limit of the place where a stage runs."""
 THERE, BACK = range(2)
 """Tables of `edges_ns`: time of the outputs that a stage gets from another, and of the gradients."""
-COUNT, IN_FLIGHT, DONE, SEEN = 0, 1, 2, 4
-"""Rows of `numbers`: atoms of a stage, micro-batches in flight, F and B that are done (two), the flow seen last."""
+COUNT, IN_FLIGHT, DONE, SEEN, SOURCES = 0, 1, 2, 4, 5
+"""Rows of `numbers`: atoms of a stage, micro-batches in flight, F and B that are done (two), the flow seen last, and
+how many `sources` there are of outputs and of gradients (two)."""
 
 DEPTH, DELAYED, LINE, TWICE, ALL, FREE = range(6)
 """Micro-batches in flight, in the order of `RULES`: the longest path to a sink, with more for slow edges, the stages
@@ -42,20 +43,25 @@ HALF, RELABEL, SWAP, NEXT, FLIGHT = 0.5, 0.1, 0.4, 0.6, 0.2
 move an atom to the next stage; and which part changes the micro-batches in flight, where they are open."""
 
 
-@compiled
+@inlined
 def _load(cut: Cut, stage: Ints, at: Loads) -> None:
     """Add up what each stage takes, then what flows between stages."""
     for s in range(len(at.free_ns)):
         at.numbers[COUNT, s], at.numbers[SEEN, s] = 0, -1
         for column in range(5):
             at.works[s, column] = 0.0
-        for other in range(len(at.free_ns)):
-            at.edges_ns[THERE, s, other] = at.edges_ns[BACK, s, other] = -1.0
+        for way in range(2):
+            for i in range(at.numbers[SOURCES + way, s]):
+                at.edges_ns[way, s, at.sources[way, s, i]] = -1.0
+            at.numbers[SOURCES + way, s] = 0
     for atom in range(len(cut.works)):
         s = stage[atom]
         at.numbers[COUNT, s] += 1
         for column in range(5):
-            at.works[s, column] += cut.works[atom, column] / (cut.places[SPEED, s] if column < STATIC else 1.0)
+            at.works[s, column] += cut.works[atom, column]
+    for s in range(len(at.free_ns)):
+        for column in range(STATIC):
+            at.works[s, column] /= cut.places[SPEED, s]
     for flow in range(len(cut.sizes)):
         source = stage[cut.flows[flow, PRODUCER]]
         for i in range(cut.flows[flow, FIRST_READER], cut.flows[flow + 1, FIRST_READER]):
@@ -69,20 +75,31 @@ def _load(cut: Cut, stage: Ints, at: Loads) -> None:
                 target = before
 
 
-@compiled
+@inlined
 def _flow(cut: Cut, at: Loads, flow: int, source: int, target: int) -> None:
     """Let a tensor flow from one stage to another."""
     if at.edges_ns[THERE, target, source] < 0:
         at.edges_ns[THERE, target, source] = cut.links[DELAY, source, target]
+        _join(at, THERE, target, source)
         for column in range(CLOSING):
             at.works[source, column] += cut.host_ns
             at.works[target, column] += cut.host_ns
     at.edges_ns[THERE, target, source] += cut.sizes[flow] * cut.links[BYTE, source, target]
-    if at.edges_ns[BACK, source, target] >= 0 or cut.flows[flow, GRADIENT]:
+    if at.edges_ns[BACK, source, target] < 0 and cut.flows[flow, GRADIENT]:
+        _join(at, BACK, source, target)
+        at.edges_ns[BACK, source, target] = 0.0
+    if at.edges_ns[BACK, source, target] >= 0:
         at.edges_ns[BACK, source, target] = at.edges_ns[THERE, target, source]
 
 
-@compiled
+@inlined
+def _join(at: Loads, way: int, stage: int, source: int) -> None:
+    """Note that a stage gets something from another."""
+    at.sources[way, stage, at.numbers[SOURCES + way, stage]] = source
+    at.numbers[SOURCES + way, stage] += 1
+
+
+@inlined
 def _shared(cut: Cut, at: Loads) -> float:
     """Return the work of the busiest place, where several stages share one."""
     worst, places = 0.0, len(cut.orders)
@@ -94,7 +111,7 @@ def _shared(cut: Cut, at: Loads) -> float:
     return worst
 
 
-@compiled
+@inlined
 def _closed(cut: Cut, at: Loads) -> float:
     """Return the largest of the stages' own work with the longest way there, then the one back or what ends a step."""
     worst = 0.0
@@ -103,11 +120,11 @@ def _closed(cut: Cut, at: Loads) -> float:
     there, both = at.ends_ns[THERE], at.ends_ns[BACK]  # of the first micro-batch
     for s in range(len(at.free_ns)):
         there[s, 0] = both[s, 0] = 0.0
-        for p in range(s):
+        for i in range(at.numbers[SOURCES + THERE, s]):
+            p = at.sources[THERE, s, i]
             way = at.edges_ns[THERE, s, p]
-            if way >= 0:
-                there[s, 0] = max(there[s, 0], there[p, 0] + at.works[p, FORWARD] + way)
-                both[s, 0] = max(both[s, 0], both[p, 0] + at.works[p, FORWARD] + at.works[p, BACKWARD] + 2 * way)
+            there[s, 0] = max(there[s, 0], there[p, 0] + at.works[p, FORWARD] + way)
+            both[s, 0] = max(both[s, 0], both[p, 0] + at.works[p, FORWARD] + at.works[p, BACKWARD] + 2 * way)
         own = cut.num_microbatches * (at.works[s, FORWARD] + at.works[s, BACKWARD])
         step = own + max(both[s, 0], there[s, 0] + at.works[s, CLOSING])
         over = (at.works[s, STATIC] + at.works[s, KEPT]) / cut.places[LIMIT, s] - 1
@@ -138,16 +155,15 @@ def _warm_up(cut: Cut, stage: Ints, at: Loads, rule: int, busiest_ns: float) -> 
     return over
 
 
-@compiled
+@inlined
 def _begin(at: Loads, way: int, stage: int, microbatch: int, free_ns: float) -> float:
     """Return when F or B of a micro-batch may begin at a stage, or `NEVER` while some of its data was not made."""
     begin = free_ns
-    for other in range(len(at.free_ns)):
-        edge_ns = at.edges_ns[way, stage, other]
-        if edge_ns >= 0:
-            if at.numbers[DONE + way, other] <= microbatch:
-                return NEVER
-            begin = max(begin, at.ends_ns[way, other, microbatch] + edge_ns)
+    for i in range(at.numbers[SOURCES + way, stage]):
+        other = at.sources[way, stage, i]
+        if at.numbers[DONE + way, other] <= microbatch:
+            return NEVER
+        begin = max(begin, at.ends_ns[way, other, microbatch] + at.edges_ns[way, stage, other])
     return begin
 
 
@@ -241,7 +257,7 @@ def value_of(cut: Cut, stage: Ints, at: Loads, simulated: bool, most_ns: float) 
     return _simulated(cut, stage, at) if simulated and closed <= most_ns else closed
 
 
-@compiled
+@inlined
 def _draw(dice: Dice) -> float:
     """Return a random number from 0 to 1 (xorshift: Marsaglia, Journal of Statistical Software 8(14), 2003)."""
     state = dice[0]
@@ -252,7 +268,7 @@ def _draw(dice: Dice) -> float:
     return float(state >> np.uint64(11)) / 9007199254740992.0  # its highest 53 bits
 
 
-@compiled
+@inlined
 def _copy(source: Ints, target: Ints) -> None:
     for i in range(len(source)):
         target[i] = source[i]

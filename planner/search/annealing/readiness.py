@@ -40,6 +40,13 @@ class Kernels:
                 return False
         return True
 
+    def load(self) -> None:
+        """Have the kernels ready for use, if they are compiled."""
+        if self.ready(0.0):
+            from planner.search.annealing.kernels import compile_all  # numba takes a third of a second to import
+
+            compile_all()
+
     def __enter__(self) -> Self:
         return self
 
