@@ -18,7 +18,7 @@ from planner.search.annealing.data import RULES, room_for
 from planner.search.annealing.readiness import Kernels
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.heuristic import can_anneal
+from planner.search.restart import can_anneal
 from planner.search.setting import Setting
 from tests.pipelines import PIPELINES, cuts_of, pipelines
 from tests.random_profiles import random_profile

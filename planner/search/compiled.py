@@ -12,16 +12,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile a function to machine code, kept where numba finds a folder for it.
+    """Compile a function to machine code, kept where numba finds a folder for it; other threads run beside it.
 
     Loops are written out, for array expressions take long to compile.
     """
     from numba import njit
 
     try:
-        return cast("F", njit(cache=True, error_model="numpy")(function))
+        return cast("F", njit(cache=True, error_model="numpy", nogil=True)(function))
     except RuntimeError:
-        return cast("F", njit(error_model="numpy")(function))
+        return cast("F", njit(error_model="numpy", nogil=True)(function))
 
 
 def inlined(function: F) -> F:

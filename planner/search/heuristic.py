@@ -6,21 +6,15 @@ All effort is counted, so that the result depends on the inputs alone; the clock
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from costmodel.errors import NoPlanFits, UsageError
-from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
-from planner.search.annealing.data import RULES
 from planner.search.cuts import Cuts, by_stage
 from planner.search.improve import improve, shake
 from planner.search.incumbent import NEAR, Incumbent
 from planner.search.limits import Limits
-from planner.search.prospects import is_near
 from planner.search.segments import Aim, segmentations
 
-LOOPED = "interleaved-1f1b"
-"""The schedule of several stages a place that can be annealed."""
 NUM_RANDOM_ORDERS = 6
 BEAM = 6
 NUM_TRIED_EVERYWHERE = 12
@@ -80,40 +74,6 @@ def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, li
             return
         better = improve(cuts, each, NUM_EVALUATIONS if number < 2 else NUM_EVALUATIONS // 4, limits)
         under_all(cuts, better, incumbent)
-
-
-def can_anneal(cuts: Cuts) -> bool:
-    """Whether annealing knows what runs there: F and whole B in known orders, nothing pinned."""
-    known = cuts.seeks_in_flight or any(name in RULES for name in cuts.schedules)
-    if cuts.family.chunks > 1:
-        known = cuts.schedules[0] == LOOPED and cuts.num_microbatches % cuts.num_places == 0 and cuts.num_places > 1
-    return known and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
-
-
-def restart(
-    cuts: Cuts, known: Evaluated | None, incumbent: Incumbent, seed: int, limits: Limits, *, line: bool,
-    effort: float = 1.0,
-) -> list[Evaluated]:  # fmt: skip
-    """Anneal a cut, from one that is known or from scratch, and offer what comes out under every schedule.
-
-    With micro-batches in flight open only where it came near the best without.
-    """
-    from planner.search.annealing.annealer import Annealer  # numba takes a third of a second to import
-
-    try:
-        annealer = Annealer(cuts, line=line or cuts.always_line, effort=effort)
-    except (UsageError, NoPlanFits):  # as for a cut that cannot be priced (`Cuts.under`)
-        return []
-    found: list[Evaluated] = []
-    for partition, in_flight in annealer.annealed(known.candidate.partition if known else None, seed):
-        if cuts.fixed_stages in (None, max(partition) + 1):
-            for name in (IN_FLIGHT,) if in_flight else cuts.schedules:
-                if not (found and limits.over):
-                    found += cuts.under(partition, (name,), line=line, in_flight=in_flight)
-        if limits.over or not any(is_near(each, incumbent) for each in found):
-            break
-    incumbent.offer(found)
-    return found
 
 
 def shake_best(cuts: Cuts, best: Evaluated, incumbent: Incumbent, effort: tuple[int, int], limits: Limits) -> None:

@@ -17,7 +17,7 @@ from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
-from planner.search.heuristic import NUM_RANDOM_ORDERS, can_anneal, cut, polish, restart, shake_best
+from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import heed, raised
@@ -27,6 +27,7 @@ from planner.search.old_plan import OldPlan, start_from
 from planner.search.options import under_other_options
 from planner.search.outcome import Outcome
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
+from planner.search.restart import Restart, can_anneal
 from planner.search.rounds import Rounds
 from planner.search.screen import Screen
 from planner.search.setting import Setting
@@ -85,7 +86,7 @@ class Search:
         self.bounder = Solver()
         self.bounding = Bounding(self.bounds, self.bounder)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
-        self._saved = False
+        self._saved = self._left_out = False
         self.rounds = Rounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
         self.old_plan: OldPlan | None = None
         self.limited_by = "work limit"
@@ -95,10 +96,9 @@ class Search:
         try:
             with raised(self._has_plan), self.solver, self.bounder, self.kernels:
                 self._run()
-            parts = (self.limits, self.early, self.improved, self.graphs, self.annealed, self.brief)
             if self.incumbent.found and self.bounds.proved:
                 self.limited_by = "proved"
-            elif self.limited_by != UNKNOWN and (any(part.hit for part in parts) or not self.bounds.seen_all):
+            elif self.limited_by != UNKNOWN and self._is_cut_short:
                 self.limited_by = "time limit"
         except KeyboardInterrupt:
             if not self.incumbent.found:
@@ -136,8 +136,7 @@ class Search:
             if bound_ns is not None:
                 self.bounds.of[family] = bound_ns
         screen.look_at_long()
-        if screen.left_out:
-            self.limits.hit = True
+        self._left_out = bool(screen.left_out)
         if not self.incumbent.found:
             return
         if not self.incumbent.best_fits:
@@ -157,6 +156,12 @@ class Search:
         else:
             self._tune()
             self.bounding.finish(self.limits)
+
+    @property
+    def _is_cut_short(self) -> bool:
+        """Whether the clock ended any part of the search, or kept it from a family."""
+        parts = (self.limits, self.early, self.improved, self.graphs, self.annealed, self.brief)
+        return self._left_out or any(part.hit for part in parts) or not self.bounds.seen_all
 
     def _has_plan(self) -> bool:
         return self.incumbent.best_fits
@@ -205,7 +210,6 @@ class Search:
         if self.problem.exact or solving.solvable(families):
             self.solver.start()  # it imports while these are cut
         self.rounds.briefly(self.prospects.open_ones(), self.brief)
-        self.incumbent.say("annealed briefly")
         self.rounds.run(NUM_ROUNDS, self.annealed)
         self._cut_graphs(careful)
         self._change_options()
@@ -261,8 +265,10 @@ class Search:
         found = cut(cuts, 0, self.lines, self.early, line=True)
         if can_anneal(cuts) and self.kernels.ready(0.0):
             for seed in range(self.problem.effort.seed, self.problem.effort.seed + NUM_LINE_RESTARTS):
-                if not self.early.over:
-                    found += restart(cuts, None, self.lines, seed, self.early, line=True)
+                restart = None if self.early.over else Restart.of(cuts, None, seed, line=True)
+                if restart:
+                    restart.run()
+                    found += restart.offer_to(self.lines, self.early)
         if found and is_near(min(found, key=lambda each: each.rank), self.lines):
             found += cut(cuts, NUM_RANDOM_ORDERS, self.lines, self.early, line=True)
             polish(cuts, found, self.lines, self.early)
@@ -330,11 +336,12 @@ class Search:
         self.incumbent.offer(varied(self.setting, self.incumbent, self.early))
         self.incumbent.say("replicas by stage")
 
-    def _hear(self) -> None:
-        """Take what was proved meanwhile; end if that was asked for before anything fitted."""
+    def _hear(self) -> bool:
+        """Take what was proved meanwhile, return whether more is; end if that was asked for before anything fitted."""
         heed(self._has_plan)
         if not self.problem.exact:
             self.bounding.hear(self.limits)
+        return self.bounder.busy
 
     def _outcome(self) -> Outcome:
         incumbent = self.incumbent

@@ -1,18 +1,22 @@
 """Annealing of several families: each once and briefly, then the best in rounds, the better a family the more often.
 
-Restarts are from scratch and from the best that is known of a family in turn. Effort is counted; the clock ends rounds,
-and shortens the last restart. Leaves out what a restart does (`planner.search.heuristic.restart`).
+Restarts are from scratch and from the best that is known of a family in turn, two at a time where a processor is left.
+Effort is counted; the clock ends rounds, and shortens the last restarts. Leaves out what a restart does
+(`planner.search.restart`).
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from planner.candidate.evaluate import Evaluated
 from planner.search.annealing.readiness import Kernels
 from planner.search.family import Family
-from planner.search.heuristic import can_anneal, restart
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.prospects import Prospects, is_near
+from planner.search.restart import Restart, can_anneal
 from planner.search.setting import Setting
 
 BRIEF = 0.2
@@ -21,6 +25,17 @@ SHORTEST = 0.1
 """The least part that the clock leaves of a restart."""
 NUM_BEST = 6
 """Families that rounds may come to."""
+AT_A_TIME = 2
+"""Restarts at a time; as many where work is counted, whatever the machine, so that the same is found everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A family's turn: from which candidate, or from scratch, and which part of a whole restart."""
+
+    family: Family
+    known: Evaluated | None
+    effort: float
 
 
 class Rounds:
@@ -33,11 +48,11 @@ class Rounds:
     prospects : Prospects
     kernels : Kernels
     heard : function
-        Called between restarts.
+        Called between restarts; returns whether another process of the search is at work.
     """
 
     def __init__(
-        self, setting: Setting, incumbent: Incumbent, prospects: Prospects, kernels: Kernels, heard: Callable[[], None]
+        self, setting: Setting, incumbent: Incumbent, prospects: Prospects, kernels: Kernels, heard: Callable[[], bool]
     ) -> None:
         self._setting, self._incumbent, self._prospects = setting, incumbent, prospects
         self._kernels, self._heard = kernels, heard
@@ -47,16 +62,19 @@ class Rounds:
 
     def briefly(self, families: Sequence[Family], limits: Limits) -> None:
         """Anneal each family once, from scratch."""
-        for family in families:
-            self._restart(family, None, BRIEF, limits)
+        self._run((Turn(family, None, BRIEF) for family in families), limits)
+        self._incumbent.say("annealed briefly")
 
     def run(self, num_rounds: int, limits: Limits) -> None:
         """Anneal families near the best: the best one every round, the second every other, the third every third."""
+        self._run(self._turns(num_rounds), limits)
+        self._incumbent.say("annealed")
+
+    def _turns(self, num_rounds: int) -> Iterator[Turn]:
         for number in range(1, num_rounds + 1):
             for place, (family, known) in enumerate(self._near(), 1):
                 if number % place == 0:
-                    self._restart(family, known if number // place % 2 == 0 else None, 1.0, limits)
-            self._incumbent.say("annealed")
+                    yield Turn(family, known if number // place % 2 == 0 else None, 1.0)
 
     def _near(self) -> list[tuple[Family, Evaluated]]:
         """Return the best families near the best plan that can be annealed, with what is known of them."""
@@ -67,17 +85,45 @@ class Rounds:
         small = self._prospects.is_small(family) and can_anneal(self._setting.cuts(family))
         return small and self._prospects.is_open(family)
 
-    def _restart(self, family: Family, known: Evaluated | None, effort: float, limits: Limits) -> None:
-        """Anneal a family with so much effort, or with what the clock allows of it."""
-        if limits.over or not self._kernels.ready(0.0) or not self._can(family):
+    def _run(self, turns: Iterable[Turn], limits: Limits) -> None:
+        """Take turns as long as the clock allows; what began first is looked at first."""
+        if not self._kernels.ready(0.0):
             return
-        before_s, allowed = limits.left_s, effort
+        waiting: deque[tuple[Restart, Future[None]]] = deque()
+        pool = ThreadPoolExecutor(AT_A_TIME)
+        try:
+            for turn in turns:
+                restart = self._restart(turn, limits)
+                if limits.hit:
+                    break
+                if restart:
+                    waiting.append((restart, pool.submit(restart.run)))
+                if len(waiting) == AT_A_TIME or (waiting and self._is_alone):
+                    self._take(*waiting.popleft(), limits)
+            while waiting:
+                self._take(*waiting.popleft(), limits)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether one restart at a time is enough, for another process is at work."""
+        return self._heard() and not self._counted
+
+    def _restart(self, turn: Turn, limits: Limits) -> Restart | None:
+        """Return a family's restart, with as much effort as the clock allows; None where there is none."""
+        if limits.over or not self._can(turn.family):
+            return None
+        allowed = turn.effort
         if not self._counted:
-            allowed = min(effort, before_s / max(self._seconds.get(family, 0.0), 1e-3))
+            allowed = min(allowed, limits.left_s / max(self._seconds.get(turn.family, 0.0), 1e-3))
         if allowed < SHORTEST:
             limits.hit = True
-            return
+            return None
         self._seed += 1
-        restart(self._setting.cuts(family), known, self._incumbent, self._seed, limits, line=False, effort=allowed)
-        self._seconds[family] = (before_s - limits.left_s) / allowed
-        self._heard()
+        return Restart.of(self._setting.cuts(turn.family), turn.known, self._seed, line=False, effort=allowed)
+
+    def _take(self, restart: Restart, done: Future[None], limits: Limits) -> None:
+        done.result()
+        restart.offer_to(self._incumbent, limits)
+        self._seconds[restart.cuts.family] = restart.seconds / restart.effort
