@@ -15,6 +15,7 @@ from planner.search.bounding import Bounding
 from planner.search.cut.child import Solver
 from planner.search.cuts import Cuts
 from planner.search.exact import UNKNOWN, Exact, check_size
+from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
@@ -56,6 +57,8 @@ START_PART = 0.08
 """Most of the time left after the first look that starts of another kind may take."""
 LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 1.5, 0.3, 0.5
 """For what holds least, where nothing that was looked at fits, the most of the search's time, and the least of all."""
+LAST_PART = 0.7
+"""Most of the time left in the end that the last rounds take before local search."""
 OPTIONS_PART = 0.1
 """Most of the time left that the best cuts are tried under other options."""
 FEW_PART = 0.2
@@ -192,25 +195,30 @@ class Search:
         self._hear()
         if may_vary(self.setting) and not self.limits.over:
             self._start_elsewhere()
-        careful = [self.setting.cuts(family) for family in self.prospects.promising()]
-        self._wait_for_kernels(careful)
+        open_ones = self.prospects.open_ones()
+        self._wait_for_kernels(open_ones)
         self.brief, self.annealed, self.graphs, self.improved, self.early = (
             Limits(self.limits.left_s * part * (BEFORE_PROOF if self.problem.exact else 1)) for part in PARTS
         )
         if self.problem.planner == "chain":
             self.early = self.limits
-            for cuts in careful:
+            for cuts in self._promising():
                 self._cut_line(cuts)
         else:
-            self._all_cuts(careful)
+            self._all_cuts(open_ones)
 
-    def _all_cuts(self, careful: Sequence[Cuts]) -> None:
-        families, seed = [cuts.family for cuts in careful], self.problem.effort.seed
+    def _promising(self) -> list[Cuts]:
+        return [self.setting.cuts(family) for family in self.prospects.promising()]
+
+    def _all_cuts(self, open_ones: Sequence[Family]) -> None:
+        seed = self.problem.effort.seed
         solving = Solving(self.solver, self.bounds, self.prospects, self.early)
-        if self.problem.exact or solving.solvable(families):
+        if self.problem.exact or solving.solvable(open_ones):
             self.solver.start()  # it imports while these are cut
-        self.rounds.briefly(self.prospects.open_ones(), self.brief)
+        self.rounds.briefly(open_ones, self.brief)
+        self._change_options()
         self.rounds.run(NUM_ROUNDS, self.annealed)
+        careful = self._promising()
         self._cut_graphs(careful)
         self._change_options()
         self._shake(NUM_SHAKES_BEFORE, seed, self.improved)
@@ -219,11 +227,19 @@ class Search:
         if self.problem.exact:
             return
         self._vary()
-        if solving.solve(families, self.limits):
+        if solving.solve([cuts.family for cuts in careful], self.limits):
             self.limited_by = "solver lost"
         self._change_options()
-        self.rounds.run(NUM_ROUNDS_AFTER, self.limits)
+        self.rounds.run(NUM_ROUNDS_AFTER, Limits(self.limits.left_s * LAST_PART))
+        self._improve()
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
+
+    def _improve(self) -> None:
+        """Improve the best of each family near the best on the simulator itself."""
+        for family, best in self.prospects.reached().items():
+            if not self.limits.over and self.prospects.is_small(family) and is_near(best, self.incumbent):
+                polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
+        self.incumbent.say("local search")
 
     def _change_options(self) -> None:
         """Try what the best cuts are under other options, which may have been cut worse."""
@@ -300,9 +316,9 @@ class Search:
                 polish(cuts, cut(cuts, NUM_RANDOM_ORDERS, self.incumbent, limits, line=False), self.incumbent, limits)
                 self.incumbent.say("other orders")
 
-    def _wait_for_kernels(self, careful: Sequence[Cuts]) -> None:
+    def _wait_for_kernels(self, families: Sequence[Family]) -> None:
         """Wait until kernels are compiled: to the end where work is counted, that the same may be found everywhere."""
-        if any(map(can_anneal, careful)):
+        if any(can_anneal(self.setting.cuts(family)) for family in families):
             counted = self.problem.effort.deterministic_limit is not None
             self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
             self.kernels.load()
