@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.search.annealing.readiness import Kernels
+from planner.search.annealing_rounds import AnnealingRounds
 from planner.search.bounding import Bounding
 from planner.search.cut.child import Solver
 from planner.search.cuts import Cuts
@@ -29,7 +30,6 @@ from planner.search.options import under_other_options
 from planner.search.outcome import Outcome
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.restart import Restart, can_anneal
-from planner.search.rounds import Rounds
 from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.solving import Solving
@@ -90,7 +90,7 @@ class Search:
         self.bounding = Bounding(self.bounds, self.bounder)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self._saved = self._left_out = False
-        self.rounds = Rounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
+        self.rounds = AnnealingRounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
         self.old_plan: OldPlan | None = None
         self.limited_by = "work limit"
 

@@ -1,6 +1,6 @@
 """One restart of annealing: a cut of a family annealed, simulated under every schedule, and offered.
 
-Leaves out which families get restarts (`planner.search.rounds`).
+Leaves out which families get restarts (`planner.search.annealing_rounds`).
 """
 
 import time

@@ -1,12 +1,12 @@
 """Annealed cuts of a family: the best of many thousand random changes, by a compiled value of a cut.
 
 The value (`planner.search.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes out. Effort
-is counted in changes, so that the result depends on inputs and seed alone. Leaves out split backward and pinned stages,
-and memory where several stages share a place.
+is counted in changes, so that the result depends on inputs and seed alone. Leaves out split backward and pinned stages.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
+from operator import le
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from planner.search.annealing.kernels import (
     IN_FLIGHT,
     LINE,
     NEVER,
+    THERE,
     TWICE,
     anneal,
     value_of,
@@ -126,7 +127,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
     flows, stages, count = atoms.flows, cuts.num_stages, cuts.num_microbatches
     forward, backward = _times(cuts)
     orders = _orders(cuts)
-    static, kept = _bytes(cuts) if cuts.memory_can_bind else ([0] * len(atoms), [0] * len(atoms))
+    static, kept = _bytes(cuts) if cuts.memory_can_bind else ([0.0] * len(atoms), [0.0] * len(atoms))
     readers, first_reader = _rows([flow.consumers for flow in flows])
     after, first_after = _rows(atoms.successors)
     before, first_before = _rows(atoms.predecessors)
@@ -148,6 +149,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
         np.array([[cuts.speeds[s % places] for s in range(stages)], limits], float),
         _warmups(cuts),
         orders,
+        _alive(orders, cuts.family.chunks),
         float(least_host_ns(cuts)),
         count,
         count if len(orders) else min(count, FILLED * stages),
@@ -167,11 +169,21 @@ def _times(cuts: Cuts) -> tuple[Floats, Floats]:
     return forward, np.array(cuts.paces_ns, float) - forward + again
 
 
-def _bytes(cuts: Cuts) -> tuple[list[int], list[int]]:
-    """Return what each atom holds as a stage of its own, once and for each micro-batch in flight."""
+def _bytes(cuts: Cuts) -> tuple[list[float], list[float]]:
+    """Return what each atom holds, once and for each micro-batch in flight: its part of what one stage of all holds.
+
+    Atoms keep some storages together, which as stages of their own each would hold.
+    """
     price, place = cuts.evaluator.pricer, cuts.places((0,))[0]
-    stages = [price.stage((atom,), (), False, place) for atom in range(len(cuts.atoms))]
-    return [s.static_bytes for s in stages], [at(s.activation_bytes, 0) for s in stages]
+    every = [*((atom,) for atom in range(len(cuts.atoms))), tuple(range(len(cuts.atoms)))]
+    stages = [price.stage(atoms, (), False, place) for atoms in every]
+    return _parts([s.static_bytes for s in stages]), _parts([at(s.activation_bytes, 0) for s in stages])
+
+
+def _parts(held: Sequence[int]) -> list[float]:
+    """Return what the first ones hold of what the last one does, in proportion."""
+    *each, whole = held
+    return [size * whole / max(1, sum(each)) for size in each]
 
 
 def _links(cuts: Cuts, size_bytes: int) -> Floats:
@@ -197,6 +209,20 @@ def _orders(cuts: Cuts) -> Ints:
     if any(len(row) < 2 * cuts.num_microbatches * cuts.family.chunks for row in rows):
         raise UsageError("a stage has no backward: what a place does in turn depends on the cut")
     return np.array(rows, np.int64)
+
+
+def _alive(orders: Ints, chunks: int) -> Ints:
+    """Return the numbers of micro-batches in flight, by stage of a place, that no other time has all of and more."""
+    found: list[list[tuple[int, ...]]] = []
+    for place, order in enumerate(orders):
+        now, seen = [0] * chunks, dict[tuple[int, ...], None]()
+        for stage, way, _ in order:
+            now[(stage - place) // len(orders)] += 1 if way == THERE else -1
+            seen[tuple(now)] = None
+        found.append([row for row in seen if not any(row != o and all(map(le, row, o)) for o in seen)])
+    times = max(map(len, found), default=0)
+    rows = [row + row[:1] * (times - len(row)) for row in found]
+    return np.array(rows, np.int64).reshape(len(orders), times, chunks)
 
 
 def _warmups(cuts: Cuts) -> Ints:

@@ -38,6 +38,8 @@ class Cut(NamedTuple):
         The rules by which micro-batches in flight are tried; the best counts.
     orders : array of shape (places, actions, 3)
         Where several stages share a place: stage, F or B (`THERE`, `BACK`) and micro-batch of what it does in turn.
+    alive : array of shape (places, times, chunks)
+        How many micro-batches of each of its stages a place keeps at once, at the times at which it may keep most.
     host_ns : float
         What a stage loses to one end of a message.
     num_microbatches, num_simulated : int
@@ -56,6 +58,7 @@ class Cut(NamedTuple):
     places: Floats
     warmups: Ints
     orders: Ints
+    alive: Ints
     host_ns: float
     num_microbatches: int
     num_simulated: int

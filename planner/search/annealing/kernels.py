@@ -108,7 +108,23 @@ def _shared(cut: Cut, at: Loads) -> float:
         for s in range(place, len(at.free_ns), places):
             work += cut.num_microbatches * (at.works[s, FORWARD] + at.works[s, BACKWARD]) + at.works[s, CLOSING]
         worst = max(worst, work)
-    return worst
+    return worst * (1 + PENALTY * _over(cut, at))
+
+
+@inlined
+def _over(cut: Cut, at: Loads) -> float:
+    """Return by what part the worst place that several stages share is over its memory limit."""
+    over, places = 0.0, len(cut.orders)
+    for place in range(places):
+        most = 0.0
+        for time in range(cut.alive.shape[1]):
+            held = 0.0
+            for i in range(cut.alive.shape[2]):
+                s = place + i * places
+                held += at.works[s, STATIC] + cut.alive[place, time, i] * at.works[s, KEPT]
+            most = max(most, held)
+        over = max(over, most / cut.places[LIMIT, place] - 1)
+    return over
 
 
 @inlined
@@ -232,7 +248,7 @@ def _in_order(cut: Cut, at: Loads) -> float:
 def _simulated(cut: Cut, stage: Ints, at: Loads) -> float:
     """Return the shortest step under any of the warm-ups; the more it counts the more bytes are over a limit."""
     if len(cut.orders):
-        return _in_order(cut, at)
+        return _in_order(cut, at) * (1 + PENALTY * _over(cut, at))
     busiest_ns, best = 0.0, NEVER
     for s in range(len(at.free_ns)):
         busiest_ns = max(busiest_ns, at.works[s, FORWARD] + at.works[s, BACKWARD])
@@ -358,6 +374,9 @@ def compile_all() -> None:
     nothing, square, first = np.zeros(0), np.zeros((2, 2, 2)), np.zeros((2, 3), np.int64)
     places, ints = np.ones((2, 2)), np.zeros(0, np.int64)
     flows, works = np.zeros((1, 3), np.int64), np.ones((2, 5))
-    orders = np.zeros((0, 0, 3), np.int64)
-    cut = Cut(works, flows, nothing, ints, ints, first, square, places, np.array([0]), orders, 0.0, 1, 1, False, False)
+    orders = alive = np.zeros((0, 0, 3), np.int64)
+    warmups = np.array([0])
+    cut = Cut(
+        works, flows, nothing, ints, ints, first, square, places, warmups, orders, alive, 0.0, 1, 1, False, False
+    )  # fmt: skip
     anneal(cut, room_for(cut, np.array([0, 1, 1, 1]), 0), 1, 0.1, 0.1, True)

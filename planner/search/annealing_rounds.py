@@ -38,7 +38,7 @@ class Turn:
     effort: float
 
 
-class Rounds:
+class AnnealingRounds:
     """Restarts of annealing, shared out among the families of one search.
 
     Parameters
