@@ -137,17 +137,19 @@ class Costs:
     def _check_edges(self) -> None:
         seen: set[tuple[int, int]] = set()
         waiting = dict.fromkeys(range(len(self.stages)), 0)
+        after: list[list[int]] = [[] for _ in self.stages]
         for edge in self.edges:
             ends = (edge.source, edge.target)
-            if not all(0 <= end < len(self.stages) for end in ends) or edge.source == edge.target:
+            if not 0 <= edge.source < len(self.stages) > edge.target >= 0 or edge.source == edge.target:
                 raise InvalidInput(f"edge {ends[0]} -> {ends[1]}: stages are numbered 0 to {len(self.stages) - 1}")
             if ends in seen:
                 raise InvalidInput(f"edge {ends[0]} -> {ends[1]} stands twice; join the two into one")
             seen.add(ends)
+            after[edge.source].append(edge.target)
             waiting[edge.target] += 1
         ready = [stage for stage, count in waiting.items() if not count]
         for stage in ready:
-            for _, target in (ends for ends in sorted(seen) if ends[0] == stage):
+            for target in after[stage]:
                 waiting[target] -= 1
                 if not waiting[target]:
                     ready.append(target)

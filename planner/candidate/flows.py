@@ -18,6 +18,8 @@ def flows_between(atoms: Atoms, partition: Partition, line: bool = False) -> Flo
     found: dict[tuple[int, int], list[int]] = {}
     for tensor, producer, consumers in atoms.flows:
         source = partition[producer]
+        if len(consumers) == 1 and partition[consumers[0]] == source:
+            continue  # as most do
         targets = {partition[consumer] for consumer in consumers}
         targets.discard(source)
         if targets:  # few tensors leave their stage

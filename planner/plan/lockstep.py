@@ -16,6 +16,8 @@ Value = TypeVar("Value")
 
 def in_blocks(ranks: Sequence[int], size: int) -> tuple[Block, ...]:
     """Divide the ranks of a stage into blocks of `size`."""
+    if size == 1:
+        return tuple((rank,) for rank in ranks)
     return tuple(tuple(ranks[i : i + size]) for i in range(0, len(ranks), size))
 
 
