@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from executor.run import CHECK_PATIENCE
-from planner.plan import Plan
+from planner.plan import REPLICATE, Plan
 from tests.module_promises import layer_of
 from tests.plans_by_hand import plan_by_hand, split_backwards, with_lanes, with_recompute
 
@@ -137,6 +138,7 @@ def layered_plan(
     schedule: str = "graph-1f1b",
     num_microbatches: int = 4,
     behind: str = "",
+    border: str = REPLICATE,
     **options: Any,
 ) -> Plan:
     """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own."""
@@ -163,6 +165,7 @@ def layered_plan(
         num_microbatches=num_microbatches,
         **options,
     )
+    plan = replace(plan, edges=tuple(replace(edge, border=border) for edge in plan.edges))
     return with_lanes(plan, tensor)
 
 

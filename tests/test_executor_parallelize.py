@@ -143,7 +143,11 @@ def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: Rank
 
 
 @pytest.mark.parametrize(
-    "degrees", [{"num_stages": 2, "tensor": (2, 2)}, {"num_stages": 2, "data": (2, 2), "zero": (3, 3)}]
+    "degrees",
+    [
+        {"num_stages": 2, "tensor": (2, 2), "border": "shard(1)"},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 3)},
+    ],
 )
 def test_torchtitans_own_way_with_a_model_runs(ranks: RankPool, degrees: dict) -> None:
     """Sequences stay divided between stages, blocks run again by themselves, and where torch can they are compiled."""
@@ -189,6 +193,11 @@ def test_tensor_degrees_that_the_model_cannot_have_are_refused(ranks: RankPool) 
     assert "calls no block with linear layers that divide in pairs" in found
     found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), behind="q_proj", how="none")
     assert "calls no block" in found
+
+
+def test_lanes_that_pass_on_more_than_the_plan_says_are_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), border="shard(1)", how="blocks")
+    assert "has shard(1) as the border of the edge 0 -> 1, and each lane of stage 0 sends the whole" in found
 
 
 def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> None:
