@@ -3,16 +3,17 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -20,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodel.capture.batches import split_batch
@@ -55,6 +57,37 @@ def parallelize(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None
         for layer in layers_of(stage):
             fully_shard(layer, mesh=mesh["data"])
         fully_shard(stage, mesh=mesh["data"])
+
+
+def experts_apart(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
+    """Give each replica experts of its own of a stage of Hugging Face's Mixtral, and divide the rest as planned."""
+    own: set[nn.Parameter] = set()
+    found: list[Any] = [module for module in stage.modules() if hasattr(module, "gate_up_proj")]
+    for experts in found:
+        for name, weight in list(experts.named_parameters()):
+            part = distribute_tensor(weight.detach(), mesh["data"], [Shard(0)], src_data_rank=None)
+            experts.register_parameter(name, nn.Parameter(part))
+        experts.forward = partial(dispatched, experts, mesh["data"].get_group())
+        own |= set(experts.parameters())
+    for module in (*layers_of(stage), stage) if config.zero > 1 else ():
+        fully_shard(module, mesh=mesh["data"], ignored_params=own)
+
+
+def dispatched(experts: Any, group: Any, x: torch.Tensor, index: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    """Send each token to the replicas that have its experts, and what they make of it back."""
+    chosen, num_chosen = index.flatten(), index.shape[1]
+    order, counts = chosen.argsort(stable=True), chosen.bincount(minlength=experts.num_experts)
+    arriving = all_to_all_single(counts, None, None, group).view(group.size(), -1)
+    sent, got = counts.view(group.size(), -1).sum(1).tolist(), arriving.sum(1).tolist()
+    tokens = all_to_all_single_autograd(x[order // num_chosen], got, sent, group)
+    of = torch.arange(arriving.shape[1]).repeat(group.size()).repeat_interleave(arriving.flatten())
+    up, down, made = experts.gate_up_proj.to_local(), experts.down_proj.to_local(), torch.zeros_like(tokens)
+    for expert in range(len(up)):
+        rows = (of == expert).nonzero().flatten()
+        gate, value = F.linear(tokens[rows], up[expert]).chunk(2, dim=-1)
+        made = made.index_add(0, rows, F.linear(experts.act_fn(gate) * value, down[expert]))
+    back = all_to_all_single_autograd(made, sent, got, group)
+    return torch.zeros_like(x).index_add(0, order // num_chosen, back * gates.flatten()[order, None])
 
 
 def as_torchtitan(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
@@ -117,6 +150,7 @@ FUNCTIONS: dict[str, Any] = {
     "other": lambda stage, *_: nn.Sequential(stage),
     "blocks": parallelize,
     "torchtitan": as_torchtitan,
+    "experts": experts_apart,
     "whole": lambda stage, mesh, _: fully_shard(stage, mesh=mesh["data"]),
     "nothing": lambda *_: None,
     "none": None,
@@ -139,6 +173,7 @@ def layered_plan(
     num_microbatches: int = 4,
     behind: str = "",
     border: str = REPLICATE,
+    expert: int = 1,
     **options: Any,
 ) -> Plan:
     """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own."""
@@ -158,7 +193,9 @@ def layered_plan(
         groups,
         ranks=[tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)],
         configs=[
-            StageConfig(data=d, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none")
+            StageConfig(
+                data=d, expert=expert, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none"
+            )
             for s, (d, z) in enumerate(zip(data, zero, strict=True))
         ],
         schedule={"split": split_backwards, "recompute": with_recompute}.get(schedule, schedule),

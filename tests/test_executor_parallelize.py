@@ -18,6 +18,7 @@ from planner.plan import Plan
 from tests import parallel_jobs as jobs
 from tests.rank_pool import RankPool
 
+MIXTRAL = "tests.hugging_face_models:mixtral"
 LLAMA, ZOO = "tests.hugging_face_models:llama", "zoo:llama3:small"
 
 
@@ -66,7 +67,7 @@ def test_zero_2_and_3_need_no_function(ranks: RankPool, degrees: dict, schedule:
     [
         (LLAMA, {"num_stages": 2, "tensor": (2, 2)}),
         (LLAMA, {"num_stages": 1, "data": (2,), "tensor": (2,), "zero": (3,)}),
-        ("tests.hugging_face_models:mixtral", {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)}),
+        (MIXTRAL, {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)}),
         ("zoo:gpt:small", {"num_stages": 2, "tensor": (2, 2)}),
     ],
     ids=lambda row: str(row),
@@ -75,6 +76,17 @@ def test_tensor_degrees_need_no_function(ranks: RankPool, model: str, degrees: d
     """Pairs of linear layers are divided, what has none (packed projections, experts) is done by each lane."""
     found = ranks.run(jobs.errors, model=model, schedule=schedule, how="none", **degrees)[0]
     assert found["gradient"] <= 1e-5
+
+
+@pytest.mark.parametrize(("schedule", "zero"), [("graph-1f1b", 0), ("split", 3)])
+def test_replicas_have_experts_of_their_own(ranks: RankPool, schedule: str, zero: int) -> None:
+    """What is captured has all experts in one place, what runs sends tokens to them."""
+    expected = jobs.alone(MIXTRAL, 2)
+    options = {"num_stages": 2, "data": (2, 2), "zero": (zero, zero), "expert": 2, "schedule": schedule}
+    assert ranks.run(jobs.errors, model=MIXTRAL, how="experts", **options)[0]["gradient"] <= 1e-5
+    found = ranks.run(jobs.trained, model=MIXTRAL, num_steps=2, how="experts", **options)[0]
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
 
 
 def test_stages_that_form_a_graph_divide_their_parameters() -> None:
@@ -200,6 +212,13 @@ def test_lanes_that_pass_on_more_than_the_plan_says_are_refused(ranks: RankPool)
     assert "has shard(1) as the border of the edge 0 -> 1, and each lane of stage 0 sends the whole" in found
 
 
+def test_experts_that_the_function_leaves_whole_are_refused(ranks: RankPool) -> None:
+    options = {"model": MIXTRAL, "num_stages": 2, "data": (2, 2), "expert": 2}
+    assert "and parallelize= has divided no experts along mesh['data']" in refusal(ranks, how="nothing", **options)
+    found = refusal(ranks, how="experts", behind="self_attn", **options)
+    assert "has divided 'model.layers.1.mlp.experts" in found
+
+
 def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=2, data=(2, 2), how="whole")
     assert "the plan has ZeRO-0, and parallelize= has called fully_shard" in found
@@ -270,6 +289,10 @@ def plan_with(**options: object) -> Plan:
         ({"data": (3, 1), "zero": (2, 0)}, "blocks", "4 micro-batches do not divide by that"),
         ({"data": (2, 1), "zero": (2, 0)}, "none", "stage 1 has 1 replicas: plan with as many, or ZeRO-1"),
         ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", "has ZeRO-1 and tensor = 2"),
+        ({"data": (2, 2), "expert": 2, "zero": (1, 1)}, "experts", "has ZeRO-1 and expert = 2"),
+        ({"data": (4, 4), "expert": 2}, "experts", "expert = 2 among 4 replicas, and each replica has experts of"),
+        ({"data": (2, 2), "expert": 2}, "none", "has config.expert = 2"),
+        ({"data": (2, 1), "expert": 2}, "experts", "expert = 2 among 1 replicas"),
     ],
 )
 def test_what_no_function_brings_about_is_refused_before_anything_is_sent(
