@@ -34,7 +34,7 @@ from executor.check import compare
 from executor.run import CHECK_PATIENCE
 from planner.plan import REPLICATE, Plan
 from tests.module_promises import layer_of
-from tests.plans_by_hand import plan_by_hand, split_backwards, with_lanes, with_recompute
+from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_lanes, with_recompute
 
 TENSOR_PLAN = {
     "self_attn.q_proj": ColwiseParallel, "self_attn.k_proj": ColwiseParallel, "self_attn.v_proj": ColwiseParallel,
@@ -176,7 +176,10 @@ def layered_plan(
     expert: int = 1,
     **options: Any,
 ) -> Plan:
-    """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own."""
+    """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own.
+
+    More stages than it has layers are cut anywhere.
+    """
     source = captured(model)
     of, operators = layer_of(source), list(source.operators)
     layers = list(dict.fromkeys(name for name in of.values() if name[-1:].isdigit()))
@@ -186,6 +189,7 @@ def layered_plan(
         cuts = [next(i for i in range(cut, len(operators)) if source.groups[operators[i]].module.endswith(behind)) + 1
                 for cut in cuts]  # fmt: skip
     groups = [operators[a:b] for a, b in zip([0, *cuts], [*cuts, len(operators)], strict=True)]
+    groups = groups if num_stages <= len(layers) else in_equal_runs(operators, num_stages)
     data, tensor, zero = (row or (least,) * num_stages for row, least in ((data, 1), (tensor, 1), (zero, 0)))
     starts = [sum(data[:s]) for s in range(num_stages)]
     plan = plan_by_hand(

@@ -144,9 +144,10 @@ def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: Rank
         {"num_stages": 2, "tensor": (2, 2), "how": "none"},
         {"num_stages": 2, "data": (2, 2), "zero": (2, 2)},
     ]
-    others += [{"num_stages": 2, "data": (2, 2), "how": "none"}]
-    for options in others:
-        found = ranks.run(jobs.trained, model=LLAMA, num_steps=6, folder=folder, **options)[0]
+    others += [{"num_stages": 4, "how": "none"}]
+    for options in (*others, {"num_stages": 1, "how": "none"}):
+        job = {"model": LLAMA, "num_steps": 6, "folder": folder, **options}
+        found = jobs.trained(**job) if options["num_stages"] == 1 else ranks.run(jobs.trained, **job)[0]
         assert found["losses"] == pytest.approx(expected["losses"][3:], rel=1e-6)
         assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
         assert found["moments"] == len(expected["state"])
