@@ -7,6 +7,7 @@ own way with a model, and everything that is refused, before anything is sent wh
 from collections.abc import Iterator
 from inspect import getsource
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ import torch
 from costmodel.capture.models import load_model
 from costmodel.errors import DoesNotMatch
 from executor import Pipeline
-from planner.plan import Plan
 from tests import parallel_jobs as jobs
 from tests.rank_pool import RankPool
 
@@ -280,10 +280,6 @@ def test_parts_that_lanes_of_another_number_would_have_to_join_are_refused(ranks
     assert "on 2 lanes, and stage 1, on 1, needs it whole" in found
 
 
-def plan_with(**options: object) -> Plan:
-    return jobs.layered_plan(LLAMA, 2, **options)
-
-
 @pytest.mark.parametrize(
     ("options", "how", "message"),
     [
@@ -293,17 +289,36 @@ def plan_with(**options: object) -> Plan:
         ({"data": (2, 2), "expert": 2, "zero": (1, 1)}, "experts", "has ZeRO-1 and expert = 2"),
         ({"data": (4, 4), "expert": 2}, "experts", "expert = 2 among 4 replicas, and each replica has experts of"),
         ({"data": (2, 2), "expert": 2}, "none", "has config.expert = 2"),
+        ({"data": (3, 3), "expert": 3}, "experts", "have experts of each other's .* 4 micro-batches do not divide by"),
         ({"data": (2, 1), "expert": 2}, "experts", "expert = 2 among 1 replicas"),
     ],
 )
 def test_what_no_function_brings_about_is_refused_before_anything_is_sent(
     options: dict, how: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_with(**options)
+    refuses_alone(monkeypatch, LLAMA, how, message, **options)
+
+
+@pytest.mark.parametrize("how", ["none", "whole"])
+@pytest.mark.parametrize(
+    "options", [{"data": (2, 2), "zero": (2, 2)}, {"data": (2, 2), "zero": (3, 0)}, {"tensor": (2, 1)}]
+)
+def test_weights_that_a_divided_stage_shares_are_refused_before_anything_is_sent(
+    options: dict, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "the stages 0 and 1 share the parameter 'tokens.weight', and stage 0 has .*: pin what reads it into one"
+    refuses_alone(monkeypatch, "tests.training_models:tied_gpt", how, message, **options)
+
+
+def refuses_alone(monkeypatch: pytest.MonkeyPatch, model: str, how: str, message: str, **options: Any) -> None:
+    """Have one rank of a plan for several refuse it with exit 6, which no other rank is there to hear of."""
+    plan = jobs.layered_plan(model, 2, **options)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(len(plan.orders)))
-    with pytest.raises(DoesNotMatch, match=message):
-        Pipeline(plan, load_model(LLAMA, plan.batch.global_size), parallelize=jobs.FUNCTIONS[how])
+    with pytest.raises(DoesNotMatch, match=message) as refused:
+        Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=jobs.FUNCTIONS[how])
+    assert refused.value.exit_code == 6
+    assert not torch.distributed.is_initialized()
 
 
 def test_a_rank_that_dies_ends_its_lanes_and_their_neighbours() -> None:
