@@ -2,10 +2,12 @@
 
     python -m benchmarks.executor_speed [--runs 15] [--only NAME] [--json]
 
-The same chain of transformer layers, cut, micro-batches and order, two gloo ranks, one thread each; zero-3 is 1F1B of
-two stages on two replicas each (four ranks), every layer divided by the same `fully_shard`, gradients summed once a
-step. Both sides live in the same processes and step in turn, who goes first changing from run to run, so that the
-machine's drift hits both.
+The same chain of transformer layers, cut, micro-batches and order, two gloo ranks, one thread each. zero-2, zero-3 and
+fsdp are 1F1B of two stages on two replicas each (four ranks), every layer divided by `fully_shard`, gradients summed
+once a step: plans of ZeRO-2 and ZeRO-3 against torch's side that gathers when they do, and a plan of ZeRO-2 against
+torch's own choice, which keeps a stage's parameters from each backward to the next forward; how often each side gathers
+and what it holds at most is counted in one step more. Both sides live in the
+same processes and step in turn, who goes first changing from run to run, so that the machine's drift hits both.
 A step lasts as long as its slower rank. The ratio is ours over theirs, the median over the pairs (and its quartiles):
 below 1 ours is faster. CPU is the same of the CPU time of all ranks, which other work on the machine disturbs less.
 """
@@ -23,7 +25,7 @@ from tests.rank_pool import RankPool
 BARS = {"pipelined": 1.02, "single": 1.03}
 """The largest median ratio asked for."""
 
-NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "zb-v", "zero-3", "one-stage")
+NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "zb-v", "zero-2", "zero-3", "fsdp", "one-stage")
 
 
 def main() -> None:
@@ -44,23 +46,26 @@ def main() -> None:
             f"{row['name']:<18} ours / {row['rival']:<28} {row['ratio']:.3f} ({low:.3f} to {high:.3f}), "
             f"CPU {row['cpu_ratio']:.3f}, {row['ours_ms']:.1f} / {row['theirs_ms']:.1f} ms, "
             f"actions of {row['shortest_action_ms']:.1f} ms and more, gradients apart by {row['gradient_error']:.0e}"
+            + "".join(
+                f"; {side}: {gathers} gathers, {peak / 1e6:.1f} MB" for side, gathers, peak in row.get("held", ())
+            )
         )
-    print(f"{args.runs} pairs of steps each, two ranks (one-stage: one, zero-3: four), one thread a rank")
+    print(f"{args.runs} pairs of steps each, two ranks (one-stage: one, zero-2, zero-3, fsdp: four), one thread a rank")
     print(f"{answer['cores']} cores, load average {answer['load_average']:.2f}")
 
 
 def measure(name: str, num_runs: int) -> dict[str, Any]:
     """Return the row of one schedule, measured in processes of its own."""
-    from benchmarks.speed_sides import pipelined, sharded, single
+    from benchmarks.speed_sides import SHARDED, pipelined, sharded, single
 
     print(f"{name}: {num_runs} pairs of steps", file=sys.stderr, flush=True)
     alone = name == "one-stage"
-    pool = RankPool({"one-stage": 1, "zero-3": 4}.get(name, 2))
+    pool = RankPool(1 if alone else 4 if name in SHARDED else 2)
     try:
-        if name in ("one-stage", "zero-3"):
-            found = pool.run(single if alone else sharded, num_runs=num_runs)
+        if alone:
+            found = pool.run(single, num_runs=num_runs)
         else:
-            found = pool.run(pipelined, name=name, num_runs=num_runs)
+            found = pool.run(sharded if name in SHARDED else pipelined, name=name, num_runs=num_runs)
     finally:
         pool.close()
     ours, ours_cpu = _over_ranks([rank.ours_ns for rank in found])
@@ -79,6 +84,7 @@ def measure(name: str, num_runs: int) -> dict[str, Any]:
         "theirs_ms": statistics.median(theirs) / 1e6,
         "gradient_error": max(rank.gradient_error for rank in found),
         "shortest_action_ms": min(rank.shortest_action_ns for rank in found) / 1e6,
+        **({"held": found[0].held} if name in SHARDED else {}),
         "ours_ns": ours,
         "theirs_ns": theirs,
     }

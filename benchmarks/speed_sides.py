@@ -27,6 +27,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from benchmarks.divided import Live
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture, capture, operator_graph
 from costmodel.stages.config import StageConfig
@@ -36,6 +37,7 @@ from executor import Pipeline
 from planner.plan import STEP, Plan
 from simulator.actions import parse_action
 from simulator.schedule import Schedule, stage_graph
+from tests.parallel_jobs import Counting
 from tests.plans_by_hand import plan_by_hand
 
 HIDDEN, HEADS, SEQUENCE, MICROBATCH = 256, 4, 64, 2
@@ -50,18 +52,25 @@ SCHEDULES = {
 }
 """Our name -> torch's class, stages a rank."""
 
+SHARDED = {"zero-2": (2, False, False), "zero-3": (3, True, True), "fsdp": (2, True, False)}
+"""Our ZeRO, and whether torch's side lets go of parameters after a forward, and after a backward before the last."""
+
 Step = Callable[[], None]
 Times = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """(step time, CPU time) of both sides on one rank, run by run, in ns, and how far their gradients are apart."""
+    """(step time, CPU time) of both sides on one rank, run by run, in ns, and how far their gradients are apart.
+
+    `held` tells where stages are divided who gathers how often in a step, and the most bytes of tensors it has at once.
+    """
 
     ours_ns: Times
     theirs_ns: Times
     gradient_error: float
     shortest_action_ns: int
+    held: tuple[tuple[str, int, int], ...] = ()
 
 
 def pipelined(name: str, num_runs: int) -> Measured:
@@ -83,13 +92,14 @@ def pipelined(name: str, num_runs: int) -> Measured:
     return Measured(ours_ns, theirs_ns, error, min(actions))
 
 
-def sharded(num_runs: int) -> Measured:
+def sharded(name: str, num_runs: int) -> Measured:
     """Run 1F1B of two stages on two replicas each, every layer `fully_shard`, by both executors in turn."""
+    zero, *lets_go = SHARDED[name]
     rank = dist.get_rank()
     model, torch_model = chain(), chain()
     halves = [range(LAYERS // 2), range(LAYERS // 2, LAYERS)]
-    stage, theirs = _sharded_torch_side(torch_model, halves)
-    config = StageConfig(data=2, zero=3)
+    stage, theirs = _sharded_torch_side(torch_model, halves, *lets_go)
+    config = StageConfig(data=2, zero=zero)
     plan = _plan("1f1b", halves, [(0, 1), (2, 3)], configs=[config, config], reduce=STEP)  # as torch sums
     with Pipeline(plan, model) as pipeline:
 
@@ -108,19 +118,32 @@ def sharded(num_runs: int) -> Measured:
                 cast(DTensor, g).full_tensor() for g in (found[f"{first + int(layer)}.{rest}"], parameter.grad)
             )
             error = max(error, float((mine - other).abs().max() / other.abs().max()))
+        held = tuple((side, *_held(step)) for side, step in (("ours", ours), ("theirs", theirs)))
         actions = _actions_ns(pipeline)
-    return Measured(ours_ns, theirs_ns, error, min(actions))
+    return Measured(ours_ns, theirs_ns, error, min(actions), held)
 
 
-def _sharded_torch_side(model: TrainingModel, halves: Sequence[range]) -> tuple[nn.Module, Step]:
+def _held(step: Step) -> tuple[int, int]:
+    """Return how often a step gathers, and the most bytes of its tensors that are alive at once."""
+    live, counting = Live(), Counting()
+    with live, counting:
+        step()
+    return counting.found["all_gather"][0], live.peak
+
+
+def _sharded_torch_side(
+    model: TrainingModel, halves: Sequence[range], after_forward: bool, after_backward: bool
+) -> tuple[nn.Module, Step]:
     """Return this rank's divided stage by torch's pipelining, and its step."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
     place, replica = mesh.get_coordinate() or (0, 0)
     layers = list(model.module.children())
     stage = nn.Sequential(*(layers[i] for i in halves[place]))
     for module in (*stage, stage):
-        fully_shard(module, mesh=mesh["dp"])
+        fully_shard(module, mesh=mesh["dp"], reshard_after_forward=after_forward)
         cast(FSDPModule, module).set_force_sum_reduction_for_comms(True)
+    if after_backward:  # torch's pipelining switches it off for all but the last
+        stage.set_reshard_after_backward = lambda _: None  # type: ignore[assignment]
     made = PipelineStage(stage, place, 2, torch.device("cpu"), group=mesh.get_group("pp"))
     schedule = Schedule1F1B(made, MICROBATCHES // 2, loss_fn=F.mse_loss)
     inputs, targets = (

@@ -21,6 +21,7 @@ from executor.groups import Company
 from executor.lanes import Lanes
 from executor.stage import Stage
 from executor.wiring import Wire, Wiring
+from planner.plan import REPLICATE
 
 Told = dict[tuple[int, str], tuple[tuple[int, ...], str]]
 """Shapes and types of what a rank sends, by stage and tensor."""
@@ -129,7 +130,8 @@ def _as_sent(wire: Wire, told: Told) -> Wire:
 
 
 def _check_crossing(wiring: Wiring, wire: Wire, told: list[Told]) -> None:
-    """Refuse another type than the plan's, and parts where lanes of another number need the whole."""
+    """Refuse another type than the plan's, parts that nobody joins, and a whole where the plan has parts."""
+    divided = wire.border == REPLICATE
     numbers = [len(wiring.lanes.blocks[stage][0]) for stage in (wire.source, wire.target)]
     for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
         sent = {row[wire.source, name] for row in told if (wire.source, name) in row}
@@ -139,11 +141,18 @@ def _check_crossing(wiring: Wiring, wire: Wire, told: list[Told]) -> None:
                 "in that precision, or under autocast, and divide it without a policy of another"
             )
         parts = {found for found, _ in sent} - {tuple(shape)}
+        divided = divided or bool(parts)
         if parts and numbers[0] != numbers[1]:
             raise DoesNotMatch(
                 f"{name!r} leaves stage {wire.source} with the shape {list(parts.pop())} on {numbers[0]} lanes, and "
                 f"stage {wire.target}, on {numbers[1]}, needs it whole, {list(shape)}: let parallelize= gather it"
             )
+    if not divided:
+        raise DoesNotMatch(
+            f"the plan has {wire.border} as the border of the edge {wire.source} -> {wire.target}, and each lane of "
+            f"stage {wire.source} sends the whole: let parallelize= leave sequences divided, or plan without "
+            "--sequence-parallel"
+        )
 
 
 ALIKE = 0.05

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.plan import Plan
-from planner.plan.lockstep import Block, in_blocks
+from planner.plan.lockstep import Block
 from simulator.actions import SENDS, parse_action
 from simulator.schedule import StageGraph, stage_graph
 
@@ -31,7 +31,7 @@ class Lanes:
     @classmethod
     def of(cls, plan: Plan) -> "Lanes":
         """Return those of a plan."""
-        blocks = tuple(in_blocks(stage.ranks, stage.config.tensor * stage.config.context) for stage in plan.stages)
+        blocks = tuple(stage.blocks for stage in plan.stages)
         graph = stage_graph(plan.costs())
         return cls(blocks, replace(graph, ranks=tuple(tuple(block[0] for block in row) for row in blocks)))
 

@@ -21,6 +21,7 @@ from costmodel.errors import DoesNotMatch
 from costmodel.stages.config import StageConfig
 from executor.groups import Company
 from executor.lanes import Lanes
+from executor.sharding import gathered
 from planner.plan import Plan
 from planner.plan.gathering import gathering_problem
 
@@ -41,6 +42,13 @@ def check_divided(plan: Plan) -> None:
         config, place = stage.config, f"stage {index}"
         if config.zero == 1 and config.tensor > 1:
             raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
+        if config.zero == 1 and config.expert > 1:
+            raise DoesNotMatch(f"{place} has ZeRO-1 and expert = {config.expert} together; plan with --zero 0 or 2")
+        if config.expert not in (1, config.data):
+            raise DoesNotMatch(
+                f"{place} has expert = {config.expert} among {config.data} replicas, and each replica has experts of "
+                "its own here: plan with --expert 1, or as many as replicas"
+            )
     problem = gathering_problem(plan)
     if problem:
         raise DoesNotMatch(problem)
@@ -63,7 +71,8 @@ def check_tied(plan: Plan, stages_of: Mapping[str, Sequence[int]]) -> None:
 
 
 def _what(config: StageConfig) -> str:
-    return f"tensor = {config.tensor}" if config.tensor > 1 else f"ZeRO-{config.zero}"
+    names = [name for name in ("tensor", "expert") if getattr(config, name) > 1]
+    return f"{names[0]} = {getattr(config, names[0])}" if names else f"ZeRO-{config.zero}"
 
 
 class Meshes:
@@ -128,12 +137,14 @@ def _missing_degree(stage: nn.Module, config: StageConfig) -> str:
     divided = {name: axes_of(parameter) for name, parameter in parameters.items()}
     if config.tensor > 1 and not any("tensor" in axes for axes in divided.values()):
         return f"the plan has tensor = {config.tensor}, and parallelize= has divided no parameter along mesh['tensor']"
-    sharded = {id(p) for m in stage.modules() if isinstance(m, FSDPModule) for p in m.parameters()}
+    sharded = gathered(stage)
     if config.zero <= 1 and sharded:
         return f"the plan has ZeRO-{config.zero}, and parallelize= has called fully_shard"
-    for name, axes in divided.items():
-        if "data" in axes and id(parameters[name]) not in sharded:
-            return f"parallelize= has divided {name!r} along mesh['data'] without fully_shard"
+    experts = [name for name, axes in divided.items() if "data" in axes and id(parameters[name]) not in sharded]
+    if experts and config.expert == 1:
+        return f"parallelize= has divided {experts[0]!r} along mesh['data'] without fully_shard"
+    if config.expert > 1 and not experts:
+        return f"the plan has expert = {config.expert}, and parallelize= has divided no experts along mesh['data']"
     whole = [
         name
         for name, axes in divided.items()
@@ -154,9 +165,11 @@ def _torn(stage: nn.Module, part: Part) -> str:
             f"parallelize= has called fully_shard on {path!r}, which the stage does not call ({_why(part, path)}), so "
             "that nothing gathers its parameters: cut between blocks, or leave it to the stage's own fully_shard"
         )
+    sharded = gathered(stage)
     for name, parameter in named_parameters(stage).items():
         block = _torn_block(part, name)
-        if "tensor" in axes_of(parameter) and (name in part.read or block):
+        in_use = set(axes_of(parameter)) - ({"data"} if id(parameter) in sharded else set())
+        if in_use and (name in part.read or block):
             owner = block or name.rpartition(".")[0]
             return (
                 f"parallelize= has divided {name!r}, and the stage does not call {owner!r} whole "

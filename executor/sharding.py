@@ -115,6 +115,12 @@ def _fill_up(group: Any) -> None:
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
 
 
+def gathered(stage: nn.Module) -> set[int]:
+    """Return the ids of the parameters of a stage that torch gathers where they are used."""
+    modules = (module for module in stage.modules() if isinstance(module, FSDPModule))
+    return {id(p.sharded_param) for module in modules for group in _groups(_state(module)) for p in group.fsdp_params}
+
+
 def _state(module: FSDPModule) -> Any:
     return module._get_fsdp_state()
 

@@ -56,6 +56,8 @@ class Wire:
         First micro-batch of each unit -> how many micro-batches it holds.
     templates : mapping of int to tuple of Template
         Micro-batches of a unit -> what `names` look like then.
+    border : str
+        How the plan has them on the lanes that send them.
     """
 
     index: int
@@ -67,6 +69,7 @@ class Wire:
     batch_dimensions: tuple[int | None, ...]
     units: Mapping[int, int]
     templates: Mapping[int, tuple[Template, ...]]
+    border: str
 
     def units_in(self, first: int, count: int) -> list[int]:
         """Return the units that lie in the micro-batches [first, first + count)."""
@@ -133,6 +136,7 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
                 size: tuple((described[size][name].shape, described[size][name].dtype) for name in edge.tensors)
                 for size in set(units[index].values())
             },
+            edge.border,
         )
     return Wiring(lanes, wires)
 

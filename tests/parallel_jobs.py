@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -19,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodel.capture.batches import split_batch
@@ -29,9 +32,9 @@ from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from executor.run import CHECK_PATIENCE
-from planner.plan import Plan
+from planner.plan import REPLICATE, Plan
 from tests.module_promises import layer_of
-from tests.plans_by_hand import plan_by_hand, split_backwards, with_lanes, with_recompute
+from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_lanes, with_recompute
 
 TENSOR_PLAN = {
     "self_attn.q_proj": ColwiseParallel, "self_attn.k_proj": ColwiseParallel, "self_attn.v_proj": ColwiseParallel,
@@ -54,6 +57,37 @@ def parallelize(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None
         for layer in layers_of(stage):
             fully_shard(layer, mesh=mesh["data"])
         fully_shard(stage, mesh=mesh["data"])
+
+
+def experts_apart(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
+    """Give each replica experts of its own of a stage of Hugging Face's Mixtral, and divide the rest as planned."""
+    own: set[nn.Parameter] = set()
+    found: list[Any] = [module for module in stage.modules() if hasattr(module, "gate_up_proj")]
+    for experts in found:
+        for name, weight in list(experts.named_parameters()):
+            part = distribute_tensor(weight.detach(), mesh["data"], [Shard(0)], src_data_rank=None)
+            experts.register_parameter(name, nn.Parameter(part))
+        experts.forward = partial(dispatched, experts, mesh["data"].get_group())
+        own |= set(experts.parameters())
+    for module in (*layers_of(stage), stage) if config.zero > 1 else ():
+        fully_shard(module, mesh=mesh["data"], ignored_params=own)
+
+
+def dispatched(experts: Any, group: Any, x: torch.Tensor, index: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    """Send each token to the replicas that have its experts, and what they make of it back."""
+    chosen, num_chosen = index.flatten(), index.shape[1]
+    order, counts = chosen.argsort(stable=True), chosen.bincount(minlength=experts.num_experts)
+    arriving = all_to_all_single(counts, None, None, group).view(group.size(), -1)
+    sent, got = counts.view(group.size(), -1).sum(1).tolist(), arriving.sum(1).tolist()
+    tokens = all_to_all_single_autograd(x[order // num_chosen], got, sent, group)
+    of = torch.arange(arriving.shape[1]).repeat(group.size()).repeat_interleave(arriving.flatten())
+    up, down, made = experts.gate_up_proj.to_local(), experts.down_proj.to_local(), torch.zeros_like(tokens)
+    for expert in range(len(up)):
+        rows = (of == expert).nonzero().flatten()
+        gate, value = F.linear(tokens[rows], up[expert]).chunk(2, dim=-1)
+        made = made.index_add(0, rows, F.linear(experts.act_fn(gate) * value, down[expert]))
+    back = all_to_all_single_autograd(made, sent, got, group)
+    return torch.zeros_like(x).index_add(0, order // num_chosen, back * gates.flatten()[order, None])
 
 
 def as_torchtitan(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
@@ -116,6 +150,7 @@ FUNCTIONS: dict[str, Any] = {
     "other": lambda stage, *_: nn.Sequential(stage),
     "blocks": parallelize,
     "torchtitan": as_torchtitan,
+    "experts": experts_apart,
     "whole": lambda stage, mesh, _: fully_shard(stage, mesh=mesh["data"]),
     "nothing": lambda *_: None,
     "none": None,
@@ -137,9 +172,14 @@ def layered_plan(
     schedule: str = "graph-1f1b",
     num_microbatches: int = 4,
     behind: str = "",
+    border: str = REPLICATE,
+    expert: int = 1,
     **options: Any,
 ) -> Plan:
-    """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own."""
+    """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own.
+
+    More stages than it has layers are cut anywhere.
+    """
     source = captured(model)
     of, operators = layer_of(source), list(source.operators)
     layers = list(dict.fromkeys(name for name in of.values() if name[-1:].isdigit()))
@@ -149,6 +189,7 @@ def layered_plan(
         cuts = [next(i for i in range(cut, len(operators)) if source.groups[operators[i]].module.endswith(behind)) + 1
                 for cut in cuts]  # fmt: skip
     groups = [operators[a:b] for a, b in zip([0, *cuts], [*cuts, len(operators)], strict=True)]
+    groups = groups if num_stages <= len(layers) else in_equal_runs(operators, num_stages)
     data, tensor, zero = (row or (least,) * num_stages for row, least in ((data, 1), (tensor, 1), (zero, 0)))
     starts = [sum(data[:s]) for s in range(num_stages)]
     plan = plan_by_hand(
@@ -156,13 +197,16 @@ def layered_plan(
         groups,
         ranks=[tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)],
         configs=[
-            StageConfig(data=d, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none")
+            StageConfig(
+                data=d, expert=expert, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none"
+            )
             for s, (d, z) in enumerate(zip(data, zero, strict=True))
         ],
         schedule={"split": split_backwards, "recompute": with_recompute}.get(schedule, schedule),
         num_microbatches=num_microbatches,
         **options,
     )
+    plan = replace(plan, edges=tuple(replace(edge, border=border) for edge in plan.edges))
     return with_lanes(plan, tensor)
 
 

@@ -7,6 +7,7 @@ own way with a model, and everything that is refused, before anything is sent wh
 from collections.abc import Iterator
 from inspect import getsource
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ import torch
 from costmodel.capture.models import load_model
 from costmodel.errors import DoesNotMatch
 from executor import Pipeline
-from planner.plan import Plan
 from tests import parallel_jobs as jobs
 from tests.rank_pool import RankPool
 
+MIXTRAL = "tests.hugging_face_models:mixtral"
 LLAMA, ZOO = "tests.hugging_face_models:llama", "zoo:llama3:small"
 
 
@@ -66,7 +67,7 @@ def test_zero_2_and_3_need_no_function(ranks: RankPool, degrees: dict, schedule:
     [
         (LLAMA, {"num_stages": 2, "tensor": (2, 2)}),
         (LLAMA, {"num_stages": 1, "data": (2,), "tensor": (2,), "zero": (3,)}),
-        ("tests.hugging_face_models:mixtral", {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)}),
+        (MIXTRAL, {"num_stages": 2, "tensor": (1, 2), "data": (2, 1)}),
         ("zoo:gpt:small", {"num_stages": 2, "tensor": (2, 2)}),
     ],
     ids=lambda row: str(row),
@@ -75,6 +76,17 @@ def test_tensor_degrees_need_no_function(ranks: RankPool, model: str, degrees: d
     """Pairs of linear layers are divided, what has none (packed projections, experts) is done by each lane."""
     found = ranks.run(jobs.errors, model=model, schedule=schedule, how="none", **degrees)[0]
     assert found["gradient"] <= 1e-5
+
+
+@pytest.mark.parametrize(("schedule", "zero"), [("graph-1f1b", 0), ("split", 3)])
+def test_replicas_have_experts_of_their_own(ranks: RankPool, schedule: str, zero: int) -> None:
+    """What is captured has all experts in one place, what runs sends tokens to them."""
+    expected = jobs.alone(MIXTRAL, 2)
+    options = {"num_stages": 2, "data": (2, 2), "zero": (zero, zero), "expert": 2, "schedule": schedule}
+    assert ranks.run(jobs.errors, model=MIXTRAL, how="experts", **options)[0]["gradient"] <= 1e-5
+    found = ranks.run(jobs.trained, model=MIXTRAL, num_steps=2, how="experts", **options)[0]
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
 
 
 def test_stages_that_form_a_graph_divide_their_parameters() -> None:
@@ -132,9 +144,10 @@ def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: Rank
         {"num_stages": 2, "tensor": (2, 2), "how": "none"},
         {"num_stages": 2, "data": (2, 2), "zero": (2, 2)},
     ]
-    others += [{"num_stages": 2, "data": (2, 2), "how": "none"}]
-    for options in others:
-        found = ranks.run(jobs.trained, model=LLAMA, num_steps=6, folder=folder, **options)[0]
+    others += [{"num_stages": 4, "how": "none"}]
+    for options in (*others, {"num_stages": 1, "how": "none"}):
+        job = {"model": LLAMA, "num_steps": 6, "folder": folder, **options}
+        found = jobs.trained(**job) if options["num_stages"] == 1 else ranks.run(jobs.trained, **job)[0]
         assert found["losses"] == pytest.approx(expected["losses"][3:], rel=1e-6)
         assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
         assert found["moments"] == len(expected["state"])
@@ -143,7 +156,11 @@ def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: Rank
 
 
 @pytest.mark.parametrize(
-    "degrees", [{"num_stages": 2, "tensor": (2, 2)}, {"num_stages": 2, "data": (2, 2), "zero": (3, 3)}]
+    "degrees",
+    [
+        {"num_stages": 2, "tensor": (2, 2), "border": "shard(1)"},
+        {"num_stages": 2, "data": (2, 2), "zero": (3, 3)},
+    ],
 )
 def test_torchtitans_own_way_with_a_model_runs(ranks: RankPool, degrees: dict) -> None:
     """Sequences stay divided between stages, blocks run again by themselves, and where torch can they are compiled."""
@@ -189,6 +206,18 @@ def test_tensor_degrees_that_the_model_cannot_have_are_refused(ranks: RankPool) 
     assert "calls no block with linear layers that divide in pairs" in found
     found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), behind="q_proj", how="none")
     assert "calls no block" in found
+
+
+def test_lanes_that_pass_on_more_than_the_plan_says_are_refused(ranks: RankPool) -> None:
+    found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), border="shard(1)", how="blocks")
+    assert "has shard(1) as the border of the edge 0 -> 1, and each lane of stage 0 sends the whole" in found
+
+
+def test_experts_that_the_function_leaves_whole_are_refused(ranks: RankPool) -> None:
+    options = {"model": MIXTRAL, "num_stages": 2, "data": (2, 2), "expert": 2}
+    assert "and parallelize= has divided no experts along mesh['data']" in refusal(ranks, how="nothing", **options)
+    found = refusal(ranks, how="experts", behind="self_attn", **options)
+    assert "has divided 'model.layers.1.mlp.experts" in found
 
 
 def test_a_division_that_the_plan_does_not_have_is_refused(ranks: RankPool) -> None:
@@ -251,26 +280,45 @@ def test_parts_that_lanes_of_another_number_would_have_to_join_are_refused(ranks
     assert "on 2 lanes, and stage 1, on 1, needs it whole" in found
 
 
-def plan_with(**options: object) -> Plan:
-    return jobs.layered_plan(LLAMA, 2, **options)
-
-
 @pytest.mark.parametrize(
     ("options", "how", "message"),
     [
         ({"data": (3, 1), "zero": (2, 0)}, "blocks", "4 micro-batches do not divide by that"),
         ({"data": (2, 1), "zero": (2, 0)}, "none", "stage 1 has 1 replicas: plan with as many, or ZeRO-1"),
         ({"data": (2, 2), "tensor": (2, 2), "zero": (1, 1)}, "blocks", "has ZeRO-1 and tensor = 2"),
+        ({"data": (2, 2), "expert": 2, "zero": (1, 1)}, "experts", "has ZeRO-1 and expert = 2"),
+        ({"data": (4, 4), "expert": 2}, "experts", "expert = 2 among 4 replicas, and each replica has experts of"),
+        ({"data": (2, 2), "expert": 2}, "none", "has config.expert = 2"),
+        ({"data": (3, 3), "expert": 3}, "experts", "have experts of each other's .* 4 micro-batches do not divide by"),
+        ({"data": (2, 1), "expert": 2}, "experts", "expert = 2 among 1 replicas"),
     ],
 )
 def test_what_no_function_brings_about_is_refused_before_anything_is_sent(
     options: dict, how: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_with(**options)
+    refuses_alone(monkeypatch, LLAMA, how, message, **options)
+
+
+@pytest.mark.parametrize("how", ["none", "whole"])
+@pytest.mark.parametrize(
+    "options", [{"data": (2, 2), "zero": (2, 2)}, {"data": (2, 2), "zero": (3, 0)}, {"tensor": (2, 1)}]
+)
+def test_weights_that_a_divided_stage_shares_are_refused_before_anything_is_sent(
+    options: dict, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "the stages 0 and 1 share the parameter 'tokens.weight', and stage 0 has .*: pin what reads it into one"
+    refuses_alone(monkeypatch, "tests.training_models:tied_gpt", how, message, **options)
+
+
+def refuses_alone(monkeypatch: pytest.MonkeyPatch, model: str, how: str, message: str, **options: Any) -> None:
+    """Have one rank of a plan for several refuse it with exit 6, which no other rank is there to hear of."""
+    plan = jobs.layered_plan(model, 2, **options)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(len(plan.orders)))
-    with pytest.raises(DoesNotMatch, match=message):
-        Pipeline(plan, load_model(LLAMA, plan.batch.global_size), parallelize=jobs.FUNCTIONS[how])
+    with pytest.raises(DoesNotMatch, match=message) as refused:
+        Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=jobs.FUNCTIONS[how])
+    assert refused.value.exit_code == 6
+    assert not torch.distributed.is_initialized()
 
 
 def test_a_rank_that_dies_ends_its_lanes_and_their_neighbours() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
 from costmodel.machines.cluster import cluster_from_node, read_cluster
 from costmodel.machines.links import read_links, write_links
@@ -17,7 +18,7 @@ from planner.checker import check_plan
 from planner.plan import Assumptions, Training, read_plan, write_plan
 from simulator.timeline import read_timeline, write_timeline
 from tests.schema_corpus import GOLDEN
-from tests.small_plan import PLAN
+from tests.small_plan import PLAN, with_edge
 
 
 def rewrite_plan(source: Path, target: Path) -> None:
@@ -39,6 +40,7 @@ def rewrite_timeline(source: Path, target: Path) -> None:
 REWRITES: list[tuple[str, Callable[[Path, Path], None]]] = [
     ("plan.json", rewrite_plan),
     ("plan_links.json", rewrite_plan),
+    ("plan_divided.json", rewrite_plan),
     ("profile.json", rewrite_profile),
     ("links.json", rewrite_links),
     ("timeline.json", rewrite_timeline),
@@ -67,6 +69,26 @@ def test_compressed_files_hold_the_same_and_are_the_same_each_time(
 def test_the_golden_plan_is_the_one_made_by_hand_and_legal() -> None:
     assert read_plan(GOLDEN / "plan.json") == PLAN
     assert check_plan(read_plan(GOLDEN / "plan.json")) == ()
+
+
+def test_a_divided_stage_says_how_its_ranks_stand_and_what_its_lanes_pass_on(tmp_path: Path) -> None:
+    plan = read_plan(GOLDEN / "plan_divided.json")
+    assert check_plan(plan) == ()
+    assert plan.stages[0].mesh == (("data", 2), ("context", 1), ("tensor", 2))
+    assert plan.stages[0].blocks == ((0, 1), (2, 3))
+    assert plan.edges[0].border == "shard(1)"
+    wrong = json.loads((GOLDEN / "plan_divided.json").read_text())
+    wrong["stages"][1]["mesh"]["lanes"] = 4
+    (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+    with pytest.raises(InvalidInput, match=r"/stages/1/mesh: found .*; the stage's config makes .*'lanes': 2"):
+        read_plan(tmp_path / "wrong.json")
+
+
+def test_parts_that_no_second_lane_holds_are_a_problem() -> None:
+    found = check_plan(with_edge(PLAN, 0, border="shard(1)"))
+    assert [problem.message for problem in found] == [
+        "the border is shard(1), and a replica of stage 0 has one lane; replicate is right"
+    ]
 
 
 def test_a_plan_of_version_1_is_read_with_nothing_said_of_training_and_assumptions() -> None:

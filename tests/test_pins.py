@@ -263,7 +263,7 @@ def test_a_stage_pinned_to_divide_parameters_runs_where_all_have_as_many_replica
     assert (whole.stages[0].reduce, "executor" in whole.runs_on) == ("microbatch", True)
     assert {each.kind for each in whole.stages[0].collectives} == {"all_gather", "reduce_scatter"}
     uneven = stage(["op[0-2]"], ranks=[0, 1], config="{data = 2, zero = 3}") + stage(["*"], ranks=[2])
-    with pytest.raises(NoPlanFits, match="which gather them together, and stage 1 has 1 replicas"):
+    with pytest.raises(NoPlanFits, match=r"that gather parameters together \(ZeRO-3\), and stage 1 has 1 replicas"):
         planned(tmp_path, uneven, num_devices=3, target="executor")
 
 

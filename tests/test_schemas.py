@@ -13,6 +13,7 @@ from tests.schema_corpus import GOLDEN, KINDS, READERS, broken, changed, golden,
 
 SAMPLE = 200
 MEANING = (
+    r"the stage's config makes",
     r"a stage needs at least one, each named once",
     r"entries in (each list|bytes)|step_ns needs|one entry each is needed",
     r"weight_activation_bytes",

@@ -60,9 +60,14 @@ class StageConfig:
         return self.zero > 1 and self.data > 1
 
     @property
+    def in_step(self) -> bool:
+        """Whether replicas wait for each other within their actions: they gather, or have experts of each other's."""
+        return self.gathers or self.expert > 1
+
+    @property
     def divides(self) -> bool:
         """Whether ranks hold parts of parameters, in use or between uses."""
-        return self.tensor > 1 or self.gathers
+        return self.tensor > 1 or self.in_step
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""

@@ -77,7 +77,15 @@ def make(
             for row, place, cost, called in stages
         ),
         edges=tuple(
-            PlanEdge(e.source, e.target, tuple(graph.tensors[t].name for t in row), e.size_bytes, e.p2p_ns, e.gradient)
+            PlanEdge(
+                e.source,
+                e.target,
+                tuple(graph.tensors[t].name for t in row),
+                e.size_bytes,
+                e.p2p_ns,
+                e.gradient,
+                evaluator.pricer.border(row, candidate.places[e.source].config),
+            )
             for e, row in zip(costs.edges, run.priced.flows.values(), strict=True)
         ),
         orders=spread(run.priced.blocks, _orders(run, lowered=lowered)),

@@ -20,6 +20,7 @@ from planner.candidate.flows import Flows, flows_between
 from planner.candidate.messages import HostTimes, Pair, pairs, slowest_ns
 from planner.candidate.sums import Sums
 from planner.graph.atoms import Atoms, Partition
+from planner.plan import REPLICATE
 from planner.plan.lockstep import Block, blocks_of
 
 PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompute_ns", "activation_bytes",
@@ -145,6 +146,12 @@ class Pricer:
         """Return what one rank sends of some tensors for so many micro-batches."""
         model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size * count)
         return sum(map(model.tensor_bytes(config).__getitem__, tensors))
+
+    def border(self, tensors: Sequence[int], config: StageConfig) -> str:
+        """Return how the lanes of a stage pass tensors on, as they are priced."""
+        model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size)
+        dimension = model.divided_along(tensors, config)
+        return REPLICATE if dimension is None else f"shard({dimension})"
 
     def _edge(self, ends: tuple[int, int], places: Sequence[Place], tensors: tuple[int, ...]) -> EdgeCost:
         source, target = (places[end] for end in ends)

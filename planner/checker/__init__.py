@@ -22,7 +22,7 @@ from planner.checker.figures import (
 from planner.checker.memory import Ledger
 from planner.checker.messages import data_problems, message_problems, other_ends, pairing_problems
 from planner.checker.orders import compute_steps, count_problems, sequence_problems
-from planner.checker.partition import configuration_problems, flow_problems, operator_problems
+from planner.checker.partition import border_problems, configuration_problems, flow_problems, operator_problems
 from planner.checker.problem import KINDS, PlanProblem
 from planner.checker.rendezvous import deadlock_problems
 from planner.checker.replicas import FirstReplica, first_replica
@@ -64,6 +64,7 @@ def check_plan(
     known = None if operators else graph
     basics = [*batch_problems(plan), *configuration_problems(plan)]
     found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics]
+    found += border_problems(plan)
     found += [*claim_problems(plan), *lockstep_problems(plan)]
     if basics:
         return (*found, *read_steps(plan)[1])

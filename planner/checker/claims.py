@@ -72,14 +72,14 @@ def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str
 def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProblem]:
     """Yield what of a plan the executor does not run: it runs replicas, ZeRO, tensor degrees and full recompute.
 
-    And sequences that are divided where a function of the user's `divides` stages.
+    And sequences and experts that are divided where a function of the user's `divides` stages.
     """
     for key, value in (("dtype", plan.training.dtype), ("autocast", plan.training.autocast)):
         if value and value not in DTYPES:
             yield PlanProblem("training", f"training.{key}", f"{value!r}; the executor runs {', '.join(DTYPES)}")
     for index, stage in enumerate(plan.stages):
         config = stage.config
-        degrees = ("context", "expert") if divides else ("sequence", "context", "expert")
+        degrees = ("context",) if divides else ("sequence", "context", "expert")
         wrong = [name for name in degrees if getattr(config, name) > 1]
         wrong += ["recompute"] if config.recompute in ("selective", "operators") else []
         wrong += ["offload"] if config.offload != "none" else []
@@ -88,7 +88,8 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
                 "target",
                 f"stage {index}",
                 f"has config.{name} = {getattr(config, name)}; the executor runs replicas, tensor degrees, ZeRO and "
-                "full recompute: plan with --target executor",
+                "full recompute, and experts and sequences divided by Pipeline's parallelize=: plan with --target "
+                "executor",
             )
     if problem := gathering_problem(plan):
         yield PlanProblem("target", "runs_on", f"executor, and {problem}")

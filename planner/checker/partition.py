@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from costmodel.model.graph import OperatorGraph, Tensor
 from planner.checker.problem import PlanProblem
-from planner.plan import Plan, PlanEdge
+from planner.plan import REPLICATE, Plan, PlanEdge
 
 
 def operator_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[PlanProblem]:
@@ -42,6 +42,18 @@ def configuration_problems(plan: Plan) -> Iterator[PlanProblem]:
                 "rank",
                 f"stage {index}",
                 f"data x tensor x context is {degree}; the stage has the ranks {list(stage.ranks)}",
+            )
+
+
+def border_problems(plan: Plan) -> Iterator[PlanProblem]:
+    """Yield edges whose tensors are said to be divided among the lanes of a stage that has one."""
+    for edge in plan.edges:
+        config = plan.stages[edge.source].config
+        if edge.border != REPLICATE and config.context * config.tensor == 1:
+            yield PlanProblem(
+                "edge",
+                f"edge {edge.source} -> {edge.target}",
+                f"the border is {edge.border}, and a replica of stage {edge.source} has one lane; {REPLICATE} is right",
             )
 
 

@@ -9,6 +9,7 @@ from planner.plan.parts import (
     ALL_GATHER,
     MICROBATCH,
     REDUCE_SCATTER,
+    REPLICATE,
     STEP,
     Assumptions,
     Batch,
@@ -23,7 +24,7 @@ from planner.plan.parts import (
 from planner.plan.whole import Plan
 
 __all__ = [
-    "ALL_GATHER", "MICROBATCH", "REDUCE_SCATTER", "STEP", "Assumptions", "Batch", "Collective", "Plan",
-    "PlanEdge", "PlanStage", "Prediction", "Rung", "SearchResult", "Training",
+    "ALL_GATHER", "MICROBATCH", "REDUCE_SCATTER", "REPLICATE", "STEP", "Assumptions", "Batch", "Collective",
+    "Plan", "PlanEdge", "PlanStage", "Prediction", "Rung", "SearchResult", "Training",
     "plan_to_json", "read_plan", "write_plan"
 ]  # fmt: skip

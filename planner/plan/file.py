@@ -15,9 +15,11 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import stage_from_node, stage_to_json
 from planner.plan.orders import orders_from_nodes, orders_to_json
 from planner.plan.parts import (
+    BORDERS,
     COLLECTIVES,
     LINKS,
     REDUCES,
+    REPLICATE,
     STATUSES,
     STEP,
     Assumptions,
@@ -99,6 +101,7 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
                 "bytes": e.size_bytes,
                 "p2p_ns": e.p2p_ns,
                 "gradient": e.gradient,
+                **({"border": e.border} if e.border != REPLICATE else {}),
             }
             for e in plan.edges
         ],
@@ -144,8 +147,15 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "cost": stage_to_json(stage.cost),
         **({"name": stage.name} if stage.name else {}),
         **({"modules": list(stage.modules)} if stage.modules else {}),
+        **({"mesh": _mesh_to_json(stage)} if len(stage.ranks) > 1 else {}),
         **(_gathering_to_json(stage) if stage.config.gathers else {}),
     }
+
+
+def _mesh_to_json(stage: PlanStage) -> dict[str, object]:
+    """Return how a stage's ranks stand; it follows from its configuration, and readers hold it against that."""
+    axes, shape = zip(*stage.mesh, strict=True)
+    return {"axes": list(axes), "shape": list(shape), "lanes": stage.config.context * stage.config.tensor}
 
 
 def _gathering_to_json(stage: PlanStage) -> dict[str, object]:
@@ -159,10 +169,10 @@ def _gathering_to_json(stage: PlanStage) -> dict[str, object]:
 def _stage(node: Node, index: int) -> PlanStage:
     fields = node.members(
         ("index", "operators", "ranks", "config", "microbatch_multiple", "cost"),
-        ("name", "modules", "units", "reduce", "collectives"),
+        ("name", "modules", "mesh", "units", "reduce", "collectives"),
     )
     _in_order(fields["index"], index)
-    return PlanStage(
+    stage = PlanStage(
         fields["operators"].texts(),
         fields["ranks"].integers(),
         stage_from_node(fields["cost"]),
@@ -174,6 +184,9 @@ def _stage(node: Node, index: int) -> PlanStage:
         tuple(map(_collective, fields["collectives"].items())) if "collectives" in fields else (),
         fields["modules"].texts() if "modules" in fields else (),
     )
+    if "mesh" in fields and fields["mesh"].value != _mesh_to_json(stage):
+        fields["mesh"].fail(f"the stage's config makes {_mesh_to_json(stage)}")
+    return stage
 
 
 def _collective(node: Node) -> Collective:
@@ -182,7 +195,7 @@ def _collective(node: Node) -> Collective:
 
 
 def _edge(node: Node) -> PlanEdge:
-    fields = node.members(("from", "to", "tensors", "bytes"), ("p2p_ns", "gradient"))
+    fields = node.members(("from", "to", "tensors", "bytes"), ("p2p_ns", "gradient", "border"))
     return PlanEdge(
         fields["from"].integer(),
         fields["to"].integer(),
@@ -190,6 +203,7 @@ def _edge(node: Node) -> PlanEdge:
         fields["bytes"].integer(),
         fields["p2p_ns"].integer() if "p2p_ns" in fields else 0,
         fields["gradient"].flag() if "gradient" in fields else True,
+        fields["border"].text(BORDERS) if "border" in fields else REPLICATE,
     )
 
 

@@ -73,16 +73,27 @@ class PlanStage:
     modules: tuple[str, ...] = ()
 
     @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """Dimensions in which its ranks stand, the last one innermost."""
+        return ("data", self.config.data), ("context", self.config.context), ("tensor", self.config.tensor)
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """Its ranks by replica: those that divide tensors or the sequence among them."""
         return in_blocks(self.ranks, self.config.tensor * self.config.context)
+
+
+REPLICATE = "replicate"
+BORDERS = (REPLICATE, "shard(1)", "shard(-1)")
+"""How tensors lie on the lanes that pass them on: whole on each, or divided along a dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanEdge:
     """The tensors that stage `source` sends to stage `target` for each micro-batch.
 
-    A tensor that `source` itself received is relayed; `size_bytes` is what one action of `source` sends.
+    A tensor that `source` itself received is relayed; `size_bytes` is what one action of `source` sends, from each of
+    its lanes; `border` is one of `BORDERS`, where tensors are unlike that of those that are divided.
     """
 
     source: int
@@ -91,6 +102,7 @@ class PlanEdge:
     size_bytes: int
     p2p_ns: int = 0
     gradient: bool = True
+    border: str = REPLICATE
 
 
 @dataclass(frozen=True, slots=True)

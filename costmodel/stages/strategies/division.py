@@ -95,6 +95,14 @@ def output_parts(graph: OperatorGraph, position: int, degrees: Degrees) -> int:
     return parts * degrees.tensor if degrees.sequence and work.split != "whole" else parts
 
 
+def divided_along(graph: OperatorGraph, position: int, degrees: Degrees) -> int | None:
+    """Return the dimension along which an operator's output is divided: 1, the sequence, or -1; None where whole."""
+    work = graph.operators[position].work
+    if work is None or output_parts(graph, position, degrees) == 1:
+        return None
+    return -1 if output_parts(graph, position, replace(degrees, sequence=False, context=1)) > 1 else 1
+
+
 def feeds_experts(graph: OperatorGraph, position: int) -> bool:
     """Whether an output of an expert operator is read by experts again: it is divided by their inner width."""
     return any(is_expert(graph.operators[i]) for i in graph.successors[position])

@@ -16,7 +16,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.assembly import Build, VectorCache
-from costmodel.stages.strategies.division import Degrees, why_whole
+from costmodel.stages.strategies.division import Degrees, divided_along, why_whole
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.groups import GroupFinder
@@ -356,6 +356,13 @@ class StrategyModel:
             self._terms[key] = self._memory_model.terms(spread, kept), kept
         one, kept = self._terms[key]
         return one if in_flight == 1 else self._memory_model.with_more(spread, one, kept, in_flight)
+
+    def divided_along(self, tensors: Sequence[int], config: StageConfig) -> int | None:
+        """Return the dimension along which tensors that leave a stage are divided among its lanes; None where whole."""
+        graph, degrees = self.profile.graph, self._degrees(config)
+        producers = [graph.index[graph.tensors[t].producer] for t in tensors]
+        found = (divided_along(graph, position, degrees) for position in producers)
+        return next((dimension for dimension in found if dimension is not None), None)
 
     def check_divides(self, operators: Sequence[int], config: StageConfig) -> None:
         """Refuse (`UsageError`) a configuration that does not divide some of these operators."""
