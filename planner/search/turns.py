@@ -1,5 +1,6 @@
-"""In which order families are looked at first: where memory is tight, the quickest of those that are likely to fit.
+"""In which order families are looked at first: where memory is tight, plain ones, then the quickest that likely fit.
 
+Plain are replicas of the whole model, which are few, and quick to look at.
 Leaves out the order in which a space lists its families, which stands where the first of them fits.
 """
 
@@ -39,19 +40,27 @@ class Turns:
     most_bytes: int
 
     def in_turn(self) -> Iterator[Family]:
-        """Yield all families; where the first does not fit, those that are likely to, the quickest of them first."""
+        """Yield all families; where the first does not fit, plain ones first, then the quickest that are likely to."""
         first, rest = self.families.all[:1], self.families.all[1:]
         yield from first
         if any(self.fit) or not self.fit:
             yield from rest
             return
-        left = set(rest)
+        plain = [family for family in rest if self._is_plain(family)]
+        yield from plain
+        left = set(rest).difference(plain)
         for cautious in (True, False):
             for family in self._quickest_first([family for family in rest if family in left], cautious=cautious):
                 if cautious and any(self.fit):
                     break
                 left.remove(family)
                 yield family
+
+    def _is_plain(self, family: Family) -> bool:
+        """Whether replicas of the whole model are all that a family has: what people try first."""
+        config = family.config
+        alone = config.tensor == config.context == 1 and config.offload == "none"
+        return alone and self.families.most_places(family) == 1
 
     def _quickest_first(self, rest: Sequence[Family], *, cautious: bool) -> Iterator[Family]:
         """Yield families by their turns, which are dear: only those whose turn may be next are asked for theirs."""
