@@ -27,6 +27,6 @@ def job(model: str | Profile, num_devices: int, batch: int, /, **choices: object
     """Plan a job; what is no choice of `Space` is an option of `Problem`."""
     options = {name: choices.pop(name) for name in list(choices) if name not in Space.__dataclass_fields__}
     profile = described(model) if isinstance(model, str) else model
-    given = {"target": "any", "optimizer": "none", "cluster": None, "effort": Effort(5.0, 0.05), **options}
+    given = {"target": "any", "optimizer": "none", "cluster": None, "effort": Effort(60.0, 0.0), **options}
     space = fixed(num_devices, choices)
     return plan(Problem(profile, given.pop("cluster"), num_devices, batch, space=space, **given))  # type: ignore[arg-type]

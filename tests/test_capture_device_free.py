@@ -19,7 +19,7 @@ def fingerprints(spec):
     return [operator_graph(capture(model), (2,)).fingerprint for model in (on_meta, load_model(spec, 2))]
 
 
-@pytest.mark.parametrize("name", ["bert", "gemma", "opt", "vit", "mistral", "gpt2", "t5", "clip_vision"])
+@pytest.mark.parametrize("name", ["bert", "gemma", "gpt2", "t5", "vit"])
 def test_a_hugging_face_model_has_one_fingerprint_on_meta_and_with_values(name):
     pytest.importorskip("transformers", reason="transformers is not installed: its models are not tested")
     on_meta, with_values = fingerprints(f"tests.hugging_face_models:{name}")

@@ -53,7 +53,7 @@ PARSED_ONLY = {
     "penstock links -o links.json --ranks 2": "measures for some ten seconds; tests/test_links_measure.py does",
 }
 """Examples that are not run here, and why."""
-SHORTER = {"plan": ["--time-limit", "1"]}
+SHORTER = {"plan": ["--time-limit", "1"], "explain": ["--time-limit", "1"]}
 """What is added to the examples of a command: a search takes all the time that it has."""
 
 

@@ -16,12 +16,12 @@ from tests.jobs import job
 from tests.rank_pool import RankPool
 
 PLANS = {
-    "chain of 8": ("small_gpt", {"num_stages": 8, "num_microbatches": 8}),
+    "chain of 4": ("small_gpt", {"num_stages": 4}),
     "interleaved, 4 chunks": ("small_gpt", {"num_stages": 8, "ranks": [(i % 2,) for i in range(8)], "relay": True,
                                             "schedule": "interleaved-1f1b"}),
-    "replicas 3 then 2": ("two_branch", {"num_stages": 2, "ranks": [(0, 1, 2), (3, 4)], "num_microbatches": 6}),
+    "replicas 3 then 2": ("two_branch", {"num_stages": 2, "ranks": [(0, 1, 2), (0, 3)], "num_microbatches": 6}),
     "ZeRO-1": ("two_branch", {"num_stages": 2, "ranks": [(0, 1), (2, 3)], "configs": [{"data": 2, "zero": 1}] * 2}),
-    "graph": ("small_mmt", {"num_stages": 5}),
+    "graph": ("small_mmt", {"num_stages": 4}),
     "tied": ("tied_gpt", {"ranks": [(0, 1), (2,), (1, 2)]}),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from tests import executor_jobs as jobs
 from tests.executor_promises import NUM_RANKS, behind_plan_failures, still_rank_problems
 from tests.rank_pool import RankPool
 
-SAMPLE = 30
+SAMPLE = 12
 CASES = {
     "chain": ("small_gpt", {}),
     "graph": ("two_branch", {}),
@@ -38,11 +38,16 @@ def test_a_rank_that_stands_still_is_named_though_no_host_waits_for_it(tmp_path,
     assert still_rank_problems(tmp_path, num_queues % NUM_RANKS, num_queues) == []
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_no_host_waits_between_the_first_action_and_opt(ranks, name):
-    model, options = CASES[name]
-    answers = ranks.run(behind_jobs.trained, model=model, optimizer="adam", max_norm=0.1, **options)
-    for answer in answers:
+@pytest.fixture(scope="module", params=CASES)
+def case(request, ranks):
+    """What a case is asked for, and what each rank answers."""
+    model, options = CASES[request.param]
+    given = {"model": model, "optimizer": "adam", "max_norm": 0.1, **options}
+    return given, ranks.run(behind_jobs.trained, **given)
+
+
+def test_no_host_waits_between_the_first_action_and_opt(case):
+    for answer in case[1]:
         waited = [before_opt(step) for step in steps_of(answer["events"])]
         assert len(waited) == 3
         assert waited == [[]] * 3
@@ -50,11 +55,9 @@ def test_no_host_waits_between_the_first_action_and_opt(ranks, name):
         assert all("aten::_local_scalar_dense" in step for step in steps_of(answer["events"]))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_training_on_it_gives_the_numbers_of_a_cpu(ranks, name):
-    model, options = CASES[name]
-    given = {"model": model, "optimizer": "adam", "max_norm": 0.1, **options}
-    behind, plain = ranks.run(behind_jobs.trained, **given)[0], ranks.run(jobs.trained_and_clipped, **given)[0]
+def test_training_on_it_gives_the_numbers_of_a_cpu(ranks, case):
+    given, (behind, *_) = case
+    plain = ranks.run(jobs.trained_and_clipped, **given)[0]
     assert behind["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     for key, value in plain["state"].items():
         torch.testing.assert_close(behind["state"][key], value, rtol=1e-5, atol=1e-6)

@@ -70,7 +70,7 @@ def test_a_job_with_groups_warm_up_clipping_evaluation_and_checkpoints_has_the_p
 ):
     if model == "exact_llama":
         pytest.importorskip("transformers", reason="transformers is not installed: its models are not tested")
-    assert loops.job_failures(ranks, model, 20, str(tmp_path)) == []
+    assert loops.job_failures(ranks, model, 12, str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("model", ["two_branch", "masked", "tied_gpt"])

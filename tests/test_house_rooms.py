@@ -1,6 +1,5 @@
 """The house: no circle of imports, each public class has a name of its own, and texts that are named exist."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -25,9 +24,8 @@ def public_classes() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+            for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+                found.setdefault(name, []).append(str(path.relative_to(ROOT)))
     return found
 
 

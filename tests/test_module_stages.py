@@ -19,9 +19,9 @@ from costmodel.errors import DoesNotMatch
 from tests.module_promises import captured_model, layer_of, numbers, of_case, parts_of, share_in_modules
 
 
-@pytest.mark.parametrize("case", range(12))
+@pytest.mark.parametrize("case", range(0, 36, 5))
 def test_stages_of_modules_have_the_loss_and_gradients_of_the_flat_program(case: int) -> None:
-    assert list(of_case(3 * case)) == []
+    assert list(of_case(case)) == []
 
 
 @pytest.mark.parametrize("name", ["zoo:gpt:small", "tests.hugging_face_models:llama"])

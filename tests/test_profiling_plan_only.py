@@ -1,5 +1,6 @@
 """Models that export refuses: one eager run is written down, to plan with and never to run."""
 
+import json
 import sys
 import textwrap
 from dataclasses import replace
@@ -14,8 +15,10 @@ from costmodel.capture.models import load_model
 from costmodel.capture.parts import extract
 from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
+from costmodel.model.profile import write_profile
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
+from planner.commands import main
 
 ROUTED = """
 import torch
@@ -106,8 +109,27 @@ def test_the_profile_is_marked_plan_only_and_the_user_is_told_why(routed_model):
     assert all(t.forward_ns[0] >= 0 for t in found.times)
 
 
+def test_it_is_planned_and_validated_and_every_answer_says_why_it_does_not_run(routed_model, tmp_path, capsys):
+    profile_file, plan_file = tmp_path / "profile.json", tmp_path / "plan.json"
+    write_profile(profile_file, profile(Options("routedmodel:build", (8,), repeats=1, links=False)))
+    flags = ["--devices", "2", "--batch", "16", "--planner", "uniform", "--optimizer", "none"]
+    assert main(["plan", str(profile_file), *flags, "-o", str(plan_file)]) == 0
+    validate = ["validate", str(plan_file), "--model", "routedmodel:build", "--json"]
+    capsys.readouterr()
+    assert main(validate) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert answer["plan_only"].startswith("torch.export cannot capture the model")
+    body = json.loads(plan_file.read_text())
+    assert "executor" not in body["runs_on"]
+    plan_file.write_text(json.dumps({**body, "runs_on": ["executor"]}))
+    assert main(validate) == 7
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["kind"], problem["place"]) == ("model", "runs_on")
+
+
 def test_a_model_that_export_takes_is_not_plan_only():
-    captured = capture(load_model("zoo:vit:small", 2), plan_only=True)
+    captured = capture(load_model("zoo:gpt:small", 2), plan_only=True)
     assert captured.program.plan_only == ""
 
 

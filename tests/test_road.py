@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+
+from planner.commands import main
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "tests" / "models"
@@ -17,6 +20,24 @@ def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(MODELS)]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", *map(str, words)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+class Done(NamedTuple):
+    returncode: int
+    stderr: str
+
+
+@pytest.fixture
+def command(road: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command in this process, in the road's folder."""
+    monkeypatch.chdir(road)
+    monkeypatch.syspath_prepend(str(MODELS))
+
+    def ended(*words: object) -> Done:
+        capsys.readouterr()
+        return Done(main(list(map(str, words))), capsys.readouterr().err)
+
+    return ended
 
 
 def answer(*words: object, cwd: Path) -> dict[str, Any]:
@@ -30,9 +51,9 @@ def answer(*words: object, cwd: Path) -> dict[str, Any]:
 def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a profile and a plan of a model of our own."""
     folder = tmp_path_factory.mktemp("road")
-    sizes = ("--microbatch-sizes", "2,4", "--repeats", 3)
+    sizes = ("--microbatch-sizes", "2,4", "--repeats", 1)
     answer("planner", "profile", "late_input:build", "-o", "profile.json", *sizes, cwd=folder)
-    flags = ("--devices", 3, "--batch", 16, "--microbatch-size", 4, "-o", "plan.json", "--time-limit", 3)
+    flags = ("--devices", 3, "--batch", 16, "--microbatch-size", 4, "-o", "plan.json", "--deterministic-limit", 0)
     answer("planner", "plan", "profile.json", *flags, cwd=folder)
     return folder
 
@@ -59,7 +80,7 @@ def test_the_simulated_plan_is_what_the_plan_predicts(road: Path) -> None:
 def test_planning_never_imports_torch(road: Path) -> None:
     code = (
         "import sys\nfrom planner.commands import main\n"
-        "flags = '--devices 2 --batch 8 -o other.json --time-limit 1 --json'.split()\n"
+        "flags = '--devices 2 --batch 8 -o other.json --deterministic-limit 0 --json'.split()\n"
         "code = main(['plan', 'profile.json', *flags])\n"
         "assert code == 0 and 'torch' not in sys.modules, [code, 'torch' in sys.modules]"
     )
@@ -103,9 +124,9 @@ def not_a_number(profile: dict[str, Any]) -> None:
         (not_a_number, "NaN"),
     ],
 )
-def test_a_wrong_profile_is_one_clear_error(road: Path, change: Any, says: str) -> None:
+def test_a_wrong_profile_is_one_clear_error(road: Path, command: Callable[..., Done], change: Any, says: str) -> None:
     path = broken(road, f"{says}.json", change)
-    done = run("planner", "plan", path, "--devices", 2, "--batch", 8, "-o", "never.json", cwd=road)
+    done = command("plan", path, "--devices", 2, "--batch", 8, "-o", "never.json")
     assert done.returncode == 3
     assert says in done.stderr
     assert path.name in done.stderr
@@ -113,38 +134,41 @@ def test_a_wrong_profile_is_one_clear_error(road: Path, change: Any, says: str) 
     assert not (road / "never.json").exists()
 
 
-def test_a_duplicate_key_is_one_clear_error(road: Path) -> None:
+def test_a_duplicate_key_is_one_clear_error(road: Path, command: Callable[..., Done]) -> None:
     text = (road / "profile.json").read_text().replace('"dtype"', '"dtype": "x", "dtype"', 1)
     (road / "twice.json").write_text(text)
-    done = run("planner", "plan", "twice.json", "--devices", 2, "--batch", 8, "-o", "never.json", cwd=road)
+    done = command("plan", "twice.json", "--devices", 2, "--batch", 8, "-o", "never.json")
     assert (done.returncode, "'dtype' stands twice" in done.stderr) == (3, True)
 
 
-def test_too_little_memory_exits_4_and_says_by_how_much(road: Path) -> None:
-    flags = ("--devices", 2, "--batch", 8, "-o", "never.json", "--memory-limit", "0.00001")
-    done = run("planner", "plan", "profile.json", *flags, cwd=road)
+def test_too_little_memory_exits_4_and_says_by_how_much(command: Callable[..., Done]) -> None:
+    flags = ("--devices", 2, "--batch", 8, "-o", "never.json", "--memory-limit", "0.00001", "--deterministic-limit", 0)
+    done = command("plan", "profile.json", *flags)
     assert done.returncode == 4, done.stderr
     assert "bytes" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_plan_for_another_model_exits_6(road: Path) -> None:
-    done = run("planner", "validate", "plan.json", "--model", "zoo:gpt:small", cwd=road)
+def test_a_plan_for_another_model_exits_6(command: Callable[..., Done]) -> None:
+    done = command("validate", "plan.json", "--model", "tied:build")
     assert done.returncode == 6, done.stderr
     assert "fingerprint" in done.stderr
 
 
-def test_parameters_shared_by_stages_are_summed_also_where_links_cost_nothing(road: Path) -> None:
-    answer("planner", "profile", "tied:build", "-o", "tied.json", "--microbatch-sizes", 2, "--no-links", cwd=road)
+def test_parameters_shared_by_stages_are_summed_also_where_links_cost_nothing(
+    road: Path, command: Callable[..., Done]
+) -> None:
+    quick = ("--microbatch-sizes", 2, "--repeats", 1, "--companions", 0, "--no-links")
+    assert command("profile", "tied:build", "-o", "tied.json", *quick).returncode == 0
     flags = ("--devices", 3, "--batch", 8, "--planner", "uniform", "-o", "tied.plan.json")
-    answer("planner", "plan", "tied.json", *flags, cwd=road)
+    assert command("plan", "tied.json", *flags).returncode == 0
     plan = json.loads((road / "tied.plan.json").read_text())
     assert sum("REDUCE" in action for rank in plan["ranks"] for action in rank["actions"]) >= 2
 
 
 @pytest.mark.parametrize(("function", "says"), [("forward_fails", "inside the model"), ("loss_fails", "no such key")])
-def test_an_error_of_the_users_model_is_not_called_ours(road: Path, function: str, says: str) -> None:
-    done = run("planner", "profile", f"tied:{function}", "-o", "never.json", "--microbatch-sizes", 2, cwd=road)
+def test_an_error_of_the_users_model_is_not_called_ours(command: Callable[..., Done], function: str, says: str) -> None:
+    done = command("profile", f"tied:{function}", "-o", "never.json", "--microbatch-sizes", 2)
     assert done.returncode == 3, done.stderr
     assert says in done.stderr
     assert "tied.py" in done.stderr
