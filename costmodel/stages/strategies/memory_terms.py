@@ -100,9 +100,10 @@ class MemoryModel:
         config, groups, trainable = spread.config, spread.groups, spread.trainable_bytes
         point = upper = spread.vectors.gathered_bytes(spread.operators)
         if self.build.training.whole_stages and config.gathers:
-            summed = self._summed_in_units(spread)
-            point += max(0, summed - self._working(spread))  # gone when the first of these is there
-            upper += 2 * summed
+            summed, working = self._summed_in_units(spread), self._working(spread)
+            most = max(summed, working, self._begun(spread, working))
+            point += most - working  # which counts by itself
+            upper += max(2 * summed, most)
         elif config.zero >= 2 or config.offload in ("optimizer", "parameters"):
             unit = spread.vectors.largest_weights(
                 spread.operators
@@ -124,6 +125,20 @@ class MemoryModel:
         units = spread.vectors.units.over(spread.operators)
         sent = max(0, units.largest - spread.vectors.largest_kept(spread.operators)) if units.count > 2 else 0
         return min(spread.trainable_bytes, units.beside + units.largest) + min(spread.trainable_bytes, sent)
+
+    def _begun(self, spread: Spread, working: int) -> int:
+        """Return what is there beyond `_unsharded` when a backward begins, with all activations still kept.
+
+        The last gradients of the micro-batch before are held until the next are summed. What is gathered lies in the
+        message's buffer, too, until it is copied out of that.
+        """
+        units = spread.vectors.units.over(spread.operators)
+        first = units.beside or units.largest
+        held = min(spread.trainable_bytes, first)
+        if spread.config.zero == SCATTERED:
+            return held + working
+        gathered = max(2 * first, units.beside + min(1, units.count) * units.largest + working)
+        return held + gathered - self._unsharded(spread).point
 
     def _unsharded(self, spread: Spread) -> Amount:
         """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3).
