@@ -53,7 +53,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("road")
     sizes = ("--microbatch-sizes", "2,4", "--repeats", 1)
     answer("planner", "profile", "late_input:build", "-o", "profile.json", *sizes, cwd=folder)
-    flags = ("--devices", 3, "--batch", 16, "--microbatch-size", 4, "-o", "plan.json", "--deterministic-limit", 0)
+    flags = ("--devices", 3, "--batch", 16, "--microbatch-size", 4, "-o", "plan.json", "--deterministic-limit", 0.01)
     answer("planner", "plan", "profile.json", *flags, cwd=folder)
     return folder
 
@@ -80,7 +80,7 @@ def test_the_simulated_plan_is_what_the_plan_predicts(road: Path) -> None:
 def test_planning_never_imports_torch(road: Path) -> None:
     code = (
         "import sys\nfrom planner.commands import main\n"
-        "flags = '--devices 2 --batch 8 -o other.json --deterministic-limit 0 --json'.split()\n"
+        "flags = '--devices 2 --batch 8 -o other.json --deterministic-limit 0.01 --json'.split()\n"
         "code = main(['plan', 'profile.json', *flags])\n"
         "assert code == 0 and 'torch' not in sys.modules, [code, 'torch' in sys.modules]"
     )
@@ -142,7 +142,7 @@ def test_a_duplicate_key_is_one_clear_error(road: Path, command: Callable[..., D
 
 
 def test_too_little_memory_exits_4_and_says_by_how_much(command: Callable[..., Done]) -> None:
-    flags = ("--devices", 2, "--batch", 8, "-o", "never.json", "--memory-limit", "0.00001", "--deterministic-limit", 0)
+    flags = ("--devices", 2, "--batch", 8, "-o", "never.json", "--memory-limit", "0.00001", "--deterministic-limit", 0.01)
     done = command("plan", "profile.json", *flags)
     assert done.returncode == 4, done.stderr
     assert "bytes" in done.stderr
