@@ -185,7 +185,7 @@ source, target, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
 plan = read_plan(source)
 plans = [replace(plan, extra={"pad": letter * 200_000}) for letter in "ab"]
 write_plan(target, plans[0])
-moments = random.Random(0)
+moments, torn = random.Random(0), 0
 for number in range(kills):
     writer = os.fork()
     if not writer:
@@ -195,9 +195,11 @@ for number in range(kills):
     time.sleep(moments.uniform(0.0, 0.03))
     os.kill(writer, signal.SIGKILL)
     os.waitpid(writer, 0)
+    torn += any(name.endswith(".tmp") for name in os.listdir(os.path.dirname(target)))  # the next writer clears it
     found = read_plan(target)
     assert found in plans
     print(found.extra["pad"][0], end="")
+print(torn, file=sys.stderr)
 """
 
 
@@ -208,4 +210,4 @@ def test_a_plan_write_killed_at_50_random_moments_leaves_the_old_or_the_new_file
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) == NUM_KILLS
     assert set(done.stdout) == {"a", "b"}  # kills fell before and after replacements
-    assert any(path.suffix == ".tmp" for path in tmp_path.iterdir())  # and into the middle of a write
+    assert int(done.stderr) > 0  # and into the middle of a write

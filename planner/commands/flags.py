@@ -47,14 +47,14 @@ def exact_amount(text: str) -> Fraction:
     return Fraction(text)
 
 
-def seconds(text: str) -> float:
-    """Read a time limit in seconds, 0 or more."""
+def limit(text: str) -> float:
+    """Read a limit of time or work, 0 or more."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not (value >= 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"found {text!r}; seconds, 0 or more, are needed")
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number, 0 or more, is needed")
     return value
 
 

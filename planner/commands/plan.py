@@ -15,7 +15,7 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import Answer, say
-from planner.commands.flags import amount, gibibytes, positive, seconds
+from planner.commands.flags import gibibytes, limit, positive
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -79,11 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="start from this plan of the same model and say what moved (profile, cluster or flags have changed)",
     )
     parser.add_argument("--max-stages", type=positive, metavar="K")
+    parser.add_argument("--time-limit", type=limit, default=10.0, metavar="S", help="of the whole command (default 10)")
     parser.add_argument(
-        "--time-limit", type=seconds, default=10.0, metavar="S", help="of the whole command (default 10)"
-    )
-    parser.add_argument(
-        "--deterministic-limit", type=amount, metavar="X", help="of the solver, in its own units of work"
+        "--deterministic-limit", type=limit, metavar="X", help="of the solver, in its own units of work; 0 = without it"
     )
     parser.add_argument(
         "--target",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, say
-from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seconds
+from planner.commands.flags import exact_amount, fraction, limit, nanoseconds, positive
 from planner.report.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-limit", type=exact_amount, metavar="X", help="activation shares, or bytes with --costs"
     )
     parser.add_argument("--objective", choices=("span", "step"), help="of a synthesis (default span)")
-    parser.add_argument("--time-limit", type=seconds, metavar="S", help="of a synthesis; 0 = heuristic alone")
+    parser.add_argument("--time-limit", type=limit, metavar="S", help="of a synthesis; 0 = heuristic alone")
     parser.add_argument("--p2p", choices=P2P_MODES, default="latency", help="how transfers take time")
     parser.add_argument("--optimizer-mode", choices=OPTIMIZER_MODES, default="independent")
     parser.add_argument("--trace", metavar="F", help="write a Perfetto trace")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, say
-from planner.commands.flags import percent, positive, seconds
+from planner.commands.flags import limit, percent, positive
 from planner.report.text import milliseconds
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", action="append", default=[], metavar="FILE",
                         help="operator costs of the model; again for each device type of a mixed cluster")  # fmt: skip
     parser.add_argument("--replan", action="store_true", help="also plan anew under each change (needs --profile)")
-    parser.add_argument("--time-limit", type=seconds, default=10.0, metavar="S",
+    parser.add_argument("--time-limit", type=limit, default=10.0, metavar="S",
                         help="of each planning (default 10)")  # fmt: skip
     parser.add_argument("--tornado", action="store_true",
                         help="move each link, device and stage alone; which moves the step most")  # fmt: skip
