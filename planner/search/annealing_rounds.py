@@ -23,6 +23,8 @@ BRIEF = 0.2
 """Part of the changes of a whole restart with which a family is annealed first."""
 SHORTEST = 0.1
 """The least part that the clock leaves of a restart."""
+STALE = 24
+"""Rounds that bring nothing better after which the clock need not end them."""
 NUM_BEST = 6
 """Families that rounds may come to."""
 AT_A_TIME = 2
@@ -66,15 +68,22 @@ class AnnealingRounds:
         self._incumbent.say("annealed briefly")
 
     def run(self, num_rounds: int, limits: Limits) -> None:
-        """Anneal families near the best: the best one every round, the second every other, the third every third."""
-        self._run(self._turns(num_rounds), limits)
+        """Anneal families near the best: the best one every round, the second every other, the third every third.
+
+        So many rounds where work is counted, else until the clock ends them, or `STALE` of them bring nothing.
+        """
+        self._run(self._turns(num_rounds if self._counted else STALE), limits)
         self._incumbent.say("annealed")
 
     def _turns(self, num_rounds: int) -> Iterator[Turn]:
-        for number in range(1, num_rounds + 1):
+        number, last, best = 0, num_rounds, self._incumbent.best
+        while number < last:
+            number += 1
             for place, (family, known) in enumerate(self._near(), 1):
                 if number % place == 0:
                     yield Turn(family, known if number // place % 2 == 0 else None, 1.0)
+            if not self._counted and self._incumbent.best is not best:
+                last, best = number + num_rounds, self._incumbent.best
 
     def _near(self) -> list[tuple[Family, Evaluated]]:
         """Return the best families near the best plan that can be annealed, with what is known of them."""
