@@ -65,7 +65,7 @@ def test_a_search_that_is_told_to_end_writes_its_best_and_leaves_no_solver(folde
     assert ends(solver)
     plan = json.loads((folder / name).read_text())
     assert plan["search"]["limited_by"] == "interrupted"
-    assert len(plan["stages"]) == 4
+    assert len({tuple(stage["ranks"]) for stage in plan["stages"]}) == 4  # as asked, several stages a place or one
 
 
 def test_a_search_that_is_killed_leaves_no_solver(folder: Path) -> None:

@@ -140,7 +140,7 @@ class Costs:
         after: list[list[int]] = [[] for _ in self.stages]
         for edge in self.edges:
             ends = (edge.source, edge.target)
-            if not 0 <= edge.source < len(self.stages) > edge.target >= 0 or edge.source == edge.target:
+            if edge.source == edge.target or min(ends) < 0 or max(ends) >= len(self.stages):
                 raise InvalidInput(f"edge {ends[0]} -> {ends[1]}: stages are numbered 0 to {len(self.stages) - 1}")
             if ends in seen:
                 raise InvalidInput(f"edge {ends[0]} -> {ends[1]} stands twice; join the two into one")

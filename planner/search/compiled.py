@@ -36,7 +36,7 @@ def keeps(folder: Path, last: str, *sources: Path) -> bool:
 
     Older ones are deleted: they name types as they were, and cannot be read.
     """
-    made = max(path.stat().st_mtime for path in sources)
+    made = max(path.stat().st_mtime for path in (*sources, Path(__file__)))  # which says how they are compiled
     for kept in folder.glob("kernels.*.nb[ci]"):
         if kept.stat().st_mtime < made:
             with suppress(OSError):

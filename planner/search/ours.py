@@ -81,7 +81,7 @@ class Search:
         self.aim = problem.target or default_target(problem)[0]
         self.solver, self.kernels = Solver(), Kernels()
         self.limits = Limits(clock_s(problem))
-        self.brief = self.annealed = self.graphs = self.improved = self.early = self.limits
+        self.brief = self.annealed = self.graphs = self.improved = self.early = self.last = self.limits
         self.writing = Writing(problem, self.limits)
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report, writing=self.writing)
         self.lines = Incumbent(problem, self.aim, self.setting.tears)
@@ -163,7 +163,7 @@ class Search:
     @property
     def _is_cut_short(self) -> bool:
         """Whether the clock ended any part of the search, or kept it from a family."""
-        parts = (self.limits, self.early, self.improved, self.graphs, self.annealed, self.brief)
+        parts = (self.limits, self.last, self.early, self.improved, self.graphs, self.annealed, self.brief)
         return self._left_out or any(part.hit for part in parts) or not self.bounds.seen_all
 
     def _has_plan(self) -> bool:
@@ -230,7 +230,8 @@ class Search:
         if solving.solve([cuts.family for cuts in careful], self.limits):
             self.limited_by = "solver lost"
         self._change_options()
-        self.rounds.run(NUM_ROUNDS_AFTER, Limits(self.limits.left_s * LAST_PART))
+        self.last = Limits(self.limits.left_s * LAST_PART)
+        self.rounds.run(NUM_ROUNDS_AFTER, self.last)
         self._improve()
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
