@@ -169,12 +169,12 @@ class Company:
         lengths = [torch.zeros_like(length) for _ in range(self.size)]
         with self.waiting():
             self.control.allgather(lengths, length).wait()
-            own = torch.zeros(max(1, *(int(n) for n in lengths)), dtype=torch.uint8)
-            if data:
-                own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            rows = [torch.zeros_like(own) for _ in range(self.size if everyone or self.rank == 0 else 0)]
+            width = max(1, *(int(n) for n in lengths))
+            own = torch.frombuffer(bytearray(data.ljust(width, b"\0")), dtype=torch.uint8)
+            buffers = [bytearray(width) for _ in range(self.size if everyone or self.rank == 0 else 0)]
+            rows = [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in buffers]
             (self.control.allgather(rows, own) if everyone else self.control.gather(rows, own, 0)).wait()
-        return [bytes(row.untyped_storage())[: int(n)] for row, n in zip(rows, lengths, strict=True)] if rows else None
+        return [bytes(buffer[: int(n)]) for buffer, n in zip(buffers, lengths, strict=True)] if buffers else None
 
     @contextmanager
     def refusing_alike(self) -> Iterator[None]:

@@ -86,14 +86,10 @@ def test_replicas_have_experts_of_their_own(ranks: RankPool, schedule: str, zero
     assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
 
 
-def test_stages_that_form_a_graph_divide_their_parameters() -> None:
-    """Two stages without a border between them feed the one that joins them."""
-    pool = RankPool(6)
-    try:
-        for schedule, zero in (("graph-1f1b", 2), ("split", 3)):
-            assert pool.run(jobs.graph_errors, schedule=schedule, zero=zero)[0]["gradient"] <= 1e-5
-    finally:
-        pool.close()
+@pytest.mark.parametrize(("schedule", "zero"), [("graph-1f1b", 2), ("split", 3)])
+def test_stages_that_form_a_graph_divide_their_parameters(ranks: RankPool, schedule: str, zero: int) -> None:
+    """Two stages without a border between them feed the one that joins them, which shares the first one's ranks."""
+    assert ranks.run(jobs.graph_errors, schedule=schedule, zero=zero)[0]["gradient"] <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -154,13 +150,10 @@ def test_training_goes_on_under_another_division_and_in_plain_stages(ranks: Rank
         {"num_stages": 2, "data": (2, 2), "zero": (3, 3)},
     ],
 )
-def test_torchtitans_own_way_with_a_model_runs(degrees: dict) -> None:
+def test_torchtitans_own_way_with_a_model_runs(ranks: RankPool, degrees: dict) -> None:
     """Sequences stay divided between stages, blocks run again by themselves, and where torch can they are compiled."""
-    expected, pool = jobs.alone(ZOO, 2), RankPool(4)
-    try:
-        found = pool.run(jobs.trained, model=ZOO, num_steps=2, how="torchtitan", **degrees)[0]
-    finally:
-        pool.close()
+    expected = jobs.alone(ZOO, 2)
+    found = ranks.run(jobs.trained, model=ZOO, num_steps=2, how="torchtitan", **degrees)[0]
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
     assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
 
@@ -250,15 +243,6 @@ def test_what_a_function_may_not_do_is_refused(ranks: RankPool, how: str, messag
     assert message in refusal(ranks, model=ZOO if how == "torchtitan" else LLAMA, how=how, **options)
 
 
-def test_a_norm_that_sees_a_part_of_a_sequence_and_is_left_whole_is_refused() -> None:
-    pool = RankPool(4)
-    try:
-        with pytest.raises(AssertionError, match=r"has left 'layers.\d.norm_ffn.weight' whole, and its gradient"):
-            pool.run(jobs.errors, model=ZOO, num_stages=2, tensor=(2, 2), how="forgetful")
-    finally:
-        pool.close()
-
-
 def test_a_divided_stage_lets_go_of_what_it_was(ranks: RankPool) -> None:
     """Each rank of two holds half of every matrix that is divided, and the whole of none."""
     held, whole = ranks.run(jobs.held_bytes, model=LLAMA, num_stages=2, data=(2, 2), zero=(3, 3))[0]
@@ -316,13 +300,17 @@ def refuses_alone(monkeypatch: pytest.MonkeyPatch, model: str, how: str, message
     assert not torch.distributed.is_initialized()
 
 
-def test_a_rank_that_dies_ends_its_lanes_and_their_neighbours() -> None:
-    pool = RankPool(4)
-    try:
-        with pytest.raises(AssertionError, match="rank 1 has died"):
-            pool.run(jobs.dies, model=LLAMA, num_stages=2, tensor=(2, 2))
-        for process in pool.processes:
-            process.join(20)
-            assert not process.is_alive()
-    finally:
-        pool.close()
+# What ends ranks comes last: the others share theirs.
+
+
+def test_a_norm_that_sees_a_part_of_a_sequence_and_is_left_whole_is_refused(ranks: RankPool) -> None:
+    with pytest.raises(AssertionError, match=r"has left 'layers.\d.norm_ffn.weight' whole, and its gradient"):
+        ranks.run(jobs.errors, model=ZOO, num_stages=2, tensor=(2, 2), how="forgetful")
+
+
+def test_a_rank_that_dies_ends_its_lanes_and_their_neighbours(ranks: RankPool) -> None:
+    with pytest.raises(AssertionError, match="rank 1 has died"):
+        ranks.run(jobs.dies, model=LLAMA, num_stages=2, tensor=(2, 2))
+    for process in ranks.processes:
+        process.join(20)
+        assert not process.is_alive()
