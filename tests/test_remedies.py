@@ -7,8 +7,11 @@ import pytest
 
 from costmodel.errors import NoPlanFits
 from planner import Effort, Problem, Space
+from planner.plan import Plan
 from planner.search.leanest import leanest
+from planner.search.limits import Limits
 from planner.search.planners import plan
+from planner.search.remedies import ways_out
 from planner.search.setting import Setting
 from tests.described_models import described
 from tests.pipelines import pipelines
@@ -67,3 +70,15 @@ def test_a_search_that_finds_nothing_says_what_holds_least() -> None:
     (_, least), *_ = leanest(Setting(replace(problem, memory_limit_bytes=1)), 5.0)
     peak = int(re.findall(r"peaks at (\d+) bytes", refusal(replace(problem, memory_limit_bytes=1 << 10)))[0])
     assert peak <= 1.01 * (least.excess_bytes + 1)
+
+
+def test_ways_out_get_no_more_time_than_the_command_has_left() -> None:
+    given: list[float] = []
+
+    def tried(problem: Problem) -> Plan:
+        given.append(problem.effort.time_limit_s)
+        return plan(problem)
+
+    ways_out(heavy(memory_limit_bytes=1 << 20, space=Space()), tried, Limits(1.5))
+    assert given
+    assert max(given) < 1.5

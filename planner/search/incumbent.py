@@ -68,7 +68,7 @@ class Incumbent:
                 if each.fits:
                     self._best_ns[rung] = min(each.step_time_ns, self._best_ns.get(rung, each.step_time_ns))
         if self.writing and self.found:
-            self.writing.reserve(self.best.num_actions, self.best.copies)
+            self.writing.reserve(self.best)
 
     def _can_be_written(self, each: Evaluated) -> bool:
         """Whether to take a candidate; what was taken for want of another gives way to the first that is in time."""

@@ -237,7 +237,7 @@ class Search:
 
     def _improve(self) -> None:
         """Improve the best of each family near the best on the simulator itself."""
-        for family, best in self.prospects.reached().items():
+        for family, best in self.prospects.nearest():
             if not self.limits.over and self.prospects.is_small(family) and is_near(best, self.incumbent):
                 polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
         self.incumbent.say("local search")
@@ -306,7 +306,7 @@ class Search:
             if not self.graphs.over and not annealed and self.prospects.is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")
-        for family, best in self.prospects.reached().items():
+        for family, best in self.prospects.nearest():
             cuts, limits = self.setting.cuts(family), self.improved
             if cuts not in graphs or limits.over or not is_near(best, self.incumbent):
                 continue

@@ -18,6 +18,7 @@ from planner.candidate.make import make
 from planner.plan import Plan, SearchResult
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
+from planner.search.limits import Limits
 from planner.search.ours import Search
 from planner.search.outcome import Outcome
 from planner.search.refusal import no_plan
@@ -51,12 +52,14 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     widened = "" if problem.target else default_target(problem)[1]
     if widened and progress:
         progress(widened)
+    effort = problem.effort
+    limits = Limits(effort.time_limit_s - effort.spent_s) if effort.deterministic_limit is None else None
     try:
         return _planned(problem, progress)
     except NoPlanFits as error:
         if problem.planner not in ("ours", "chain"):
             raise
-        raise NoPlanFits(f"{error}{ways_out(problem, _planned)}") from None
+        raise NoPlanFits(f"{error}{ways_out(problem, _planned, limits)}") from None
 
 
 def _planned(problem: Problem, progress: Report | None = None) -> Plan:

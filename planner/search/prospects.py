@@ -6,6 +6,7 @@ Leaves out what care is (`planner.search.ours`).
 from collections.abc import Mapping
 from dataclasses import replace
 
+from costmodel.stages.strategies.model import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
@@ -71,6 +72,11 @@ class Prospects:
                 found.setdefault(family, each)
         return found
 
+    def nearest(self) -> list[tuple[Family, Evaluated]]:
+        """Return the families of `reached` and their best; while nothing fits those few that are least over."""
+        rows = list(self.reached().items())
+        return rows if self._incumbent.best_fits else rows[:NUM_CAREFUL]
+
     def family_of(self, each: Evaluated) -> Family | None:
         """Return the family of a candidate whose stages its cuts placed."""
         return self._setting.family_of.get(each.candidate)
@@ -83,7 +89,7 @@ class Prospects:
     def is_open(self, family: Family) -> bool:
         """Whether a family may hold a better plan that the target runs."""
         best = self._incumbent.best
-        if best.fits and self._bounds_ns[family] >= best.step_time_ns:
+        if self._bounds_ns[family] >= (best.step_time_ns if best.fits else NEVER):
             return False
         return self._incumbent.runs_config(family.config, pipelined=self._setting.cuts(family).num_stages > 1)
 

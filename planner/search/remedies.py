@@ -1,7 +1,7 @@
 """Ways out where no plan fits: the changes that help, the cheapest first, each verified by planning again.
 
 Dropping what a flag or pin fixes costs nothing, nor does memory that devices have and a limit withholds; then come
-devices with more memory, memory of hosts to offload to, and more devices. Leaves out changes of two kinds at once.
+devices with more memory, more devices, and memory of hosts to offload to. Leaves out changes of two kinds at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,9 @@ from planner.search.limits import Limits
 from planner.search.setting import Setting
 
 SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 9.0
-"""For each question what holds least, for planning again, and after which nothing more is tried."""
+"""For each question what holds least, for planning again, and after which nothing more is tried without a clock."""
+LEAST_SECONDS = 0.5
+"""For ways out, however little the search has left of its time."""
 MOST_TIMES = 16
 """Times as many devices up to which more of them are tried."""
 MARGIN = 1.02
@@ -30,15 +32,24 @@ GIB = 2**30
 TryPlan = Callable[[Problem], Plan]
 
 
-def ways_out(problem: Problem, try_plan: TryPlan) -> str:
-    """Return in words what would fit, or what was tried in vain; it begins with "; "."""
-    limits = Limits(MOST_SECONDS)
+def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -> str:
+    """Return in words what would fit, or what was tried in vain; it begins with "; ".
+
+    Parameters
+    ----------
+    problem : Problem
+    try_plan : function
+        Plans a changed problem.
+    whole : Limits, optional
+        The deadline of the command; without one so long as `MOST_SECONDS`.
+    """
+    limits = Limits(max(LEAST_SECONDS, whole.left_s) if whole else MOST_SECONDS)
 
     def first(kind: Callable[[Problem], Iterator[tuple[str, Problem]]]) -> list[str]:
-        fitting = (text for text, changed in kind(problem) if not limits.over and _fits(changed, try_plan))
+        fitting = (text for text, changed in kind(problem) if not limits.over and _fits(changed, try_plan, limits))
         return list(islice(fitting, 1))
 
-    found = first(_free) or first(_memory) + first(_hosts) + first(_devices)
+    found = first(_free) or first(_memory) + first(_devices) + first(_hosts)
     if found:
         return f"; verified by planning again, a plan fits {', or '.join(found)}"
     if limits.hit:
@@ -49,12 +60,12 @@ def ways_out(problem: Problem, try_plan: TryPlan) -> str:
     )
 
 
-def _fits(problem: Problem, try_plan: TryPlan) -> bool:
+def _fits(problem: Problem, try_plan: TryPlan, limits: Limits) -> bool:
     """Whether a plan of a changed problem is found in a short time."""
     try:
-        if not any(each.fits for _, each in leanest(Setting(problem), SECONDS)):
+        if not any(each.fits for _, each in leanest(Setting(problem), min(SECONDS, limits.left_s))):
             return False
-        try_plan(replace(problem, effort=Effort(PLAN_SECONDS, seed=problem.effort.seed)))
+        try_plan(replace(problem, effort=Effort(min(PLAN_SECONDS, limits.left_s), seed=problem.effort.seed)))
     except PenstockError:
         return False
     return True

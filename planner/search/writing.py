@@ -1,13 +1,14 @@
-"""What a plan still takes when it is found: to be lowered, checked and written, action by action.
+"""What is still to be done when a search ends: a plan is lowered, checked and written, action by action.
 
 A plan of hundreds of thousands of actions takes longer than its search. One that could no longer be written within the
-time limit is not taken, and the search ends early enough for its best. Leaves out how long that takes elsewhere:
-the rates are those of one machine.
+time limit is not taken, and the search ends early enough for its best; while nothing fits, early enough to look for ways
+out. Leaves out how long that takes elsewhere: the rates are those of one machine.
 """
 
 from dataclasses import dataclass
 
 from planner.ask.problem import Problem
+from planner.candidate.evaluate import Evaluated
 from planner.search.cuts import Cuts
 from planner.search.limits import Limits
 
@@ -21,6 +22,8 @@ SPARE_S = 0.4
 """By how much a plan may be late."""
 WRITING_PART = 0.25
 """Most of the time limit that writing may take from the search."""
+WAYS_OUT_PART, SEARCH_ALONE_S = 0.5, 2.0
+"""Part of the time limit that is kept for ways out while nothing fits, but of so many seconds, which the search has."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,14 @@ class Writing:
         most = WRITING_PART * self.problem.effort.time_limit_s
         return counted or writing_s(num_actions, copies) <= self._spare_s + min(most, self.limits.left_s)
 
-    def reserve(self, num_actions: int, copies: int) -> None:
-        """End the search early enough for a plan."""
-        if self.problem.effort.deterministic_limit is None:
-            self.limits.reserve(max(0.0, writing_s(num_actions, copies) - self._spare_s))
+    def reserve(self, best: Evaluated) -> None:
+        """End the search early enough for what follows it."""
+        if self.problem.effort.deterministic_limit is not None:
+            return
+        if best.fits:
+            self.limits.reserve(max(0.0, writing_s(best.num_actions, best.copies) - self._spare_s))
+        else:
+            self.limits.reserve(WAYS_OUT_PART * max(0.0, self.problem.effort.time_limit_s - SEARCH_ALONE_S))
 
     @property
     def _spare_s(self) -> float:
