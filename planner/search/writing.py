@@ -1,8 +1,8 @@
 """What is still to be done when a search ends: a plan is lowered, checked and written, action by action.
 
 A plan of hundreds of thousands of actions takes longer than its search. One that could no longer be written within the
-time limit is not taken, and the search ends early enough for its best; while nothing fits, early enough to look for ways
-out. Leaves out how long that takes elsewhere: the rates are those of one machine.
+time limit is not taken, and the search ends early enough for its best; while nothing fits, early enough to look for
+ways out. Leaves out how long that takes elsewhere: the rates are those of one machine.
 """
 
 from dataclasses import dataclass
