@@ -28,6 +28,8 @@ from tests.jobs import job
 from tests.random_profiles import branches, chain, profile_of, u_net
 from tests.schema_corpus import validator
 
+SHORT = Effort(1.0)
+
 JOBS = [
     ("llama", 8, 16, {"tensor": 2, "stages": 2, "data": 2}),
     ("llama", 16, 16, {"tensor": 2, "stages": 2, "context": 2, "sequence_parallel": True, "recompute": "selective"}),
@@ -196,7 +198,7 @@ def test_what_cannot_be_is_refused_with_what_binds(
     devices: int, batch: int, choices: dict[str, object], error: type[PenstockError], message: str
 ) -> None:
     with pytest.raises(error) as refused:
-        job("llama", devices, batch, **choices)
+        job("llama", devices, batch, effort=SHORT, **choices)
     assert message in str(refused.value)
 
 
@@ -304,13 +306,17 @@ def test_a_search_for_a_trainer_of_lines_gives_a_line_and_says_who_takes_it() ->
     found = plan_any(
         Problem(
             profile, None, 2, 4, target="deepspeed", schedule="1f1b", space=Space(data=1), optimizer="none",
-            effort=Effort(60.0, 0.0),
+            effort=SHORT,
         )
     )  # fmt: skip
     assert "deepspeed" in found.runs_on
     assert [(edge.source, edge.target) for edge in found.edges] == [(0, 1)][: len(found.edges)]
     with pytest.raises(NoPlanFits, match=r"--target megatron does not take this plan: (stages of|the schedule)"):
-        plan_any(Problem(profile, None, 2, 4, target="megatron", schedule="gpipe", space=Space(data=1, stages=2)))
+        plan_any(
+            Problem(
+                profile, None, 2, 4, target="megatron", schedule="gpipe", space=Space(data=1, stages=2), effort=SHORT
+            )
+        )
 
 
 def test_a_chain_passes_every_tensor_from_stage_to_next_stage() -> None:
@@ -333,8 +339,8 @@ def test_several_profiles_are_of_one_model_and_of_the_clusters_devices() -> None
 def test_a_search_in_another_precision_prices_it_and_is_not_the_executors() -> None:
     profile = chain(4)
     with pytest.raises(UsageError, match="fp16 cannot be estimated"):
-        plan_any(Problem(profile, None, 2, 4, precision="fp16"))
-    described_one = plan_any(Problem(described("llama"), None, 2, 4, precision="fp8", effort=Effort(2.0, 0.0)))
+        plan_any(Problem(profile, None, 2, 4, precision="fp16", effort=SHORT))
+    described_one = plan_any(Problem(described("llama"), None, 2, 4, precision="fp8", effort=SHORT))
     assert described_one.assumptions.precision == "fp8"
 
 
