@@ -25,14 +25,17 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodel.capture.batches import split_batch
-from costmodel.capture.capture import Capture, capture
+from costmodel.capture.capture import Capture, capture, operator_graph
 from costmodel.capture.models import load_model
+from costmodel.capture.works import with_works
 from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.check import compare
 from executor.run import CHECK_PATIENCE
+from planner.candidate.gathering import with_gathering
 from planner.plan import REPLICATE, Plan
+from planner.plan.parts import COLLECTIVES
 from tests.module_promises import layer_of
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_lanes, with_recompute
 
@@ -248,11 +251,11 @@ def _compared(plan: Plan, model: str, num_steps: int, parallelize: Any) -> dict[
 
 
 class Counting(TorchDispatchMode):
-    """Counts what is gathered and scattered within the block, and its bytes, whole."""
+    """Counts what is gathered, scattered and summed by modules within the block, and its bytes, whole."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = {"all_gather": [0, 0], "reduce_scatter": [0, 0]}
+        self.found = {kind: [0, 0] for kind in COLLECTIVES}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket._qualified_op_name
@@ -260,12 +263,15 @@ class Counting(TorchDispatchMode):
             if name.startswith("c10d::") and name.endswith(f"{kind.replace('all_', 'all')}_base_"):
                 self.found[kind][0] += 1
                 self.found[kind][1] += args[whole].nbytes
+        if name.startswith("_c10d_functional::all_reduce"):
+            self.found["all_reduce"][0] += 1
+            self.found["all_reduce"][1] += args[0].nbytes
         return func(*args, **(kwargs or {}))
 
 
 def collectives(model: str, **options: Any) -> list[tuple[dict[str, list[int]], dict[str, list[int]]]]:
     """Return what this rank has gathered and scattered in each of three steps, beside what its plan says of it."""
-    plan = layered_plan(model, **options)
+    plan = _with_sums_of_lanes(layered_plan(model, **options), captured(model))
     batch = load_model(model, plan.batch.global_size)
     rows = []
     with Pipeline(plan, load_model(model, plan.batch.global_size)) as pipe:
@@ -276,9 +282,21 @@ def collectives(model: str, **options: Any) -> list[tuple[dict[str, list[int]], 
     return rows
 
 
+def _with_sums_of_lanes(plan: Plan, source: Capture) -> Plan:
+    """Let a plan that is made by hand say what its lanes sum, for which operators must say how they divide."""
+    if all(stage.config.tensor == 1 for stage in plan.stages):
+        return plan
+    graph = with_works(operator_graph(source, (plan.batch.microbatch_size,)), source)
+    sizes, count = [tensor.size_bytes[0] for tensor in graph.tensors], plan.batch.num_microbatches
+    return replace(plan, stages=tuple(
+        with_gathering(stage, graph, [graph.index[name] for name in stage.operators], count // stage.config.data, sizes)
+        for stage in plan.stages
+    ))  # fmt: skip
+
+
 def planned_collectives(plan: Plan, rank: int) -> dict[str, list[int]]:
     """Return number and bytes of each kind that a rank's stages have in a step by their plan."""
-    planned: dict[str, list[int]] = {"all_gather": [0, 0], "reduce_scatter": [0, 0]}
+    planned = {kind: [0, 0] for kind in COLLECTIVES}
     for each in (each for stage in plan.stages if rank in stage.ranks for each in stage.collectives):
         planned[each.kind] = [a + b for a, b in zip(planned[each.kind], (each.count, each.size_bytes), strict=True)]
     return planned

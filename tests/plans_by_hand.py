@@ -116,7 +116,11 @@ def plan_by_hand(
     configs = configs or [StageConfig(data=len(row)) for row in costs.ranks]
     stages = [
         with_gathering(
-            stage, graph, [graph.index[name] for name in stage.operators], num_microbatches // len(stage.ranks)
+            stage,
+            graph,
+            [graph.index[name] for name in stage.operators],
+            num_microbatches // len(stage.ranks),
+            [tensor.size_bytes[0] for tensor in graph.tensors],
         )
         for stage in map(PlanStage, map(tuple, groups), costs.ranks, costs.stages, configs, costs.multiples)
     ]

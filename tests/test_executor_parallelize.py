@@ -18,7 +18,7 @@ from executor import Pipeline
 from tests import parallel_jobs as jobs
 from tests.rank_pool import RankPool
 
-MIXTRAL = "tests.hugging_face_models:mixtral"
+MIXTRAL, DEEPSEEK = "tests.hugging_face_models:mixtral", "tests.hugging_face_models:deepseek"
 LLAMA, ZOO = "tests.hugging_face_models:llama", "zoo:llama3:small"
 
 
@@ -75,13 +75,13 @@ def test_tensor_degrees_need_no_function(ranks: RankPool, model: str, degrees: d
     assert found["gradient"] <= 1e-5
 
 
-@pytest.mark.parametrize(("schedule", "zero"), [("graph-1f1b", 0), ("split", 3)])
-def test_replicas_have_experts_of_their_own(ranks: RankPool, schedule: str, zero: int) -> None:
+@pytest.mark.parametrize(("model", "schedule", "zero"), [(DEEPSEEK, "graph-1f1b", 0), (MIXTRAL, "split", 3)])
+def test_replicas_have_experts_of_their_own(ranks: RankPool, model: str, schedule: str, zero: int) -> None:
     """What is captured has all experts in one place, what runs sends tokens to them."""
-    expected = jobs.alone(MIXTRAL, 2)
+    expected = jobs.alone(model, 2)
     options = {"num_stages": 2, "data": (2, 2), "zero": (zero, zero), "expert": 2, "schedule": schedule}
-    assert ranks.run(jobs.errors, model=MIXTRAL, how="experts", **options)[0]["gradient"] <= 1e-5
-    found = ranks.run(jobs.trained, model=MIXTRAL, num_steps=2, how="experts", **options)[0]
+    assert ranks.run(jobs.errors, model=model, how="experts", **options)[0]["gradient"] <= 1e-5
+    found = ranks.run(jobs.trained, model=model, num_steps=2, how="experts", **options)[0]
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
     assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
 
@@ -107,6 +107,21 @@ def test_what_is_gathered_and_scattered_in_a_step_stands_in_the_plan(ranks: Rank
         for counted, planned in rows:
             assert counted == planned
             assert planned["all_gather"][0]
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"num_stages": 2, "tensor": (2, 2), "schedule": "recompute"},
+        {"num_stages": 1, "data": (2,), "tensor": (2,), "zero": (3,), "schedule": "split"},
+    ],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
+def test_what_lanes_sum_in_a_step_stands_in_the_plan(ranks: RankPool, degrees: dict) -> None:
+    for rows in ranks.run(jobs.collectives, model=ZOO, **degrees):
+        for counted, planned in rows:
+            assert counted == planned
+            assert planned["all_reduce"][0]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +214,14 @@ def test_tensor_degrees_that_the_model_cannot_have_are_refused(ranks: RankPool) 
 def test_lanes_that_pass_on_more_than_the_plan_says_are_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), border="shard(1)", how="blocks")
     assert "has shard(1) as the border of the edge 0 -> 1, and each lane of stage 0 sends the whole" in found
+
+
+def test_lengths_that_do_not_divide_by_lanes_are_refused(ranks: RankPool) -> None:
+    found = refusal(
+        ranks, model="tests.training_models:llama_of_odd_length", num_stages=2, tensor=(2, 2), border="shard(1)",
+        how="torchtitan",
+    )  # fmt: skip
+    assert "leaves stage 0 in unequal parts, [2, 7, 32] and [2, 8, 32] of [2, 15, 32]" in found
 
 
 def test_experts_that_the_function_leaves_whole_are_refused(ranks: RankPool) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from costmodel.zoo import gpt, mmt, uno
+from costmodel.zoo.llama import build as build_llama
 
 WIDTH = 12
 
@@ -103,6 +104,10 @@ class OddBlock(nn.ModuleDict):
 def odd(batch: int = 4) -> Any:
     torch.manual_seed(3)
     return Odd(looks=False), (torch.randn(batch, WIDTH),), torch.randn(batch, WIDTH), nn.MSELoss()
+
+
+def llama_of_odd_length(batch: int = 4) -> Any:
+    return build_llama(batch, 64, 32, 64, num_layers=2, num_heads=4, num_kv_heads=2, sequence=15)
 
 
 def looking(batch: int = 4) -> Any:

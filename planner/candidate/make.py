@@ -52,6 +52,7 @@ def make(
     stages = zip(run.priced.operators, candidate.places, costs.stages, called, strict=True)
     used = tuple(sorted(rank for block in run.priced.blocks for rank in block))
     machines, number = problem.machines, {rank: i for i, rank in enumerate(used)}
+    counted = problem.has_module  # other trainers join or divide sums in ways of their own
     plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
@@ -73,6 +74,7 @@ def make(
                 graph,
                 row,
                 evaluator.num_microbatches // (place.config.data * place.microbatch_multiple),
+                evaluator.pricer.tensor_bytes(place.microbatch_multiple) if counted else (),
             )
             for row, place, cost, called in stages
         ),

@@ -27,6 +27,10 @@ PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompute_ns"
          "weight_activation_bytes", "static_bytes", "reduce_ns", "optimizer_ns")  # fmt: skip
 
 
+WHOLE = StageConfig()
+"""Of a stage that divides nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Priced:
     """A priced candidate.
@@ -144,8 +148,12 @@ class Pricer:
 
     def message_bytes(self, tensors: Sequence[int], config: StageConfig, count: int) -> int:
         """Return what one rank sends of some tensors for so many micro-batches."""
+        return sum(map(self.tensor_bytes(count, config).__getitem__, tensors))
+
+    def tensor_bytes(self, count: int, config: StageConfig = WHOLE) -> Sequence[int]:
+        """Return the bytes of each tensor on one rank for so many micro-batches."""
         model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size * count)
-        return sum(map(model.tensor_bytes(config).__getitem__, tensors))
+        return model.tensor_bytes(config)
 
     def border(self, tensors: Sequence[int], config: StageConfig) -> str:
         """Return how the lanes of a stage pass tensors on, as they are priced."""

@@ -7,6 +7,7 @@ simulator; `replay` simulates a plan again, `make` turns a candidate into one.
 from planner.plan.file import plan_to_json, read_plan, write_plan
 from planner.plan.parts import (
     ALL_GATHER,
+    ALL_REDUCE,
     MICROBATCH,
     REDUCE_SCATTER,
     REPLICATE,
@@ -24,7 +25,7 @@ from planner.plan.parts import (
 from planner.plan.whole import Plan
 
 __all__ = [
-    "ALL_GATHER", "MICROBATCH", "REDUCE_SCATTER", "REPLICATE", "STEP", "Assumptions", "Batch", "Collective",
-    "Plan", "PlanEdge", "PlanStage", "Prediction", "Rung", "SearchResult", "Training",
+    "ALL_GATHER", "ALL_REDUCE", "MICROBATCH", "REDUCE_SCATTER", "REPLICATE", "STEP", "Assumptions", "Batch",
+    "Collective", "Plan", "PlanEdge", "PlanStage", "Prediction", "Rung", "SearchResult", "Training",
     "plan_to_json", "read_plan", "write_plan"
 ]  # fmt: skip

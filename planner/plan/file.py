@@ -148,7 +148,8 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         **({"name": stage.name} if stage.name else {}),
         **({"modules": list(stage.modules)} if stage.modules else {}),
         **({"mesh": _mesh_to_json(stage)} if len(stage.ranks) > 1 else {}),
-        **(_gathering_to_json(stage) if stage.config.gathers else {}),
+        **({"units": list(stage.units), "reduce": stage.reduce} if stage.config.gathers else {}),
+        **({"collectives": list(map(_collective_to_json, stage.collectives))} if stage.collectives else {}),
     }
 
 
@@ -158,12 +159,8 @@ def _mesh_to_json(stage: PlanStage) -> dict[str, object]:
     return {"axes": list(axes), "shape": list(shape), "lanes": stage.config.context * stage.config.tensor}
 
 
-def _gathering_to_json(stage: PlanStage) -> dict[str, object]:
-    return {
-        "units": list(stage.units),
-        "reduce": stage.reduce,
-        "collectives": [{"kind": c.kind, "count": c.count, "bytes": c.size_bytes} for c in stage.collectives],
-    }
+def _collective_to_json(collective: Collective) -> dict[str, object]:
+    return {"kind": collective.kind, "count": collective.count, "bytes": collective.size_bytes}
 
 
 def _stage(node: Node, index: int) -> PlanStage:

@@ -30,7 +30,7 @@ class Batch:
             )
 
 
-ALL_GATHER, REDUCE_SCATTER = COLLECTIVES = ("all_gather", "reduce_scatter")
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class PlanStage:
     model has none, and in plans of older versions.
 
     Where ZeRO divides gradients or parameters `units` are the modules whose parameters are gathered by themselves (what
-    is beside them is gathered with the stage), `reduce` is one of `REDUCES`, and `collectives` is what each of its
-    ranks takes part in within a step.
+    is beside them is gathered with the stage) and `reduce` is one of `REDUCES`; `collectives` is what each of its
+    ranks takes part in within a step, there and where tensor degrees divide.
     """
 
     operators: tuple[str, ...]

@@ -6,10 +6,10 @@ when units are gathered within an action.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from costmodel.model.graph import OperatorGraph, Parameter
+from costmodel.model.graph import Operator, OperatorGraph, Parameter
 from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.unions import UnionSums
 
@@ -32,30 +32,44 @@ class Unit:
     summed: tuple[Parameter, ...]
 
 
-def units_of(graph: OperatorGraph, operators: Sequence[int]) -> tuple[Unit, ...]:
+def units_of(graph: OperatorGraph, operators: Sequence[int], tensor: int = 1) -> tuple[Unit, ...]:
     """Return the units of a stage, blocks first; numbers by themselves (no dimension) cannot be divided.
 
-    Blocks that share a parameter, with each other or with what is beside them, are gathered with the stage.
+    Parameters are as one of `tensor` lanes holds them. Blocks that share a parameter, with each other or with what is
+    beside them, are gathered with the stage.
     """
     inside, of = set(operators), graph.blocks
     beside = {block for i, block in enumerate(of) if i not in inside}
     homes: dict[str, set[str]] = {}
+    readers: dict[str, Operator] = {}
     trains: set[str] = set()
     for i in operators:
         for name in graph.operators[i].parameters:
             homes.setdefault(name, set()).add(of[i])
+            readers[name] = graph.operators[i]
             trains |= {name} if graph.operators[i].trainable else set()
     beside = beside.union(*(blocks for blocks in homes.values() if len(blocks) > 1))
     rows: dict[str, list[Parameter]] = {}
     for name, blocks in homes.items():
         (block,) = blocks - beside or {""}
-        rows.setdefault(block, []).append(graph.parameter_index[name])
+        rows.setdefault(block, []).append(_on_lane(graph.parameter_index[name], readers[name], tensor))
     units = []
     for path in sorted(rows, key=lambda path: (not path, path)):
         divided = tuple(parameter for parameter in rows[path] if parameter.shape)
         summed = tuple(p for p in divided if p.trainable and p.name in trains)
         units += [Unit(path, divided, summed)] if divided else []
     return tuple(units)
+
+
+def _on_lane(parameter: Parameter, reader: Operator, tensor: int) -> Parameter:
+    """Return the part of a parameter that a lane holds: of columns along the first dimension, of rows the second."""
+    dimension = {"column": 0, "row": 1}.get(reader.work.split if reader.work else "", len(parameter.shape))
+    if tensor == 1 or dimension >= len(parameter.shape):
+        return parameter
+    shape = [ceil(n, tensor) if i == dimension else n for i, n in enumerate(parameter.shape)]
+    return replace(
+        parameter, shape=tuple(shape), size_bytes=parameter.size_bytes // prod(parameter.shape) * prod(shape)
+    )
 
 
 @dataclass(frozen=True, slots=True)
