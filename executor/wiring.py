@@ -15,7 +15,7 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.shapes import TensorInfo
 from costmodel.errors import DoesNotMatch
 from executor.lanes import Lanes
-from planner.plan import Plan, PlanEdge
+from planner.plan import REPLICATE, Plan, PlanEdge
 from simulator.dependencies import carries_gradient, overlapping
 from simulator.schedule import StageEdge, StageGraph
 
@@ -110,7 +110,7 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
     Raises
     ------
     DoesNotMatch
-        When an edge names a tensor that the model does not have.
+        When an edge names a tensor that the model does not have, or one that its lanes cannot divide.
     """
     lanes = Lanes.of(plan)
     graph = lanes.graph
@@ -120,6 +120,8 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
         sizes.add(2)  # two sizes show which dimension is the batch
     described = {size: capture.tensors(size * plan.batch.microbatch_size) for size in sorted(sizes)}
     _check_names(plan.edges, described[1])
+    for edge in plan.edges:
+        _check_parts(edge, len(lanes.blocks[edge.source][0]), described[1])
     wires = {}
     for index, edge in enumerate(plan.edges):
         back = carries_gradient(graph, StageEdge(edge.source, edge.target, edge.gradient))
@@ -139,6 +141,21 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
             edge.border,
         )
     return Wiring(lanes, wires)
+
+
+def _check_parts(edge: PlanEdge, num_lanes: int, known: Mapping[str, TensorInfo]) -> None:
+    """Refuse a border whose lanes would have parts of other lengths: modules take theirs for equal ones."""
+    if edge.border == REPLICATE:
+        return
+    dimension = int(edge.border.removeprefix("shard(").removesuffix(")"))
+    for name in edge.tensors:
+        shape, length = known[name].shape, known[name].shape[dimension]
+        if known[name].requires_grad and length % num_lanes:
+            raise DoesNotMatch(
+                f"the edge {edge.source} -> {edge.target} has {edge.border} as its border, and the {num_lanes} lanes "
+                f"of stage {edge.source} do not divide the length {length} of {name!r}, {list(shape)}: take a length "
+                f"that divides by {num_lanes}, or plan without --sequence-parallel"
+            )
 
 
 def _check_names(edges: Sequence[PlanEdge], known: Mapping[str, TensorInfo]) -> None:

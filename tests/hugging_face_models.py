@@ -37,11 +37,11 @@ def mixtral(batch: int = 4) -> Any:
 
 
 def deepseek(batch: int = 4) -> Any:
-    """A dense layer and one of four experts beside a shared one, attention through latents."""
+    """Layers of four experts beside a shared one, attention through latents."""
     torch.manual_seed(0)
     config = transformers.DeepseekV3Config(
         **{**SMALL, "num_key_value_heads": 4}, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2,
-        n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
+        n_group=1, topk_group=1, first_k_dense_replace=0, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
         qk_nope_head_dim=4, v_head_dim=4,
     )  # fmt: skip
     return _language(transformers.DeepseekV3ForCausalLM(config), batch)

@@ -216,14 +216,6 @@ def test_lanes_that_pass_on_more_than_the_plan_says_are_refused(ranks: RankPool)
     assert "has shard(1) as the border of the edge 0 -> 1, and each lane of stage 0 sends the whole" in found
 
 
-def test_lengths_that_do_not_divide_by_lanes_are_refused(ranks: RankPool) -> None:
-    found = refusal(
-        ranks, model="tests.training_models:llama_of_odd_length", num_stages=2, tensor=(2, 2), border="shard(1)",
-        how="torchtitan",
-    )  # fmt: skip
-    assert "leaves stage 0 in unequal parts, [2, 7, 32] and [2, 8, 32] of [2, 15, 32]" in found
-
-
 def test_experts_that_the_function_leaves_whole_are_refused(ranks: RankPool) -> None:
     options = {"model": MIXTRAL, "num_stages": 2, "data": (2, 2), "expert": 2}
     assert "and parallelize= has divided no experts along mesh['data']" in refusal(ranks, how="nothing", **options)
@@ -310,6 +302,12 @@ def test_weights_that_a_divided_stage_shares_are_refused_before_anything_is_sent
 ) -> None:
     message = "the stages 0 and 1 share the parameter 'tokens.weight', and stage 0 has .*: pin what reads it into one"
     refuses_alone(monkeypatch, "tests.training_models:tied_gpt", how, message, **options)
+
+
+def test_lengths_that_lanes_do_not_divide_are_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "the 2 lanes of stage 0 do not divide the length 15 of .*: take a length that divides by 2"
+    model, options = "tests.training_models:llama_of_odd_length", {"tensor": (2, 2), "border": "shard(1)"}
+    refuses_alone(monkeypatch, model, "torchtitan", message, **options)
 
 
 def refuses_alone(monkeypatch: pytest.MonkeyPatch, model: str, how: str, message: str, **options: Any) -> None:
