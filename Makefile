@@ -2,18 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick fast lint clean
+.PHONY: demo test suite quick fast lint clean
 
 demo: .venv/installed
 	$(BIN)/python -m examples.demo out/demo
 
-test: lint
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile  # the ranks of one module share processes
+test: .venv/installed
+	$(MAKE) --jobs=2 --output-sync=line lint suite
+
+# The ranks of one module share processes, so that a module stays with one worker.
+suite: .venv/installed
 	mkdir -p out/notebooks
 	for path in notebooks/*.py; do \
 	    $(BIN)/jupytext --quiet --to ipynb --output out/notebooks/$$(basename $$path .py).ipynb $$path || exit 1; \
 	done
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 out/notebooks
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --nbmake --nbmake-timeout=300 out/notebooks tests
 
 # Linters, types and the tests that take no processes of ranks, no profiling and no long search.
 QUICK := files costs_file cluster catalogue collectives engine engine_laws engine_memory bubbles lowering \
