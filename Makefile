@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/python -m examples.demo out/demo
 
 test: .venv/installed
-	$(MAKE) --jobs=2 --output-sync=line lint suite
+	$(MAKE) --jobs=2 --no-print-directory lint suite
 
 # The ranks of one module share processes, so that a module stays with one worker.
 suite: .venv/installed
