@@ -149,8 +149,10 @@ def _check_parts(edge: PlanEdge, num_lanes: int, known: Mapping[str, TensorInfo]
         return
     dimension = int(edge.border.removeprefix("shard(").removesuffix(")"))
     for name in edge.tensors:
-        shape, length = known[name].shape, known[name].shape[dimension]
-        if known[name].requires_grad and length % num_lanes:
+        shape = known[name].shape
+        if not known[name].requires_grad or len(shape) < 2:  # a scalar beside them, say, has no length
+            continue
+        if (length := shape[dimension]) % num_lanes:
             raise DoesNotMatch(
                 f"the edge {edge.source} -> {edge.target} has {edge.border} as its border, and the {num_lanes} lanes "
                 f"of stage {edge.source} do not divide the length {length} of {name!r}, {list(shape)}: take a length "

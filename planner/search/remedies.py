@@ -52,7 +52,7 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
     found = first(_free) or first(_memory) + first(_devices) + first(_hosts)
     if found:
         return f"; verified by planning again, a plan fits {', or '.join(found)}"
-    if limits.hit:
+    if limits.over:
         return "; no change that helps was verified in the time that there was"
     return (
         "; tried in vain: every choice free, memory of hosts to offload to, and up to "
