@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx, nn
@@ -110,9 +111,9 @@ class Notes:
         call.passing.append(
             ([_NODE if isinstance(leaf, fx.Proxy) else leaf for leaf in traced], spec) if told else None
         )
-        tracer.create_proxy(
-            "call_function", MARK, ([leaf for leaf in traced if isinstance(leaf, fx.Proxy)], number), {}
-        )
+        nodes = [leaf.node for leaf in traced if isinstance(leaf, fx.Proxy)]
+        with patch.object(tracer, "record_stack_traces", False):  # which take longer than the mark
+            tracer.create_node("call_function", MARK, (nodes, number), {})
 
     @staticmethod
     def _tracer() -> Any:
