@@ -7,7 +7,7 @@ behind the last half of that), or once a step at REDUCE; until then they stay wh
 holds. Leaves out who is divided.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -52,8 +52,8 @@ class ShardedStage:
         self._done = False
         self._set(last=False)
 
-    def run_halves(self, halves: Sequence[WeightHalf]) -> None:
-        """Run the weight halves of a backward, and sum what they complete if that is due."""
+    def run_halves(self, halves: deque[WeightHalf]) -> None:
+        """Run the weight halves of a backward, each let go then, and sum what they complete if that is due."""
         if not self._each:
             run_in_turn(halves)
             return
@@ -61,8 +61,8 @@ class ShardedStage:
         unit_of = {id(p._unsharded_param): i for i, group in enumerate(groups) for p in group.fsdp_params}
         found = [{unit_of[id(weight)] for weight in half.weights if id(weight) in unit_of} for half in halves]
         left = Counter(unit for units in found for unit in units)
-        for half, units in zip(halves, found, strict=True):
-            half.run()
+        for units in found:
+            halves.popleft().run()
             left.subtract(units)
             for unit in units:
                 if not left[unit]:

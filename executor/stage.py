@@ -6,6 +6,7 @@ edges at which the backward starts, so that memory follows the plan. A stage tha
 (BatchNorm's averages) as its forward did. Leaves out messages and order.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -79,8 +80,8 @@ class Stage:
     draws: Draws | None = None
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
-    weight_halves: dict[int, list[WeightHalf]] = field(default_factory=dict)
-    run_halves: Callable[[Sequence[WeightHalf]], None] = run_in_turn
+    weight_halves: dict[int, deque[WeightHalf]] = field(default_factory=dict)
+    run_halves: Callable[[deque[WeightHalf]], None] = run_in_turn
 
     def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the part for the group that starts at micro-batch `first`.

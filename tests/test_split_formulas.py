@@ -1,8 +1,9 @@
 """Weight halves by formula: I, then W, leave the gradients of the undivided backward, to the bit."""
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.split import split_part
-from costmodel.capture.split_calls import Deferred, Queue
+from costmodel.capture.split_calls import Deferred, Queue, WeightHalf, run_in_turn
 from costmodel.capture.split_formulas import ConvolutionHalf, Geometry, LinearHalf
 from costmodel.model.graph import LOSS
 
@@ -199,3 +200,20 @@ def test_a_weight_half_does_not_keep_alive_what_came_before_its_input() -> None:
     (half,) = queue.drain()
     assert isinstance(half, ConvolutionHalf)
     assert (half.inputs.grad_fn, half.gradient.grad_fn) == (None, None)
+
+
+def test_a_weight_half_that_has_run_lets_go_of_what_it_holds_before_the_next_one_runs() -> None:
+    seen: list[bool] = []
+
+    class Watching(LinearHalf):
+        def run(self) -> None:
+            seen.append(watched() is None)
+            super().run()
+
+    first, weight = torch.ones(2, 3), nn.Parameter(torch.ones(3, 3))
+    watched = ref(first)
+    halves: deque[WeightHalf] = deque([Watching(first, torch.ones(2, 3), weight, None)])
+    halves.append(Watching(torch.ones(2, 3), torch.ones(2, 3), weight, None))
+    del first
+    run_in_turn(halves)
+    assert seen == [False, True]

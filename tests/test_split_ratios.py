@@ -146,7 +146,7 @@ def test_the_split_form_is_run_in_every_other_round_and_leaves_two_micro_batches
     module.zero_grad()
     assert rounds.split is not None
     assert min(time_split(rounds.split, rounds.queue, rounds.piece, rounds.clock)) > 0
-    assert rounds.queue.waiting == []
+    assert not rounds.queue.waiting
     for parameter, gradient in zip(module.parameters(), once, strict=True):
         torch.testing.assert_close(parameter.grad, 2 * gradient)
 

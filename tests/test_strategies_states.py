@@ -5,6 +5,7 @@ import pytest
 from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
+from costmodel.stages.strategies.memory import CUBLAS_BYTES
 from tests.gpt_graph import Gpt, cluster
 
 PARAMETERS = 7_500_000_000
@@ -52,3 +53,14 @@ def test_offload_of_parameters_leaves_no_state_on_the_device():
         "master_weights": 0,
         "host": PARAMETERS * 16 // 64,
     }
+
+
+def test_gradients_lie_twice_and_as_their_sum_when_the_backward_of_a_stage_without_blocks_ends():
+    model, weights = Gpt(8, 8, 1), 2 * 1_000 * 1_000
+    work = Work("matmul", "column", 8, 1_000, 1_000)
+    model.add("linear", "", work, (), (), [("weight", (1_000, 1_000))], 8)
+    priced = StrategyModel(model.profile(), cluster(4, 2048), 1, TrainingJob("", "adam", whole_stages=True))
+    terms = priced.terms(range(1), StageConfig(data=4, zero=2), range(4), 1, 1)
+    there = terms.communication_buffers, terms.workspace, terms.activations
+    assert sum(amount.point for amount in there) == 2 * weights + weights // 4 + CUBLAS_BYTES
+    assert terms.unsharded_parameters.point == weights // 4

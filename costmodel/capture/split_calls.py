@@ -4,6 +4,7 @@ That half is the very graph that autograd recorded for the call, run later: so a
 formulas, and gradients are the same numbers as undivided. Leaves out which calls are made so.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,25 +32,25 @@ class Deferred:
 WeightHalf = Deferred | LinearHalf | ConvolutionHalf
 
 
-def run_in_turn(halves: Sequence[WeightHalf]) -> None:
-    """Compute and accumulate weight halves, one by one."""
-    for half in halves:
-        half.run()
+def run_in_turn(halves: deque[WeightHalf]) -> None:
+    """Compute and accumulate weight halves, one by one; each is let go then, with the activations that it holds."""
+    while halves:
+        halves.popleft().run()
 
 
 @dataclass(slots=True)
 class Queue:
     """Weight halves of the backward that is running."""
 
-    waiting: list[WeightHalf] = field(default_factory=list)
+    waiting: deque[WeightHalf] = field(default_factory=deque)
 
     def add(self, half: WeightHalf) -> None:
         """Leave one for later."""
         self.waiting.append(half)
 
-    def drain(self) -> list[WeightHalf]:
+    def drain(self) -> deque[WeightHalf]:
         """Return what is there and start anew."""
-        found, self.waiting = self.waiting, []
+        found, self.waiting = self.waiting, deque()
         return found
 
 

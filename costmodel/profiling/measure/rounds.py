@@ -17,7 +17,7 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.clock import Clock, DeviceClock
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.split import split_part
-from costmodel.capture.split_calls import Queue
+from costmodel.capture.split_calls import Queue, run_in_turn
 from costmodel.model.graph import LOSS
 from costmodel.profiling.measure.assemble import Launched, Round
 from costmodel.profiling.measure.marks import HostMarks, KernelMarks
@@ -103,8 +103,7 @@ def time_split(split: Part, queue: Queue, piece: TrainingModel, clock: Clock) ->
     middle = clock.mark()
     while losses:
         losses.pop(0).backward()  # type: ignore[no-untyped-call]
-        for half in queue.drain():
-            half.run()
+        run_in_turn(queue.drain())
     end = clock.mark()
     clock.wait()
     return clock.span_ns(start, middle) // IN_FLIGHT, clock.span_ns(middle, end) // IN_FLIGHT

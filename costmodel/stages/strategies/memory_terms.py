@@ -48,7 +48,7 @@ class MemoryModel:
             master_weights=Amount.known(states.master_weights),
             activations=Amount.known(kept_bytes - moved),
             recompute_peak=Amount.known(spread.vectors.recompute_peak(spread.operators)),
-            communication_buffers=self._buffers(spread),
+            communication_buffers=self._buffers(spread, kept_bytes),
             unsharded_parameters=self._unsharded(spread),
             offload_window=self._window(spread, moved),
             workspace=self._workspace(spread),
@@ -95,12 +95,12 @@ class MemoryModel:
         )
         return both(dense, experts)
 
-    def _buffers(self, spread: Spread) -> Amount:
+    def _buffers(self, spread: Spread, kept_bytes: int) -> Amount:
         """Return gathered values and gradient buckets; at most DDP's copy of all gradients, and communicators."""
         config, groups, trainable = spread.config, spread.groups, spread.trainable_bytes
         point = upper = spread.vectors.gathered_bytes(spread.operators)
         if self.build.training.whole_stages and config.gathers:
-            summed, working = self._summed_in_units(spread), self._working(spread)
+            summed, working = self._summed_in_units(spread, kept_bytes), self._working(spread)
             most = max(summed, working, self._begun(spread, working))
             point += most - working  # which counts by itself
             upper += max(2 * summed, most)
@@ -117,14 +117,21 @@ class MemoryModel:
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
         return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
 
-    def _summed_in_units(self, spread: Spread) -> int:
-        """Return the gradients of the block in use and of what is beside, and what is still being sent of the last one.
+    def _summed_in_units(self, spread: Spread, kept_bytes: int) -> int:
+        """Return the most that gradients take on their way to their sum, less what has been let go of by then.
 
-        That is gone when the block after next has ended, which by then has let go of its activations.
+        Within a block's backward those of that block and of what is beside blocks, and what is still being sent of the
+        block before; it is gone when the block after next has ended, which by then has let go of its activations. When
+        a block ends, its gradients are copied into the message, and their sum lies beside it; under ZeRO-3 what was
+        gathered is let go of first. So are all activations of the micro-batch where what is beside blocks ends.
         """
-        units = spread.vectors.units.over(spread.operators)
-        sent = max(0, units.largest - spread.vectors.largest_kept(spread.operators)) if units.count > 2 else 0
-        return min(spread.trainable_bytes, units.beside + units.largest) + min(spread.trainable_bytes, sent)
+        units, copies = spread.vectors.units.over(spread.operators), len(spread.groups.replicas)
+        beside, block = (min(spread.trainable_bytes, size) for size in (units.beside, units.largest))
+        kept, gathered = spread.vectors.largest_kept(spread.operators), block * (spread.config.zero > SCATTERED)
+        sent = max(0, block - kept) if units.count > 2 else 0
+        block_ends = 2 * block + ceil(block, copies) - kept - gathered
+        all_end = beside + ceil(beside, copies) - kept_bytes - min(2, units.count) * gathered
+        return beside + max(block + sent, block_ends, all_end)
 
     def _begun(self, spread: Spread, working: int) -> int:
         """Return what is there beyond `_unsharded` when a backward begins, with all activations still kept.
