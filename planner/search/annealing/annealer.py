@@ -198,17 +198,25 @@ def _links(cuts: Cuts, size_bytes: int) -> Floats:
 
 
 def _orders(cuts: Cuts) -> Ints:
-    """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing."""
+    """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing.
+
+    Replicas of a pipeline do alike, each with micro-batches of its own: the first ones' stand here, numbered anew.
+    """
+    places = cuts.num_places
     if cuts.family.chunks == 1:
         return np.zeros((0, 0, 3), np.int64)
     partition = balanced(cuts.at_places(cuts.shares_ns, cuts.num_stages))
     run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), cuts.schedules[0], line=False))
     ways = {Kind.F: 0, Kind.B: 1}
-    orders = run.times.structure.schedule.orders
-    rows = [[(a.stage, ways[a.kind], a.microbatch) for a in order if a.kind in ways] for order in orders]
-    if any(len(row) < 2 * cuts.num_microbatches * cuts.family.chunks for row in rows):
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for order in run.times.structure.schedule.orders:
+        actions = [a for a in order if a.kind in ways]
+        number = {first: i for i, first in enumerate(sorted({a.microbatch for a in actions}))}
+        if 0 in number:
+            found[actions[0].stage % places] = [(a.stage, ways[a.kind], number[a.microbatch]) for a in actions]
+    if any(len(row) < 2 * cuts.num_microbatches * cuts.family.chunks for row in found.values()):
         raise UsageError("a stage has no backward: what a place does in turn depends on the cut")
-    return np.array(rows, np.int64)
+    return np.array([found[place] for place in range(places)], np.int64)
 
 
 def _alive(orders: Ints, chunks: int) -> Ints:

@@ -313,7 +313,7 @@ def _push(cut: Cut, stage: Ints, atom: int, target: int, stack: Ints) -> None:
 def _change(cut: Cut, stage: Ints, at: Loads, stack: Ints, dice: Dice) -> bool:
     """Change a cut at random; return False where nothing came of it."""
     stages, atoms = len(at.free_ns), len(cut.works)
-    if cut.warmups[0] == FREE and _draw(dice) < FLIGHT:
+    if len(cut.warmups) and cut.warmups[0] == FREE and _draw(dice) < FLIGHT:
         more = 1 if _draw(dice) < HALF else 2
         s = atoms + int(_draw(dice) * stages)
         stage[s] = max(1, stage[s] + (more if _draw(dice) < HALF else -more))
