@@ -204,6 +204,12 @@ def _shard(module: nn.Module, mesh: DeviceMesh, numbers: set[nn.Parameter], what
             f"{what} has trainable parameters of several types ({', '.join(sorted(map(str, types)))}), which cannot be "
             "gathered together: train in one type (autocast computes in another), or plan with --zero 0 or 1"
         )
+    for name, parameter in module.named_parameters():
+        if parameter not in numbers and not parameter.is_contiguous():
+            raise DoesNotMatch(
+                f"{what}: the parameter {name!r} is not contiguous (channels last?), and torch's fully_shard divides "
+                "contiguous ones alone: move the model to torch.contiguous_format, or plan with --zero 0 or 1"
+            )
     fully_shard(module, mesh=mesh["data"], ignored_params=numbers)
 
 

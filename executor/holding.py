@@ -35,10 +35,11 @@ def capture_where_built(model: TrainingModel, microbatch_size: int, values_follo
         When a parameter has no values: it is on `meta` and none follow, or another pipeline has emptied it.
     """
     for name, parameter in model.module.named_parameters():
-        if parameter.is_meta is not values_follow or not parameter.numel():
+        emptied = parameter.shape == (0,)  # as `keep_only` leaves it; a user's own may have no elements, too
+        if parameter.is_meta is not values_follow or emptied:
             raise DoesNotMatch(
                 f"the parameter {name!r} has values already: values= is for a model that was built on meta"
-                if values_follow and parameter.numel()
+                if values_follow and not emptied
                 else f"the parameter {name!r} has no values: the model was built on meta, or a pipeline has taken it "
                 "and kept this rank's part alone; build the model anew for each pipeline, or give values="
             )

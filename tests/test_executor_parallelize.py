@@ -208,6 +208,20 @@ def test_tensor_degrees_that_the_model_cannot_have_are_refused(ranks: RankPool) 
     assert "calls no block with linear layers that divide in pairs" in found
 
 
+def test_parameters_with_gaps_between_their_values_are_refused_by_name_where_they_would_be_gathered(
+    ranks: RankPool,
+) -> None:
+    options = {"model": "tests.training_models:llama_with_gaps", "num_stages": 2, "data": (2, 2)}
+    found = refusal(ranks, **options, zero=(3, 3), how="none")
+    assert "the parameter 'norm_ffn.weight' is not contiguous" in found
+    assert ranks.run(jobs.errors, **options, how="none")[0]["gradient"] <= 1e-5
+
+
+def test_a_parameter_without_elements_is_no_parameter_without_values(ranks: RankPool) -> None:
+    options = {"model": "tests.training_models:llama_with_an_empty_parameter", "num_stages": 2, "data": (2, 2)}
+    assert ranks.run(jobs.errors, **options, zero=(3, 3), how="none")[0]["gradient"] <= 1e-5
+
+
 def test_lanes_that_pass_on_more_than_the_plan_says_are_refused(ranks: RankPool) -> None:
     found = refusal(ranks, model=LLAMA, num_stages=2, tensor=(2, 2), border="shard(1)", how="blocks")
     assert "has shard(1) as the border of the edge 0 -> 1, and each lane of stage 0 sends the whole" in found

@@ -60,6 +60,8 @@ class Block(nn.Module):
                 return torch.where(kept, y, y - y.mean(-1, keepdim=True))
             case "small":
                 return (y / 1e4).softmax(-1)
+            case "clipped":
+                return y * (50 / y.abs().amax(-1, keepdim=True).clamp(min=50))
             case _:
                 return y
 
@@ -78,7 +80,8 @@ def test_layers_up_and_down_are_a_pair_whatever_is_done_to_each_value_between(be
 
 
 @pytest.mark.parametrize(
-    "between", ["packed", "softmax", "norm", "weights", "fixed heads", "flipped", "dropped", "masked", "small"]
+    "between",
+    ["packed", "softmax", "norm", "weights", "fixed heads", "flipped", "dropped", "masked", "small", "clipped"],
 )
 def test_what_looks_at_values_of_both_parts_makes_no_pair(between: str) -> None:
     """Gate and value in one weight, sums over what would be divided, weights, a number of heads, another order."""

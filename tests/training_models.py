@@ -110,6 +110,19 @@ def llama_of_odd_length(batch: int = 4) -> Any:
     return build_llama(batch, 64, 32, 64, num_layers=2, num_heads=4, num_kv_heads=2, sequence=15)
 
 
+def llama_with_gaps(batch: int = 4) -> Any:
+    model, *rest = llama_of_odd_length(batch)
+    norm = model.layers[1].norm_ffn
+    norm.weight = nn.Parameter(norm.weight.detach().repeat_interleave(2)[::2])
+    return model, *rest
+
+
+def llama_with_an_empty_parameter(batch: int = 4) -> Any:
+    model, *rest = llama_of_odd_length(batch)
+    model.layers[1].empty = nn.Parameter(torch.randn(0, 3))  # nothing reads it
+    return model, *rest
+
+
 def looking(batch: int = 4) -> Any:
     torch.manual_seed(3)
     return Odd(looks=True), (torch.randn(batch, WIDTH),), torch.randn(batch, WIDTH), nn.MSELoss()
