@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import fx, nn
@@ -112,8 +111,9 @@ class Notes:
             ([_NODE if isinstance(leaf, fx.Proxy) else leaf for leaf in traced], spec) if told else None
         )
         nodes = [leaf.node for leaf in traced if isinstance(leaf, fx.Proxy)]
-        with patch.object(tracer, "record_stack_traces", False):  # which take longer than the mark
-            tracer.create_node("call_function", MARK, (nodes, number), {})
+        traces, tracer.record_stack_traces = tracer.record_stack_traces, False  # one takes longer than the mark
+        tracer.create_node("call_function", MARK, (nodes, number), {})
+        tracer.record_stack_traces = traces
 
     @staticmethod
     def _tracer() -> Any:
