@@ -4,6 +4,7 @@ Models of many kinds, each cut at the borders of its layers and anywhere; whole 
 list of the model holds, and what stands beside such lists.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.split import split_part
-from costmodel.capture.split_calls import Queue
+from costmodel.capture.split_calls import Queue, run_in_turn
 from costmodel.model.graph import LOSS
 
 HUGGING_FACE = ("llama", "gpt2", "t5", "clip_vision", "mixtral", "bert", "llava")
@@ -104,8 +105,7 @@ def numbers(parts: Sequence[Part], queue: Queue | None = None) -> dict[str, Any]
     for part in parts:
         values |= (part if queue is None else split_part(part, queue))(values, model.targets)
     values[LOSS].backward()
-    for half in queue.drain() if queue else ():
-        half.run()
+    run_in_turn(queue.drain() if queue else deque())
     for buffer, value in buffers:
         buffer.data.copy_(value)
     found = {name: p.grad for name, p in model.module.named_parameters() if p.grad is not None}

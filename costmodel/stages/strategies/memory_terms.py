@@ -126,7 +126,8 @@ class MemoryModel:
         gathered is let go of first. So are all activations of the micro-batch where what is beside blocks ends.
         """
         units, copies = spread.vectors.units.over(spread.operators), len(spread.groups.replicas)
-        beside, block = (min(spread.trainable_bytes, size) for size in (units.beside, units.largest))
+        beside = min(spread.trainable_bytes, units.beside)
+        block = min(spread.trainable_bytes - beside, units.largest)
         kept, gathered = spread.vectors.largest_kept(spread.operators), block * (spread.config.zero > SCATTERED)
         sent = max(0, block - kept) if units.count > 2 else 0
         block_ends = 2 * block + ceil(block, copies) - kept - gathered
