@@ -1,14 +1,18 @@
 """Moves of the local search: all that keep the stage graph without cycles, those promising most first."""
 
+from itertools import combinations, islice
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.stages.config import StageConfig
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.cuts import Cuts
-from planner.search.moves import moves
+from planner.search.family import Family
+from planner.search.moves import NUM_EXCHANGED, moves
+from planner.search.setting import Setting
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import profile_of, random_profile
 
@@ -54,3 +58,17 @@ def test_work_leaves_the_stage_that_the_critical_path_passes_most_for_those_that
     first = next(moves(cuts, each))
     assert sum(stage == 1 for stage in first) < sum(stage == 1 for stage in each.candidate.partition)
     assert cuts.evaluate(first).step_time_ns < each.step_time_ns
+
+
+@given(seeds)
+@settings(max_examples=20, deadline=None)
+def test_of_several_stages_a_place_all_pairs_change_numbers_that_the_graph_lets_change(seed: int) -> None:
+    rng = Random(seed)
+    cuts = Setting(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
+    each = start(cuts, rng)
+    partition = each.candidate.partition
+    pairs = combinations(range(max(partition) + 1), 2)
+    every = {tuple({a: b, b: a}.get(stage, stage) for stage in partition) for a, b in pairs}
+    runnable = {one for one in every if all(one[source] <= one[target] for source, target in cuts.atoms.edges)}
+    assert runnable <= set(moves(cuts, each))
+    assert set(islice(moves(cuts, each, rng), min(NUM_EXCHANGED, len(runnable)))) <= runnable

@@ -12,9 +12,10 @@ from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.limits import Limits
 from planner.search.prospects import Prospects
+from planner.search.restart import can_anneal
 from planner.search.setting import Setting
 
-MOST_NUMBERINGS, MOST_CUTS = 100_000, 1000
+MOST_NUMBERINGS, MOST_CUTS = 300_000, 1500
 """Ways to number the stages of atoms, and those of them that are cuts, up to which a family has few."""
 MOST_TRIED = 2000
 """Cuts after which no other family is cut in every way."""
@@ -23,11 +24,14 @@ MOST_TRIED = 2000
 def of_few_cuts(
     setting: Setting, bounds_ns: Mapping[Family, int], prospects: Prospects, limits: Limits
 ) -> Iterator[list[Evaluated]]:
-    """Yield every cut of families that have few and may hold a better plan, those of the least bound first."""
+    """Yield every cut of families that have few and may hold a better plan, those of the least bound first.
+
+    Families of several stages a place, of which there are many, come last, and only where they cannot be annealed.
+    """
     left = MOST_TRIED
-    for family in sorted(bounds_ns, key=bounds_ns.__getitem__):
+    for family in sorted(bounds_ns, key=lambda family: (family.chunks > 1, bounds_ns[family])):
         cuts = setting.cuts(family)
-        if limits.over or left <= 0 or family.chunks > 1 or not prospects.is_small(family):
+        if limits.over or left <= 0 or not prospects.is_small(family) or (family.chunks > 1 and can_anneal(cuts)):
             continue
         every = every_partition(cuts) if prospects.is_open(family) else []
         left -= len(every)

@@ -1,16 +1,21 @@
 """Moves of the local search: an atom, with its descendants (or its ancestors) within its stage, to another stage.
 
-Or to a new one; the stage graph must stay without cycles. A step is the longest of all ways through it: on the way that
-is the longest, work saves nothing where it moves to a stage that this passes as often as the one it leaves. So moves to
-stages that the critical path passes less often come first. Leaves out messages, which simulation sees.
+Or to a new one; the stage graph must stay without cycles. Where several stages share a place, two of them may change
+numbers, and so places. A step is the longest of all ways through it: on the way that is the longest, work saves nothing
+where it moves to a stage that this passes as often as the one it leaves. So moves to stages that the critical path
+passes less often come first. Leaves out messages, which simulation sees.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from random import Random
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Atoms, Partition, numbered
 from planner.search.cuts import Cuts, by_stage
+
+NUM_EXCHANGED = 2
+"""Pairs of stages exchanged among the first random moves."""
 
 
 def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterator[Partition]:
@@ -23,6 +28,8 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     if rng:
         rng.shuffle(order)
         rng.shuffle(targets)
+        exchanged = list(near.exchanged())
+        yield from rng.sample(exchanged, min(len(exchanged), NUM_EXCHANGED))
         yield from near.moves(order, targets, lambda own, target: True)
         return
     passes = _passes(cuts, candidate)
@@ -31,6 +38,7 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     targets.sort(key=passes.__getitem__)
     yield from near.moves(order, targets, lambda own, target: passes[target] < passes[own])
     yield from near.moves(order, targets, lambda own, target: passes[target] >= passes[own])
+    yield from near.exchanged()
 
 
 def _passes(cuts: Cuts, candidate: Evaluated) -> list[float]:
@@ -80,6 +88,15 @@ class _Neighbours:
                     seen.add(moved)
                     yield from self._to(own, moved, towards)
 
+    def exchanged(self) -> Iterator[Partition]:
+        """Yield the partitions with two stages exchanged, where the number of a stage says its place."""
+        if self._cuts.family.chunks == 1:
+            return
+        for one, other in combinations(range(self._stages.count), 2):
+            if self._stages.may_change(one, other):
+                number = {one: other, other: one}
+                yield tuple(number.get(stage, stage) for stage in self._partition)
+
     def _to(self, own: int, moved: int, targets: Sequence[int]) -> Iterator[Partition]:
         """Yield the partitions in which these atoms of a stage stand in others."""
         rows = [atom for atom in self._stages.members[own] if moved >> atom & 1]
@@ -115,6 +132,13 @@ class _Stages:
                     self._outputs[atom] |= 1 << partition[successor]
                     self._inputs[successor] |= 1 << stage
         self._reached: dict[int, list[int]] = {}
+
+    def may_change(self, one: int, other: int) -> bool:
+        """Return whether the stages would stay in a topological order if a stage and a later one changed numbers."""
+        between = range(one, other)
+        return not self._after[one] >> one + 1 & (1 << len(between)) - 1 and not any(
+            self._after[stage] >> other & 1 for stage in between
+        )
 
     def closed(self, moved: Sequence[int]) -> int:
         """Return the stages to which some atoms of one stage cannot move without a cycle, by ways past that stage."""
