@@ -218,6 +218,10 @@ def _read_text(path: Path) -> str:
         raise InvalidInput(f"{path}: not a whole gzip file, though its name ends in .gz") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{str(path)!r} cannot be the name of a file ({error})") from None
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from costmodel import limits
 from costmodel.architectures.blocks import Blocks
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.configs import Config
@@ -101,6 +102,10 @@ def describe_config(
 def _graph(name: str, config: Config, tokens: int, precision: str, microbatch_sizes: tuple[int, ...]) -> OperatorGraph:
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
+    for level in (config, *config.parts.values()):
+        for key, value in level.values.items():
+            if "layer" in key and isinstance(value, int):
+                limits.check("operators", value, f"{key} of {name}")
     _check_shapes(config)
     blocks = Blocks(name, PRECISIONS[precision], microbatch_sizes)
     BUILDERS[config.model_type](blocks, config, tokens)
@@ -164,6 +169,7 @@ def _check_shapes(config: Config) -> None:
         pairs = (
             ("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("hidden_size", "attention_heads"),
             ("num_attention_heads", "num_key_value_heads"),
+            ("embed_dim" if "embed_dim" in level.values else "hidden_size", "num_heads"),
         )  # fmt: skip
         for whole, part in pairs:
             a, b = level.values.get(whole), level.values.get(part)

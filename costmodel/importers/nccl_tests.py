@@ -5,7 +5,6 @@ nccl-tests and `penstock links` both give them. The JSON's environment block, it
 are read over and never stored. Leaves out broadcast, reduce, gather and scatter.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from costmodel.files import Node, read_json
 from costmodel.machines.link_fit import Table, fit_ranges
 from costmodel.machines.links import LinkClass, Links
 
+MOST_US, MOST_DIGITS = 1e12, 18
+"""Of a time, eleven days; of a size in bytes."""
 _CLASSES = {
     "sendrecv": "p2p",
     "all_reduce": "all_reduce",
@@ -88,6 +89,8 @@ def _from_text(path: Path, text: str) -> NcclRun:
         raise InvalidInput(f"{path}: no row of times; lines of size, count, type, redop, root, time ... are needed")
     table = {}
     for cells in rows:
+        if len(cells[0]) > MOST_DIGITS:
+            raise InvalidInput(f"{path}: a row of {cells[0][:MOST_DIGITS]}... bytes, which is beyond any transfer")
         try:
             table[int(cells[0])] = _ns(float(cells[5]))
         except (IndexError, ValueError):
@@ -104,7 +107,7 @@ def _from_json(root: Node) -> NcclRun:
     named = _PROGRAM.search(arguments[0]) if arguments else None
     kind = _kind(named.group(1) if named else None, root.file)
     devices = members["config"].entries().get("devices")
-    names = [item.entries()["device_info"].text() for item in devices.items()] if devices else []
+    names = [_needed(item, "device_info").text() for item in devices.items()] if devices else []
     if not names:
         members["config"].fail("no devices; they say how many ranks took part")
     table = {}
@@ -112,17 +115,28 @@ def _from_json(root: Node) -> NcclRun:
         fields = row.entries()
         times = fields.get("out_of_place")
         if times is None or times.value is None:
-            times = fields["in_place"]
+            times = _needed(row, "in_place")
         entries = times.entries()
         if "size" not in fields or "time" not in entries:
             row.fail("each result has size and out_of_place.time in microseconds (run without -C)")
-        table[fields["size"].integer()] = _ns(entries["time"].number())
+        table[fields["size"].integer()] = _measured(entries["time"])
     return NcclRun(kind, names[0].strip(), len(names), _rows(table, root.file))
 
 
+def _needed(node: Node, key: str) -> Node:
+    found = node.entries()
+    if key not in found:
+        node.fail(f"no {key!r}, which nccl-tests writes with -J")
+    return found[key]
+
+
+def _measured(node: Node) -> int:
+    return node.build(lambda: _ns(node.number()))
+
+
 def _ns(microseconds: float) -> int:
-    if not 0 <= microseconds < math.inf:
-        raise ValueError(f"{microseconds:g} is no time")
+    if not 0 <= microseconds <= MOST_US:
+        raise InvalidInput(f"{microseconds:g} us is no time of a transfer; at most {MOST_US:g} are read")
     return max(1, round(microseconds * 1000))
 
 

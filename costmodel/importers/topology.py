@@ -191,7 +191,8 @@ def expand(names: str) -> list[str]:
             if not span:
                 found.append(stem)
                 continue
-            if not (first + (last or first)).isdecimal() or not 0 <= int(last or first) - int(first) < MOST_NAMES:
+            is_range = re.fullmatch(r"[0-9]{1,18}(-[0-9]{1,18})?", span)
+            if not is_range or not 0 <= int(last or first) - int(first) < MOST_NAMES:
                 raise InvalidInput(f"the names {names!r}: {span!r} is no rising range of at most {MOST_NAMES} numbers")
             numbers = range(int(first), int(last or first) + 1)
             found += [f"{stem}{number:0{len(first)}d}" for number in numbers]

@@ -6,6 +6,7 @@ simplest choice. Leaves out models that must be captured (`zoo:`) and choices th
 """
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -30,6 +31,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 OTHERS = ("microbatch_size", "sequence", "cluster", "peak_memory_gib", "precision", "optimizer", "trainer")
 COLUMNS = tuple(dict.fromkeys((*NEEDED, *OTHERS, *(field.name for field in fields(Space)), *SAID)))
+MOST = 1e9
+"""Of milliseconds and GiB: twelve days, which is more than any step takes or rank holds."""
 
 Cells = Mapping[str, str]
 
@@ -45,14 +48,18 @@ def read_runs(path: str | Path) -> list[MeasuredJob]:
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"{path}: cannot be read as a table: {error}") from None
     if not lines:
         raise InvalidInput(f"{path}: no row; give one a measured job, with the columns {', '.join(NEEDED)}")
-    return [_job(f"{path}: row {number}", _cells(str(path), line)) for number, line in enumerate(lines, start=1)]
+    return [
+        _job(f"{path}: row {number}", _cells(f"{path}: row {number}", line)) for number, line in enumerate(lines, 1)
+    ]
 
 
 def _cells(path: str, line: Mapping[str, str | None]) -> Cells:
+    if None in line:
+        raise InvalidInput(f"{path}: more cells than the header has columns")
     cells = {(name or "").strip().replace("-", "_"): (value or "").strip() for name, value in line.items()}
     unknown = [name for name in cells if name not in COLUMNS]
     if unknown:
@@ -112,8 +119,8 @@ def _habit(cells: Cells, name: str) -> object:
 
 def _whole(cells: Cells, name: str, otherwise: int = 0, least: int = 1) -> int:
     text = cells.get(name, str(otherwise))
-    if not text.isdigit() or int(text) < least:
-        raise InvalidInput(f"{name} is {text!r}; a whole number from {least} is needed")
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        raise InvalidInput(f"{name} is {text!r}; a whole number from {least} to 999999999 is needed")
     return int(text)
 
 
@@ -122,8 +129,8 @@ def _number(cells: Cells, name: str) -> float:
         value = float(cells[name])
     except ValueError:
         value = -1.0
-    if not 0 < value < float("inf"):
-        raise InvalidInput(f"{name} is {cells[name]!r}; a number above 0 is needed")
+    if not 0 < value <= MOST:
+        raise InvalidInput(f"{name} is {cells[name]!r}; a number above 0, at most {MOST:g}, is needed")
     return value
 
 

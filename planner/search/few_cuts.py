@@ -52,7 +52,8 @@ def every_partition(cuts: Cuts) -> list[Partition]:
 def _after(cuts: Cuts, most: int, row: Partition) -> Iterator[Partition]:
     """Yield the cuts that begin with the stages of the first atoms."""
     if len(row) == len(cuts.atoms):
-        if set(row) == set(range(max(row) + 1)) and cuts.fixed_stages in (None, max(row) + 1):
+        whole = set(row) == set(range(max(row) + 1)) and (max(row) + 1) % cuts.family.chunks == 0
+        if whole and cuts.fixed_stages in (None, max(row) + 1):
             yield row
         return
     before = (row[source] for source, target in cuts.atoms.edges if target == len(row))

@@ -1,0 +1,64 @@
+"""Mutated files end in an answer or in an error of ours: the first mutants of each reader (`benchmarks.fuzz`)."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fuzz import judge, readers
+from costmodel.errors import PenstockError
+
+NUM_MUTANTS = 150
+READERS = readers()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_whole_files_are_read(name: str, tmp_path: Path) -> None:
+    reader = READERS[name]
+    for text in reader.texts:
+        for other, beside in reader.beside.items():
+            (tmp_path / other).write_text(beside)
+        path = tmp_path / f"whole{reader.suffix}"
+        path.write_text(text)
+        reader.read(path)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_mutants_are_read_or_refused_by_name(name: str) -> None:
+    found = judge(name, READERS[name], NUM_MUTANTS, seed=1)
+    assert not found.failures
+    assert found.num_read
+    assert found.num_refused
+
+
+FAILED_ONCE = {
+    "runs with more cells than columns": ("runs", "model,device\ngpt,a,b\n"),
+    "runs of a digit that is no decimal": (
+        "runs", "model,device,devices,batch,step_time_ms\nllama3-8b,h100-sxm-80,²,8,1\n",
+    ),
+    "a step beyond all time": (
+        "runs", "model,device,devices,batch,step_time_ms\nllama3-8b,h100-sxm-80,8,8,1e308\n",
+    ),
+    "a host list of 5,000 digits": ("topology", f"SwitchName=s0 Nodes=n[0-{'9' * 5000}]\n"),
+    "layers without number": ("config", '{"model_type": "llama", "num_hidden_layers": 9223372036854775807}'),
+    "heads wider than the model": ("config", '{"model_type": "qwen2_vl", "vision_config": {"num_heads": 1000000}}'),
+    "no in-place time either": (
+        "nccl-tests",
+        '{"args": ["x/all_reduce_perf"], "config": {"devices": [{"device_info": "G"}]}, "results": [{"size": 1}]}',
+    ),
+    "a device without a name": (
+        "nccl-tests", '{"args": ["x/all_reduce_perf"], "config": {"devices": [{}]}, "results": []}',
+    ),
+    "a links file of no name": (
+        "cluster", 'format = "penstock-cluster"\nversion = 1\nlinks = "a\\u0000b"\ndevice = []\nhost = []\n',
+    ),
+}  # fmt: skip
+"""What once ended in an error of Python's, or took the machine's memory."""
+
+
+@pytest.mark.parametrize("case", FAILED_ONCE)
+def test_what_failed_once_is_refused(case: str, tmp_path: Path) -> None:
+    name, text = FAILED_ONCE[case]
+    path = tmp_path / f"mutant{READERS[name].suffix}"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(PenstockError):
+        READERS[name].read(path)
