@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from costmodel import limits
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, PenstockError
 from costmodel.outputs import check_format, place
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        if isinstance(error, InvalidInput):
+        if isinstance(error, PenstockError):
             raise
         raise InvalidInput(f"{str(path)!r} cannot be the name of a file ({error})") from None
 
