@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -208,11 +209,8 @@ def _outcome(reader: Fuzzed, path: Path) -> str:
     except TookTooLong:
         return f"longer than {MOST_SECONDS} s"
     except Exception as error:
-        row = error.__traceback__
-        while row and row.tb_next:
-            row = row.tb_next
-        place = f"{Path(row.tb_frame.f_code.co_filename).name}:{row.tb_lineno}" if row else ""
-        return f"{type(error).__name__} in {place}: {str(error)[:80]!r}"
+        row = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__} in {Path(row.filename).name}:{row.lineno}: {str(error)[:80]!r}"
     return "read"
 
 

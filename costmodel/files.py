@@ -218,9 +218,9 @@ def _read_text(path: Path) -> str:
         raise InvalidInput(f"{path}: not a whole gzip file, though its name ends in .gz") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+    except PenstockError:
+        raise
     except ValueError as error:
-        if isinstance(error, PenstockError):
-            raise
         raise InvalidInput(f"{str(path)!r} cannot be the name of a file ({error})") from None
 
 

@@ -44,12 +44,13 @@ def _described(path: Path) -> object:
     return make(str(path), "h100-sxm-80", (1, 2))
 
 
-LAYERS = """name,after,forward_ms,backward_ms,parameter_bytes,output_bytes,saved_bytes,backward_weight_ms
-embed,,1.5,2,4000,800,100,
-left,embed,2,4,2000,400,50,1.25
-right,embed,3,6,0,400,60,
-head,left;right,1,2,1000,8,10,
-"""
+HEADER = "name,after,forward_ms,backward_ms,parameter_bytes,output_bytes,saved_bytes,backward_weight_ms\n"
+LAYERS = HEADER + (
+    "embed,,1.5,2,4000,800,100,\n"
+    "left,embed,2,4,2000,400,50,1.25\n"
+    "right,embed,3,6,0,400,60,\n"
+    "head,left;right,1,2,1000,8,10,\n"
+)
 RUNS = """model,device,devices,batch,microbatch-size,sequence,tensor,data,stages,trainer,step_time_ms,peak_memory_gib
 gpt3-175b,a100-sxm-80,8,32,1,1024,2,2,2,megatron,100.5,30
 llama3-8b,h100-sxm-80,8,64,2,1024,1,8,1,torchtitan,70,41.5
@@ -76,23 +77,49 @@ value = 1.2
 rows = 10
 """
 TORCH_CSV = "0F0,0F1,0B0,0B1\n,1F0,1B0,1F1,1B1\n"
-NCCL = """# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703
+NCCL_TEXT = """\
+# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703
 # Collective test starting: all_reduce_perf
 # nThread 1 nGpus 2 minBytes 1024 maxBytes 1048576 step: 1024(factor) warmup iters: 1 iters: 20 agg iters: 1
-#  Rank  0 Group  0 Pid   4242 on host device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
-#  Rank  1 Group  0 Pid   4243 on host device  1 [0000:0a:00] NVIDIA A100-SXM4-80GB
+# Using devices
+#  Rank  0 Group  0 Pid   4242 on secrethost device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
+#  Rank  1 Group  0 Pid   4243 on secrethost device  1 [0000:0a:00] NVIDIA A100-SXM4-80GB
+#
+#                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
         1024           256     float     sum      -1    12.00    0.09    0.09       0    11.00    0.09    0.09       0
      1048576        262144     float     sum      -1    52.50   19.97   19.97     N/A    50.00   20.97   20.97     N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 10.0
 """
 NCCL_JSON = {
-    "version": 1, "args": ["build/sendrecv_perf", "-J", "out.json"], "nccl_version": 22703,
-    "config": {"nthreads": 1, "devices": [{"rank": i, "device_info": "GPU"} for i in range(2)]},
+    "version": 1,
+    "start_time": "2026-01-01",
+    "args": ["/opt/nccl/build/sendrecv_perf", "-J", "out.json"],
+    "env": ["SECRET_TOKEN=hunter2", "HOME=/home/user"],
+    "nccl_version": 22703,
+    "config": {
+        "nthreads": 1,
+        "devices": [
+            {
+                "rank": i,
+                "group": 0,
+                "pid": 1,
+                "hostname": "secrethost",
+                "device": i,
+                "device_hex": "x",
+                "device_info": "GPU",
+            }
+            for i in range(2)
+        ],
+    },
     "results": [
         {"size": 1024, "count": 256, "out_of_place": {"time": 8.0, "nwrong": None}, "in_place": {"time": 9.0}},
         {"size": 1048576, "count": 262144, "out_of_place": None, "in_place": {"time": 60.0}},
     ],
-}  # fmt: skip
+    "out_of_bounds": {"count": 0, "okay": True},
+}
 NVIDIA = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n\nLegend:\n  X    = Self\n"
 SLURM = "SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Nodes=n[4-7] # second\nSwitchName=top Switches=s[0-1]\n"
 NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
@@ -136,7 +163,9 @@ def fuzzed(instances: Path | None = None) -> Mapping[str, Fuzzed]:
         "pins": Fuzzed(read_pins, ".toml", (PINS,)),
         "calibration": Fuzzed(read_calibration, ".toml", (CALIBRATION,)),
         "torch-csv": Fuzzed(read_torch_csv, ".csv", (TORCH_CSV,)),
-        "nccl-tests": Fuzzed(lambda path: read_nccl_tests([path]), ".txt", (NCCL, json.dumps(NCCL_JSON, indent=1))),
+        "nccl-tests": Fuzzed(
+            lambda path: read_nccl_tests([path]), ".txt", (NCCL_TEXT, json.dumps(NCCL_JSON, indent=1))
+        ),
         "topology": Fuzzed(read_topology, ".txt", (NVIDIA, SLURM)),
         "config": Fuzzed(_described, ".json", CONFIGS),
         "kineto": Fuzzed(read_trace, ".json", (json.dumps(TRACE, indent=1),)),

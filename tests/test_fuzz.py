@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.fuzz import judge, readers
 from costmodel.errors import PenstockError
+from tests.fuzzed_readers import NCCL_TEXT
 
 NUM_MUTANTS = 150
 READERS = readers()
@@ -41,6 +42,7 @@ FAILED_ONCE = {
     "a host list of 5,000 digits": ("topology", f"SwitchName=s0 Nodes=n[0-{'9' * 5000}]\n"),
     "layers without number": ("config", '{"model_type": "llama", "num_hidden_layers": 9223372036854775807}'),
     "heads wider than the model": ("config", '{"model_type": "qwen2_vl", "vision_config": {"num_heads": 1000000}}'),
+    "a transfer of 400 digits": ("nccl-tests", NCCL_TEXT.replace("        1024  ", f"  {'9' * 400}  ")),
     "no in-place time either": (
         "nccl-tests",
         '{"args": ["x/all_reduce_perf"], "config": {"devices": [{"device_info": "G"}]}, "results": [{"size": 1}]}',

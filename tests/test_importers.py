@@ -12,14 +12,7 @@ from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
 from costmodel.model.profile import read_profile
 from planner.commands import main
-
-HEADER = "name,after,forward_ms,backward_ms,parameter_bytes,output_bytes,saved_bytes,backward_weight_ms\n"
-LAYERS = HEADER + (
-    "embed,,1.5,2,4000,800,100,\n"
-    "left,embed,2,4,2000,400,50,1.25\n"
-    "right,embed,3,6,0,400,60,\n"
-    "head,left;right,1,2,1000,8,10,\n"
-)
+from tests.fuzzed_readers import HEADER, LAYERS, NCCL_JSON, NCCL_TEXT
 
 
 def written(tmp_path, text, name="table.csv"):
@@ -77,52 +70,6 @@ def test_import_layers_writes_a_profile_marked_as_without_a_model(tmp_path, caps
     answer = json.loads(capsys.readouterr().out)
     assert (answer["operators"], answer["edges"]) == (5, 5)
     assert read_profile(output).origin.plan_only
-
-
-NCCL_TEXT = """\
-# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703
-# Collective test starting: all_reduce_perf
-# nThread 1 nGpus 2 minBytes 1024 maxBytes 1048576 step: 1024(factor) warmup iters: 1 iters: 20 agg iters: 1
-# Using devices
-#  Rank  0 Group  0 Pid   4242 on secrethost device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
-#  Rank  1 Group  0 Pid   4243 on secrethost device  1 [0000:0a:00] NVIDIA A100-SXM4-80GB
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-        1024           256     float     sum      -1    12.00    0.09    0.09       0    11.00    0.09    0.09       0
-     1048576        262144     float     sum      -1    52.50   19.97   19.97     N/A    50.00   20.97   20.97     N/A
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 10.0
-"""
-
-NCCL_JSON = {
-    "version": 1,
-    "start_time": "2026-01-01",
-    "args": ["/opt/nccl/build/sendrecv_perf", "-J", "out.json"],
-    "env": ["SECRET_TOKEN=hunter2", "HOME=/home/user"],
-    "nccl_version": 22703,
-    "config": {
-        "nthreads": 1,
-        "devices": [
-            {
-                "rank": i,
-                "group": 0,
-                "pid": 1,
-                "hostname": "secrethost",
-                "device": i,
-                "device_hex": "x",
-                "device_info": "GPU",
-            }
-            for i in range(2)
-        ],
-    },
-    "results": [
-        {"size": 1024, "count": 256, "out_of_place": {"time": 8.0, "nwrong": None}, "in_place": {"time": 9.0}},
-        {"size": 1048576, "count": 262144, "out_of_place": None, "in_place": {"time": 60.0}},
-    ],
-    "out_of_bounds": {"count": 0, "okay": True},
-}
 
 
 def test_nccl_tests_text_is_read_by_its_out_of_place_times(tmp_path):

@@ -102,10 +102,6 @@ def describe_config(
 def _graph(name: str, config: Config, tokens: int, precision: str, microbatch_sizes: tuple[int, ...]) -> OperatorGraph:
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
-    for level in (config, *config.parts.values()):
-        for key, value in level.values.items():
-            if "layer" in key and isinstance(value, int):
-                limits.check("operators", value, f"{key} of {name}")
     _check_shapes(config)
     blocks = Blocks(name, PRECISIONS[precision], microbatch_sizes)
     BUILDERS[config.model_type](blocks, config, tokens)
@@ -164,8 +160,11 @@ def _idle(graph: OperatorGraph, numbers: Mapping[str, int]) -> int:
 
 
 def _check_shapes(config: Config) -> None:
-    """Refuse heads that do not divide the width, or each other, and images smaller than a patch."""
+    """Refuse heads that do not divide the width, or each other, images smaller than a patch, and too many layers."""
     for level in (config, *config.parts.values()):
+        for key, value in level.values.items():
+            if "layer" in key and isinstance(value, int):
+                limits.check("operators", value, f"{level.model_type}: {key}")
         pairs = (
             ("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("hidden_size", "attention_heads"),
             ("num_attention_heads", "num_key_value_heads"),
