@@ -176,7 +176,9 @@ def _alarm(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-def judge(name: str, reader: Fuzzed, num_mutants: int, seed: int, keep: Path | None = None) -> Judged:
+def judge(
+    name: str, reader: Fuzzed, num_mutants: int, seed: int, keep: Path | None = None, most_s: int = MOST_SECONDS
+) -> Judged:
     """Read mutants of a reader's files, drawn by a seed; failures are counted by kind and place."""
     judged, rng = Judged(name), Random(f"{seed}.{name}")  # noqa: S311
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +188,7 @@ def judge(name: str, reader: Fuzzed, num_mutants: int, seed: int, keep: Path | N
         for number in range(num_mutants):
             path.write_bytes(mutant(rng, rng.choice(reader.texts).encode()))
             start = time.perf_counter()
-            kind = _outcome(reader, path)
+            kind = _outcome(reader, path, most_s)
             took_s = time.perf_counter() - start
             judged.longest_s, judged.all_s = max(judged.longest_s, took_s), judged.all_s + took_s
             judged.num_read += kind == "read"
@@ -199,15 +201,15 @@ def judge(name: str, reader: Fuzzed, num_mutants: int, seed: int, keep: Path | N
     return judged
 
 
-def _outcome(reader: Fuzzed, path: Path) -> str:
+def _outcome(reader: Fuzzed, path: Path, most_s: int) -> str:
     """Return ``read``, ``refused``, or what was raised, and where."""
     try:
-        with _alarm(MOST_SECONDS):
+        with _alarm(most_s):
             reader.read(path)
     except PenstockError:
         return "refused"
     except TookTooLong:
-        return f"longer than {MOST_SECONDS} s"
+        return f"longer than {most_s} s"
     except Exception as error:
         row = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} in {Path(row.filename).name}:{row.lineno}: {str(error)[:80]!r}"
