@@ -11,7 +11,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.moves import NUM_EXCHANGED, moves
+from planner.search.moves import NUM_RENUMBERED, moves
 from planner.search.setting import Setting
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import profile_of, random_profile
@@ -71,4 +71,31 @@ def test_of_several_stages_a_place_all_pairs_change_numbers_that_the_graph_lets_
     every = {tuple({a: b, b: a}.get(stage, stage) for stage in partition) for a, b in pairs}
     runnable = {one for one in every if all(one[source] <= one[target] for source, target in cuts.atoms.edges)}
     assert runnable <= set(moves(cuts, each))
-    assert set(islice(moves(cuts, each, rng), min(NUM_EXCHANGED, len(runnable)))) <= runnable
+    assert set(islice(moves(cuts, each, rng), min(NUM_RENUMBERED, len(runnable)))) <= runnable
+
+
+def joined_and_split(cuts: Cuts, partition: Partition) -> set[Partition]:
+    """By trial: a stage's atom with those behind it to a stage of their own, two other neighbours to one."""
+    atoms, found, stages = cuts.atoms, set(), range(max(partition) + 1)
+    for atom, own in enumerate(partition):
+        rows = {a for a in range(len(atoms)) if a == atom or (atoms.descendants[atom] >> a & 1 and partition[a] == own)}
+        if len(rows) == partition.count(own):
+            continue
+        for first in set(stages[:-1]) - {own - 1, own}:
+            halves = [2 * stage + (a in rows) for a, stage in enumerate(partition)]
+            groups = [2 * first + 2 if half == 2 * first else half for half in halves]
+            found.add(tuple(sorted(set(groups)).index(group) for group in groups))
+    return found
+
+
+@given(seeds)
+@settings(max_examples=20, deadline=None)
+def test_of_several_stages_a_place_neighbours_are_joined_and_another_split(seed: int) -> None:
+    rng = Random(seed)
+    cuts = Setting(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
+    each = start(cuts, rng)
+    every = joined_and_split(cuts, each.candidate.partition)
+    assert every <= set(moves(cuts, each))
+    for partition in every:
+        assert max(partition) == max(each.candidate.partition)
+        assert all(partition[source] <= partition[target] for source, target in cuts.atoms.edges)

@@ -1,21 +1,22 @@
 """Moves of the local search: an atom, with its descendants (or its ancestors) within its stage, to another stage.
 
 Or to a new one; the stage graph must stay without cycles. Where several stages share a place, two of them may change
-numbers, and so places. A step is the longest of all ways through it: on the way that is the longest, work saves nothing
-where it moves to a stage that this passes as often as the one it leaves. So moves to stages that the critical path
-passes less often come first. Leaves out messages, which simulation sees.
+numbers, and so places, and two may be joined while another is split: each place keeps as many. A step is the longest of
+all ways through it: on the way that is the longest, work saves nothing where it moves to a stage that this passes as
+often as the one it leaves. So moves to stages that the critical path passes less often come first. Leaves out messages,
+which simulation sees.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from random import Random
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Atoms, Partition, numbered
 from planner.search.cuts import Cuts, by_stage
 
-NUM_EXCHANGED = 2
-"""Pairs of stages exchanged among the first random moves."""
+NUM_RENUMBERED = 2
+"""Pairs of stages exchanged, and as many joined, among the first random moves."""
 
 
 def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterator[Partition]:
@@ -28,8 +29,8 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     if rng:
         rng.shuffle(order)
         rng.shuffle(targets)
-        exchanged = list(near.exchanged())
-        yield from rng.sample(exchanged, min(len(exchanged), NUM_EXCHANGED))
+        for renumbered in (list(near.exchanged()), list(near.joined())):
+            yield from rng.sample(renumbered, min(len(renumbered), NUM_RENUMBERED))
         yield from near.moves(order, targets, lambda own, target: True)
         return
     passes = _passes(cuts, candidate)
@@ -39,6 +40,7 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     yield from near.moves(order, targets, lambda own, target: passes[target] < passes[own])
     yield from near.moves(order, targets, lambda own, target: passes[target] >= passes[own])
     yield from near.exchanged()
+    yield from near.joined()
 
 
 def _passes(cuts: Cuts, candidate: Evaluated) -> list[float]:
@@ -96,6 +98,19 @@ class _Neighbours:
             if self._stages.may_change(one, other):
                 number = {one: other, other: one}
                 yield tuple(number.get(stage, stage) for stage in self._partition)
+
+    def joined(self) -> Iterator[Partition]:
+        """Yield the partitions with a stage joined to the next and another one split, so that as many remain."""
+        if self._cuts.family.chunks == 1:
+            return
+        atoms, stages = self._cuts.atoms, self._stages
+        for stage, mask in enumerate(stages.masks):
+            tails = {atoms.descendants[atom] & mask | 1 << atom for atom in stages.members[stage]} - {mask}
+            for tail, first in product(sorted(tails), range(stages.count - 1)):
+                if stage not in (first, first + 1):
+                    split = (each + (each > stage or tail >> atom & 1) for atom, each in enumerate(self._partition))
+                    after = first + (first > stage)
+                    yield tuple(each - (each > after) for each in split)
 
     def _to(self, own: int, moved: int, targets: Sequence[int]) -> Iterator[Partition]:
         """Yield the partitions in which these atoms of a stage stand in others."""
