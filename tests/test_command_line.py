@@ -10,40 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.model.profile import write_profile
 from planner.commands import COMMANDS, completion, main, parser_of
-from planner.plan import read_plan
-from simulator.timeline import write_timeline
-from tests.described_models import GPT2, described
+from tests.example_files import write_examples
 from tests.frozen_options import GOLDEN, RENEW, options
-from tests.measured_by_hand import measured_by_hand
-from tests.test_importers import LAYERS, NCCL_TEXT, matrix, nvidia
-from tests.test_kineto import trace
-from tests.test_peers import GRAPH, PIPER
-
-CLUSTER = """\
-format = "penstock-cluster"
-version = 1
-[[device]]
-name = "a100"
-catalogue = "a100-sxm-80"
-[[host]]
-device = "a100"
-devices = 2
-count = 2
-[[link]]
-name = "nvlink"
-group = 2
-bandwidth_gbs = 240.0
-latency_us = 6.0
-[[link]]
-name = "ib"
-group = 0
-bandwidth_gbs = 5.0
-latency_us = 12.0
-"""
-COSTS = {"format": "penstock-costs", "version": 1,
-         "stages": [{"forward_ns": 1000, "backward_input_ns": 1000, "backward_weight_ns": 1000}] * 3}  # fmt: skip
 
 PARSED_ONLY = {
     "penstock profile zoo:mmt:small -o profile.json": "measures for half a minute; tests/test_profiling_run.py does",
@@ -68,34 +37,9 @@ def examples() -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the files that the examples name, made in small."""
+    """Return a folder with the files that the examples name."""
     home = tmp_path_factory.mktemp("examples")
-    write_profile(home / "profile.json", described("gpt2", "a100-sxm-80"))
-    write_profile(home / "llama.json", described("llama", "a100-sxm-80"))
-    texts = {
-        "cluster.toml": CLUSTER,
-        "config.json": json.dumps(GPT2),
-        "costs.json": json.dumps(COSTS),
-        "schedule.csv": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
-        "orders.csv": "".join(",".join(f"{s}{k}{i}" for k in "FB" for i in range(8)) + "\n" for s in range(2)),
-        "table.csv": LAYERS,
-        "runs.csv": "model,device,devices,batch,step_time_ms\n"
-        + "".join(f"config.json,a100-sxm-80,2,{n},{2.5 * n}\n" for n in (8, 16)),
-        "bert32.json": json.dumps(PIPER),
-        "graph.txt": GRAPH,
-        "all_reduce.txt": NCCL_TEXT,
-        "topo.txt": nvidia(matrix(2, lambda i, j: "NV12")),
-    }
-    texts |= {f"rank{rank}.json": json.dumps(trace(rank)) for rank in range(2)}
-    for name, text in texts.items():
-        (home / name).write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(home)
-        assert main(["fit", "runs.csv", "-o", "calibration.toml", "--json"]) == 0
-        for name, flags in (("plan", "--schedule 1f1b"), ("old", "--schedule gpipe"), ("chain", "--planner chain")):
-            line = f"plan profile.json --cluster cluster.toml --devices 4 --batch 16 --stages 4 {flags} --time-limit 0"
-            assert main([*line.split(), "--json", "-o", f"{name}.json"]) == 0
-    write_timeline(home / "timeline.json", measured_by_hand(read_plan(home / "plan.json")))
+    write_examples(home)
     return home
 
 
