@@ -1,16 +1,19 @@
 """Readers under mutated files: every one is read, or refused by an error of ours, within seconds.
 
     python -m benchmarks.fuzz [--mutants 50000] [--only REGEX] [--seed 0] [--keep FOLDER] [--json]
+    python -m benchmarks.fuzz --flags [--only REGEX] [--json]
 
 A mutant is a whole file with one to three changes: of its bytes, of its numbers and words (the largest and the oddest
 of them, and others of the same file), of its lines, and where it is JSON of its structure. A reader fails where it
 raises anything but a declared error (`costmodel.errors.PenstockError`), takes longer than `MOST_SECONDS`, or lets the
-process grow beyond `MOST_BYTES`; what fails is kept with `--keep`. Leaves out flags, archives and what happens while
-files are written.
+process grow beyond `MOST_BYTES`; what fails is kept with `--keep`. With `--flags` every number that
+a command takes on its line is enormous or odd instead, one at a time. Leaves out archives and what happens while files
+are written.
 """
 
 import argparse
 import copy
+import io
 import json
 import os
 import re
@@ -22,7 +25,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -30,6 +33,8 @@ from types import FrameType
 from typing import Any
 
 from costmodel.errors import PenstockError
+from tests.example_files import write_examples
+from tests.fuzzed_flags import LINES, command_lines, load, outcome
 from tests.fuzzed_readers import Fuzzed, fuzzed
 from tests.schema_corpus import places
 
@@ -149,6 +154,14 @@ class Judged:
     longest_s: float = 0.0
     all_s: float = 0.0
 
+    def note(self, kind: str, took_s: float) -> None:
+        """Count one that was read, refused, or failed in some way."""
+        self.longest_s, self.all_s = max(self.longest_s, took_s), self.all_s + took_s
+        self.num_read += kind == "read"
+        self.num_refused += kind == "refused"
+        if kind not in ("read", "refused"):
+            self.failures[kind] += 1
+
     @property
     def line(self) -> str:
         """All but the failures, for people."""
@@ -190,14 +203,10 @@ def judge(
             start = time.perf_counter()
             kind = _outcome(reader, path, most_s)
             took_s = time.perf_counter() - start
-            judged.longest_s, judged.all_s = max(judged.longest_s, took_s), judged.all_s + took_s
-            judged.num_read += kind == "read"
-            judged.num_refused += kind == "refused"
-            if kind not in ("read", "refused"):
-                if keep and kind not in judged.failures:
-                    keep.mkdir(parents=True, exist_ok=True)
-                    (keep / f"{name}-{seed}-{number}{reader.suffix}").write_bytes(path.read_bytes())
-                judged.failures[kind] += 1
+            if keep and kind not in ("read", "refused", *judged.failures):
+                keep.mkdir(parents=True, exist_ok=True)
+                (keep / f"{name}-{seed}-{number}{reader.suffix}").write_bytes(path.read_bytes())
+            judged.note(kind, took_s)
     return judged
 
 
@@ -226,25 +235,52 @@ def readers() -> Mapping[str, Fuzzed]:
     return fuzzed(instances)
 
 
+def judge_flags(command: str) -> Judged:
+    """Run a command with each of its flags at each odd and enormous value."""
+    judged = Judged(f"flags of {command}")
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            write_examples(home)
+        for words in command_lines():
+            if words[0] == command:
+                start = time.perf_counter()
+                kind = outcome(words, home)
+                kind = kind if kind in ("read", "refused") else f"{words[-1][:80]}: {kind}"
+                judged.note(kind, time.perf_counter() - start)
+    return judged
+
+
 def main() -> int:
     """Run what the command line asks for; 1 where anything fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutants", type=int, default=50_000, help="of each reader")
-    parser.add_argument("--only", default="", metavar="REGEX", help="readers such as 'plan'")
+    parser.add_argument("--flags", action="store_true", help="odd and enormous numbers on command lines, not in files")
+    parser.add_argument("--only", default="", metavar="REGEX", help="readers such as 'plan', or commands")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="one mutant of each kind of failure is kept there")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     rows, out = [], sys.stderr if args.json else sys.stdout
-    for name, reader in readers().items():
-        if re.search(args.only, name):
-            rows.append(found := judge(name, reader, args.mutants, args.seed, args.keep))
-            print(found.line, *(f"  {n} x {kind}" for kind, n in found.failures.most_common()), sep="\n", file=out)
-            out.flush()
+    for found in _all_flags(args) if args.flags else _all_readers(args):
+        rows.append(found)
+        print(found.line, *(f"  {n} x {kind}" for kind, n in found.failures.most_common()), sep="\n", file=out)
+        out.flush()
     if args.json:
         print(json.dumps([{"mutants": args.mutants, "seed": args.seed, **vars(row)} for row in rows]))
     return int(any(row.failures for row in rows))
+
+
+def _all_readers(args: argparse.Namespace) -> Iterator[Judged]:
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    for name, reader in readers().items():
+        if re.search(args.only, name):
+            yield judge(name, reader, args.mutants, args.seed, args.keep)
+
+
+def _all_flags(args: argparse.Namespace) -> Iterator[Judged]:
+    load()
+    yield from (judge_flags(command) for command in LINES if re.search(args.only, command))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ T = TypeVar("T")
 LARGEST_INTEGER = 2**63 - 1
 """Times and sizes must fit a signed 64-bit word: numpy and CP-SAT compute with them."""
 
+PIECE_BYTES = 2**20
+
 MAX_DEPTH = 64
 """No file of ours nests deeper; deeper ones exhaust the interpreter's stack."""
 
@@ -230,10 +232,13 @@ def _read_bytes(path: Path) -> bytes:
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # opening a folder says so
         raise InvalidInput(f"{path}: is no regular file; give the name of a file, which is read as often as needed")
     allowed = limits.most("bytes")
+    pieces, num_bytes = [], 0
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        data = file.read(allowed + 1)
-    limits.check("bytes", len(data), str(path))
-    return data
+        while piece := file.read(min(PIECE_BYTES, allowed + 1 - num_bytes)):  # room for all that is allowed is too much
+            pieces.append(piece)
+            num_bytes += len(piece)
+    limits.check("bytes", num_bytes, str(path))
+    return b"".join(pieces)
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -29,6 +29,7 @@ LIMITS: Mapping[str, Limit] = {
     "devices": Limit(65_536, "devices of a cluster"),
     "operators": Limit(100_000, "operators of a model"),
     "batch": Limit(10**9, "samples of a batch"),
+    "scenarios": Limit(10_000, "scenarios of a plan"),
     "processes": Limit(64, "processes that are started on this machine"),
     "bytes": Limit(2**30, "bytes of a file, decompressed"),
 }
@@ -90,7 +91,9 @@ def read_limits(texts: list[str]) -> dict[str, int]:
     found = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in LIMITS or not (value.isascii() and value.isdigit() and len(value) < 20 and int(value)):
-            raise UsageError(f"--limit {text}: NAME=NUMBER is needed, NAME one of {', '.join(LIMITS)}")
+        if name not in LIMITS or not (value.isascii() and value.isdigit() and len(value) < 16 and int(value)):
+            raise UsageError(
+                f"--limit {text}: NAME=NUMBER is needed, NAME one of {', '.join(LIMITS)}, NUMBER of at most 15 digits"
+            )
         found[name] = int(value)
     return found

@@ -125,13 +125,13 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str]) -> None:
     UsageError
         Names the file.
     """
-    read = {os.path.realpath(path): path for path in inputs if Path(path).is_file()}
+    read = {os.path.realpath(path): path for path in inputs if os.path.isfile(path)}
     written: dict[str, str] = {}
     for path in outputs:
         real = os.path.realpath(path)
         if real in read:
             raise UsageError(f"{path} would be written over {read[real]}, which is read; name another file to write")
-        if real in written and Path(real).is_file() == Path(real).exists():
+        if real in written and os.path.isfile(real) == os.path.exists(real):
             raise UsageError(f"{path} and {written[real]} are one file, and two are to be written; name another")
         written[real] = path
 

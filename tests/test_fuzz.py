@@ -1,14 +1,18 @@
-"""Mutated files end in an answer or in an error of ours: the first mutants of each reader (`benchmarks.fuzz`)."""
+"""Mutated files, and odd numbers on command lines, end in an answer or in an error of ours (`benchmarks.fuzz`)."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from benchmarks.fuzz import judge, readers
 from costmodel.errors import PenstockError
+from tests.example_files import write_examples
+from tests.fuzzed_flags import LINES, command_lines, load, outcome
 from tests.fuzzed_readers import NCCL_TEXT
 
 NUM_MUTANTS = 150
+NUM_LINES = 8
 HANGS_S = 120
 """No machine is that slow: what a reader may take is held by the command, on a quiet one."""
 READERS = readers()
@@ -31,6 +35,42 @@ def test_mutants_are_read_or_refused_by_name(name: str) -> None:
     assert not found.failures
     assert found.num_read
     assert found.num_refused
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lines")
+    write_examples(folder)
+    load()
+    return folder
+
+
+FLAGS_FAILED_ONCE = (
+    f"show plan.json --limit=bytes={2**63}",
+    f"show plan.json --limit=bytes={'9' * 5000}",
+    "plan profile.json --devices 2 --batch 4 --time-limit=1e9",
+    "plan profile.json --devices 2 --batch 4 --memory-limit=1e308",
+    f"plan profile.json --devices 2 --batch 4 --loss-bytes={2**63}",
+    "schedules --ranks 4 --microbatches 8 --slices=1000000",
+    "schedules --ranks 4 --microbatches 8 --memory-limit=1e308",
+    "simulate --schedule 1f1b --ranks 4 --microbatches 8 --w-memory-fraction=1e-320",
+    "whatif plan.json --jitter 5% --scenarios=1000000",
+    "whatif plan.json --jitter 5% --seed=-1",
+    f"whatif plan.json --set rank.{'9' * 5000}.speed=2",
+    f"model random:100:{'9' * 5000} -o model.json",
+)
+
+
+@pytest.mark.parametrize("line", FLAGS_FAILED_ONCE)
+def test_flags_that_once_ended_in_a_bug_of_ours_end_in_an_answer_or_an_error_of_ours(line: str, home: Path) -> None:
+    assert outcome(line.split(), home, HANGS_S) in ("read", "refused")
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_odd_and_enormous_numbers_on_a_command_line_are_answered_or_refused(command: str, home: Path) -> None:
+    lines = [words for words in command_lines() if words[0] == command]
+    for words in Random(command).sample(lines, min(len(lines), NUM_LINES)):
+        assert outcome(words, home, HANGS_S) in ("read", "refused"), words[-1]
 
 
 FAILED_ONCE = {

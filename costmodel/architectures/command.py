@@ -3,6 +3,7 @@
 Leaves out flags and printing (`planner.commands.model`).
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def describe(
     name: str, microbatch_sizes: Sequence[int] = (1,), sequence: int = 0, precision: str = "bf16"
 ) -> Description:
     """Return the description of an id of the table or of a config.json."""
-    if name.endswith(".json") or Path(name).is_file():
+    if name.endswith(".json") or os.path.isfile(name):
         return describe_config(
             _label(name), read_config(name), tokens=sequence, precision=precision, microbatch_sizes=microbatch_sizes
         )

@@ -26,7 +26,8 @@ def generate(spec: str) -> Profile:
         return nasnet()
     kind, _, rest = spec.partition(":")
     numbers = rest.split(":")
-    if kind != "random" or len(numbers) != 2 or not all(n.isdecimal() for n in numbers) or int(numbers[0]) < 2:
+    known = kind == "random" and len(numbers) == 2 and all(n.isdecimal() and len(n) < 20 for n in numbers)
+    if not known or int(numbers[0]) < 2:
         raise UsageError(f"{spec!r} names no generated graph; allowed are nasnet and random:N:SEED with N at least 2")
     limits.check("operators", int(numbers[0]), spec)
     return random_graph(int(numbers[0]), int(numbers[1]))

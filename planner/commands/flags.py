@@ -1,11 +1,14 @@
 """Values of flags that several commands take, each with one clear error."""
 
 import argparse
-import math
 from fractions import Fraction
 
 GIB = 2**30
 LONGEST_NS = 86_400 * 10**9
+LONGEST_S = 10**6
+"""Eleven days: waits for longer are beyond what systems can be told."""
+LARGEST = 10**9
+"""Of an amount, which in GiB and in GB/s keeps sums within 64 bits."""
 
 
 def positive(text: str) -> int:
@@ -30,14 +33,33 @@ def nanoseconds(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    """Read a seed."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a whole number from 0 to 2^63 - 1 is needed")
+    return value
+
+
+def few_bytes(text: str) -> int:
+    """Read the bytes of one number."""
+    value = positive(text)
+    if value > 64:
+        raise argparse.ArgumentTypeError(f"found {text!r}; 1 to 64 bytes are needed")
+    return value
+
+
 def amount(text: str) -> float:
-    """Read a finite number above 0."""
+    """Read a number above 0."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"found {text!r}; a number above 0 is needed")
+    if not 0 < value <= LARGEST:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number above 0 and up to {LARGEST} is needed")
     return value
 
 
@@ -53,8 +75,8 @@ def limit(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (value >= 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"found {text!r}; a number, 0 or more, is needed")
+    if not 0 <= value <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number from 0 to {LONGEST_S} is needed")
     return value
 
 
@@ -64,14 +86,14 @@ def gibibytes(text: str) -> int:
 
 
 def fraction(text: str) -> float:
-    """Read a number from 0 to 1."""
+    """Read a number from 0 to 1, to six decimals."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"found {text!r}; a number from 0 to 1 is needed")
-    return value
+    return round(value, 6)
 
 
 def percent(text: str) -> Fraction:

@@ -4,6 +4,7 @@ They say where stages and micro-batches are; costs, degrees and batch come from 
 """
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def _layout(args: argparse.Namespace) -> "Plan":
         raise UsageError("a layout says neither its pipeline's ranks nor the batch; give --stages and --batch")
     problem = _problem(args, args.stages, args.batch, "megatron")
     path = Path(args.files[0])
-    text = path.read_text(encoding="utf-8") if path.is_file() else args.files[0]
+    text = path.read_text(encoding="utf-8") if os.path.isfile(path) else args.files[0]
     wrong = config_refusal("megatron", _config(args), pipelined=True)
     if wrong:
         raise UsageError(f"Megatron-LM does not run {wrong} in a pipeline; give the degrees that your job has")

@@ -12,7 +12,7 @@ import time
 
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.commands.answer import INTERRUPTED, Answer
-from planner.commands.flags import GIB, amount, positive
+from planner.commands.flags import GIB, amount, limit, positive
 from planner.search.interrupts import raised
 from planner.search.peers.answer import INFEASIBLE, PeerAnswer
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--microbatches", type=positive, metavar="N", help="piper: of a batch (default: the file's)")
     parser.add_argument("--no-data-parallel", action="store_true", help="stages without replicas")
     parser.add_argument("--no-tensor-parallel", action="store_true", help="piper: every operator on one device")
-    parser.add_argument("--time-limit", type=amount, default=120.0, metavar="S", help="(default %(default)s)")
+    parser.add_argument("--time-limit", type=limit, default=120.0, metavar="S", help="(default %(default)s)")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -15,7 +15,7 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import Answer, say
-from planner.commands.flags import gibibytes, limit, positive
+from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prove that no plan is better, for small problems (up to 100 pieces and 6 stages; give --time-limit 120)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
     _add_choices(parser)
     add_trainer(parser)
 
@@ -126,7 +126,8 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
     for name, text in HABITS.items():
         habits.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     for name, text in WIDTHS.items():
-        habits.add_argument(f"--{name}", type=positive, metavar="N", help=text)
+        kind = few_bytes if name.endswith("-bytes") else positive
+        habits.add_argument(f"--{name}", type=kind, metavar="N", help=text)
     habits.add_argument("--selective", choices=SELECTIVE, help="what --recompute selective runs again")
     parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from costmodel import limits
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer
-from planner.commands.flags import exact_amount, fraction, nanoseconds, positive
+from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seed
 from planner.report.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--w-memory-fraction", type=fraction, metavar="f", default=0.5,
                         help="part kept from I until W (default 0.5)")  # fmt: skip
     parser.add_argument("--chart", metavar="F", help="draw the comparison (.png, .svg or .pdf)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -64,8 +64,10 @@ def run(args: argparse.Namespace) -> Answer:
     )  # fmt: skip
     if not case.forward_ns + case.backward_input_ns + case.backward_weight_ns:
         raise UsageError("all times are 0; give --forward-ns, --backward-input-ns or --backward-weight-ns above 0")
-    limits.check("actions", len(SCHEDULES) * case.ranks * (case.chunks or 1) * case.microbatches * 3,
-                 f"{len(SCHEDULES)} schedules of {case.ranks} ranks and {case.microbatches} micro-batches")  # fmt: skip
+    slices = sum(case.slices if kind.sliced else 1 for kind in SCHEDULES.values())
+    actions = case.ranks * (case.chunks or 1) * case.microbatches * slices * 3
+    limits.check("actions", actions, f"{len(SCHEDULES)} schedules of {case.ranks} ranks, each {case.microbatches} "
+                 f"micro-batches, of seq1f1b in {case.slices} slices")  # fmt: skip
     found = standings(case)
     body: dict[str, object] = {"ranks": case.ranks, "microbatches": case.microbatches, "rows": list(map(_row, found))}
     if args.chart:

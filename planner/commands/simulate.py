@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, say
-from planner.commands.flags import exact_amount, fraction, limit, nanoseconds, positive
+from planner.commands.flags import exact_amount, fraction, limit, nanoseconds, positive, seed
 from planner.report.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer-mode", choices=OPTIMIZER_MODES, default="independent")
     parser.add_argument("--trace", metavar="F", help="write a Perfetto trace")
     parser.add_argument("--chart", metavar="F", help="draw timeline and memory (.png, .svg or .pdf)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
 
 
 def run(args: argparse.Namespace) -> Answer:

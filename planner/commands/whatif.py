@@ -19,9 +19,10 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, say
-from planner.commands.flags import limit, percent, positive
+from planner.commands.flags import limit, percent, positive, seed
 from planner.report.text import milliseconds
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-ranks", type=percent, metavar="P%",
                         help="quantiles if each rank is slower by |normal| x this, all step long")  # fmt: skip
     parser.add_argument("--scenarios", type=positive, default=200, metavar="N", help="how many are drawn (default 200)")
-    parser.add_argument("--seed", type=int, default=0, help="of scenarios and planning")
+    parser.add_argument("--seed", type=seed, default=0, help="of scenarios and planning")
     parser.add_argument("--chart", metavar="F", help="picture of all that was asked (.png, .svg or .pdf)")
 
 
@@ -213,6 +214,7 @@ class _Asked:
             from planner.report.changes.scenarios import scenarios
 
             drawn = {"jitter": float(args.jitter or 0), "slow_ranks": float(args.slow_ranks or 0)}
+            limits.check("scenarios", args.scenarios, "--scenarios")
             plan = self.changes.under(self.answer.fixed).plan
             self.answer.spread = scenarios(
                 plan, self.changes.structure(plan), args.scenarios, args.seed, *drawn.values()

@@ -91,14 +91,14 @@ def change_of(key: str, value: str) -> Change:
     if key == SCHEDULE:
         return Change(key, value, key)
     if key in WHOLE_KEYS:
-        if not value.isascii() or not value.isdigit() or not 0 < int(value[:10]) <= LARGEST:
+        if not value.isascii() or not value.isdigit() or len(value) > 10 or not 0 < int(value) <= LARGEST:
             raise UsageError(f"{key}={value}: found {value!r}; a whole number from 1 to {LARGEST} is needed")
         return Change(key, value, key, number=Fraction(int(value)))
     kind, _, rest = key.partition(".")
     name, _, part = rest.rpartition(".")
     if (kind, part) not in UNITS or not name:
         raise UsageError(f"no key is called {key!r}; there are {KEYS}")
-    if kind in ("rank", "stage") and not (name.isascii() and name.isdigit()):
+    if kind in ("rank", "stage") and not (name.isascii() and name.isdigit() and len(name) < 10):
         raise UsageError(f"{key}: found {name!r}; {kind}s are numbered from 0")
     number, is_factor = _number(key, value, UNITS[kind, part])
     if number < 0 or (number == 0 and part not in MAY_BE_NOTHING):
