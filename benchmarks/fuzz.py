@@ -13,7 +13,6 @@ are written.
 
 import argparse
 import copy
-import io
 import json
 import os
 import re
@@ -25,7 +24,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -240,8 +239,7 @@ def judge_flags(command: str) -> Judged:
     judged = Judged(f"flags of {command}")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            write_examples(home)
+        write_examples(home)
         for words in command_lines():
             if words[0] == command:
                 start = time.perf_counter()

@@ -213,6 +213,18 @@ def _layouts(num_cases: int) -> list[str]:
     return layout_failures(num_cases)
 
 
+def _faults(num_cases: int) -> list[str]:
+    from tests.faulted_commands import fault_failures
+
+    return fault_failures(num_cases)
+
+
+def _killed_writes(num_kills: int) -> list[str]:
+    from tests.killed_writes import kill_failures
+
+    return kill_failures(num_kills)
+
+
 def _naming_is_free(num_problems: int) -> list[str]:
     from tests.naming import naming_failures
 
@@ -408,6 +420,20 @@ PROMISES = [
         3,
         30,
         _profiles_resume,
+    ),
+    Promise(
+        "faults",
+        "A command that is killed or told to end leaves no process after 3 s and no torn file",
+        5,
+        200,
+        _faults,
+    ),
+    Promise(
+        "killed-writes",
+        "A write killed at a random moment leaves the old or the new file whole, and the next clears what it left",
+        50,
+        1_000,
+        _killed_writes,
     ),
     Promise(
         "one-price",

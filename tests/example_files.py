@@ -1,7 +1,8 @@
 """The files that the examples of the help texts name, made in small."""
 
+import io
 import json
-from contextlib import chdir
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from costmodel.model.profile import write_profile
@@ -60,7 +61,7 @@ def write_examples(home: Path) -> None:
     texts |= {f"rank{rank}.json": json.dumps(trace(rank)) for rank in range(2)}
     for name, text in texts.items():
         (home / name).write_text(text)
-    with chdir(home):
+    with chdir(home), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         assert main(["fit", "runs.csv", "-o", "calibration.toml", "--json"]) == 0
         for name, flags in (("plan", "--schedule 1f1b"), ("old", "--schedule gpipe"), ("chain", "--planner chain")):
             line = f"plan profile.json --cluster cluster.toml --devices 4 --batch 16 --stages 4 {flags} --time-limit 0"

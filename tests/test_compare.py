@@ -244,3 +244,29 @@ def test_plans_under_other_habits_of_a_trainer_are_marked(files, capsys):
     assert (code, [row["differs_in"] for row in answer["rows"]]) == (0, [[], ["habits"]])
     assert main(["compare", str(files[0]), str(files[0].with_name("other.json"))]) == 0
     assert "plain attention" in capsys.readouterr().out
+
+
+def test_machines_of_one_name_that_clusters_say_otherwise_are_another_assumption():
+    cluster = PLAN.cluster
+    slower = replace(PLAN, cluster=replace(cluster, speeds=((1, 0.5),)))
+    smaller = replace(PLAN, cluster=replace(cluster, devices=(replace(cluster.devices[0], memory_bytes=2**30),)))
+    group = cluster.groups[0]
+    narrower = replace(PLAN, cluster=replace(cluster, groups=(replace(group, latency_ns=group.latency_ns + 1),)))
+    others = [ComparedPlan(name, plan) for name, plan in (("a", slower), ("b", smaller), ("c", narrower))]
+    found = Comparison((ComparedPlan("own", PLAN), *others))
+    assert [found.differing(each) for each in found.plans] == [[], ["speeds"], ["devices"], ["links"]]
+    assert not found.comparable
+
+
+def test_a_plan_that_says_another_step_than_its_orders_take_is_not_compared(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    write_plan(path, replace(PLAN, prediction=replace(PLAN.prediction, step_time_ns=125)))
+    assert main(["compare", str(path)]) == 7
+    assert "its orders take 124 by its own costs" in capsys.readouterr().err
+
+
+def test_a_timeline_in_which_nothing_takes_time_is_refused(files, tmp_path, capsys):
+    nothing = tmp_path / "nothing.json"
+    write_timeline(nothing, Timeline(4, tuple(replace(span, start_ns=0, end_ns=0) for span in MEASURED.spans)))
+    assert main(["compare", str(files[0]), "--measured", str(nothing)]) == 3
+    assert "take no time at all" in capsys.readouterr().err

@@ -9,13 +9,15 @@ from random import Random
 
 import pytest
 
-from costmodel.errors import DoesNotMatch, InvalidInput
+from costmodel.errors import DoesNotMatch, InvalidInput, ReadableButWrong
 from costmodel.model.profile import Profile, write_profile
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
+from planner.checker import check_plan
 from planner.commands import main
 from planner.export.forms import export
 from planner.export.given import Given, given_plan
+from planner.export.unsaid import left_to_you
 from planner.graph.layout import layer_letters, layout_problem, layout_text, parse_layout
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan, read_plan, write_plan
@@ -116,7 +118,8 @@ def line_plan(name: str = "llama", **options: object) -> Plan:
     stages = (tuple(range(half)), tuple(range(half, len(parts))))
     schedule = str(options.pop("schedule", "1f1b"))
     config = StageConfig(**options)  # type: ignore[arg-type]
-    problem = Problem(described(name), None, 2 * config.data, 8 * config.data, 1, target="any", trainer="megatron")
+    devices = 2 * config.data * config.tensor
+    problem = Problem(described(name), None, devices, 8 * config.data, 1, target="any", trainer="megatron")
     return given_plan(problem, Given("by hand", stages, (0, 1), config, schedule))
 
 
@@ -146,6 +149,70 @@ def test_megatrons_flags_say_every_degree() -> None:
 def test_what_a_target_cannot_express_is_refused_by_name(plan: Plan, form: str, reason: str) -> None:
     with pytest.raises(DoesNotMatch, match=f"{form} does not take this plan: .*{reason}"):
         export(plan, form)
+
+
+def tied_plan(**options: object) -> Plan:
+    """Return a plan of GPT-2 in two stages, the first and the last of which have the embedding."""
+    graph = described("gpt2").graph
+    half = graph.parts.index("transformer.h.2")
+    stages = (tuple(range(half)), tuple(range(half, len(graph.parts))))
+    problem = Problem(described("gpt2"), None, 2, 8, 1, target="any", trainer="megatron", **options)  # type: ignore[arg-type]
+    return given_plan(problem, Given("by hand", stages, (0, 1), StageConfig(), "1f1b"))
+
+
+def test_parameters_of_several_stages_stand_in_the_plan_and_nobody_loses_their_sum_in_silence(tmp_path: Path) -> None:
+    plan = tied_plan()
+    write_plan(tmp_path / "plan.json", plan)
+    plan = read_plan(tmp_path / "plan.json")
+    (name,) = {name for stage in plan.stages for name in stage.shared}
+    assert all(stage.shared == (name,) for stage in plan.stages)
+    for form in ("torch-csv", "torchtitan"):
+        with pytest.raises(DoesNotMatch, match=f"the parameter {name} in several stages"):
+            export(plan, form)
+    assert plan.runs_on == ("megatron", "deepspeed")
+    assert f"{name} tied between stages" in left_to_you(plan, "deepspeed")
+    assert left_to_you(plan, "megatron") == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "form", "left"),
+    [
+        (line_plan(data=2, tensor=2), "torch-csv", ["data 2", "tensor 2", "precision bf16", "optimizer adam"]),
+        (line_plan(data=2, zero=2, recompute="full"), "torchtitan", ["precision bf16", "optimizer adam"]),
+        (line_plan(tensor=2, recompute="full"), "deepspeed", ["tensor 2", "optimizer adam"]),
+        (tied_plan(precision="fp8"), "deepspeed",
+         ["precision fp8", "optimizer adam", "transformer.wte.weight tied between stages"]),
+        (tied_plan(precision="fp8", optimizer="sgd"), "megatron", []),
+        (tied_plan(precision="tf32"), "megatron", ["precision tf32"]),
+    ],
+)  # fmt: skip
+def test_what_the_files_cannot_say_is_left_to_the_user_by_name(plan: Plan, form: str, left: list[str]) -> None:
+    assert left_to_you(plan, form) == left
+
+
+def test_one_stage_leaves_recompute_to_deepspeeds_user() -> None:
+    plan = line_plan(recompute="full")
+    stage = replace(plan.stages[0], config=StageConfig(recompute="full", tensor=4))
+    alone = replace(plan, stages=(stage,), edges=(), orders=plan.orders[:1])
+    assert left_to_you(alone, "deepspeed")[:2] == ["tensor 4", "full recompute"]
+
+
+def test_megatrons_flags_say_optimizer_and_what_it_overlaps() -> None:
+    flags = export(tied_plan(optimizer="sgd"), "megatron")["flags.txt"].splitlines()
+    assert {"--optimizer sgd", "--sgd-momentum 0.0"} <= set(flags)
+    overlapped = export(line_plan(data=2, zero=1), "megatron")["flags.txt"].splitlines()
+    assert {"--overlap-grad-reduce", "--overlap-param-gather", "--optimizer adam"} <= set(overlapped)
+    assert "--overlap-grad-reduce" not in flags
+
+
+def test_a_plan_that_is_wrong_or_works_in_another_order_than_its_schedule_is_not_exported() -> None:
+    plan = line_plan()
+    dropped = replace(plan, orders=(tuple(a for a in plan.orders[0] if a != "0F3"), plan.orders[1]))
+    with pytest.raises(ReadableButWrong, match="0F3"):
+        export(dropped, "torch-csv")
+    eager = replace(line_plan(schedule="eager-1f1b"), schedule="1f1b")
+    with pytest.raises(DoesNotMatch, match="place 0, which works in another order than 1f1b has"):
+        export(eager, "megatron")
 
 
 def test_the_nearest_plan_of_the_ladder_is_named() -> None:
@@ -222,3 +289,13 @@ def test_an_exported_chain_trains_in_torchs_own_runtime_with_exact_gradients(
     for name, text in export(plan, "torch-csv").items():
         (tmp_path / name).write_text(text)
     assert two_ranks.run(largest_error, folder=str(tmp_path), num_microbatches=4) == [0.0, 0.0]
+
+
+def test_the_checker_holds_shared_parameters_against_the_model() -> None:
+    plan, graph = tied_plan(), described("gpt2").graph
+    assert check_plan(plan, graph) == ()
+    one = replace(plan, stages=(replace(plan.stages[0], shared=()), plan.stages[1]))
+    (problem,) = check_plan(one, graph)
+    assert (problem.kind, problem.place) == ("model", "stage 0")
+    older = replace(plan, stages=tuple(replace(stage, shared=()) for stage in plan.stages))
+    assert check_plan(older, graph) == ()

@@ -3,15 +3,13 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node, document, read_json, read_toml, write_json, write_text
-from tests.schema_corpus import GOLDEN
+from tests.killed_writes import kill_failures
 
 NUM_KILLS = 50
 
@@ -176,38 +174,6 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-KILLER = """
-import os, random, signal, sys, time
-from dataclasses import replace
-from planner.plan import read_plan, write_plan
-
-source, target, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
-plan = read_plan(source)
-plans = [replace(plan, extra={"pad": letter * 200_000}) for letter in "ab"]
-write_plan(target, plans[0])
-moments, torn = random.Random(0), 0
-for number in range(kills):
-    writer = os.fork()
-    if not writer:
-        while True:
-            for one in plans[:: 1 if number % 2 else -1]:
-                write_plan(target, one)
-    time.sleep(moments.uniform(0.0, 0.03))
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
-    torn += any(name.endswith(".tmp") for name in os.listdir(os.path.dirname(target)))  # the next writer clears it
-    found = read_plan(target)
-    assert found in plans
-    print(found.extra["pad"][0], end="")
-print(torn, file=sys.stderr)
-"""
-
-
-def test_a_plan_write_killed_at_50_random_moments_leaves_the_old_or_the_new_file_whole(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLER, str(GOLDEN / "plan.json"), str(tmp_path / "plan.json"), str(NUM_KILLS)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout) == NUM_KILLS
-    assert set(done.stdout) == {"a", "b"}  # kills fell before and after replacements
-    assert int(done.stderr) > 0  # and into the middle of a write
+def test_a_plan_write_killed_at_random_moments_leaves_the_old_or_the_new_file_whole() -> None:
+    """1,000 kills: ``python -m benchmarks.reliability --full --only killed-writes``."""
+    assert kill_failures(NUM_KILLS) == []

@@ -156,9 +156,10 @@ def test_a_flag_raises_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
-def test_an_output_that_is_gone_or_full_ends_quietly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["explain", "compare"])  # a line first, and a table first
+def test_an_output_that_is_gone_or_full_ends_quietly(command: str, tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.json", PLAN)
-    show = (*PENSTOCK, "explain", str(tmp_path / "plan.json"))
+    show = (*PENSTOCK, command, str(tmp_path / "plan.json"))
     with Path("/dev/full").open("w") as full:
         found = subprocess.run(show, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (found.returncode, found.stderr) == (

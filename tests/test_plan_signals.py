@@ -12,6 +12,7 @@ import pytest
 
 from costmodel.model.profile import write_profile
 from costmodel.zoo.generated import generate
+from tests.faulted_commands import fault_failures
 from tests.interrupted_runs import interrupt_failures
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,3 +79,8 @@ def test_a_search_that_is_killed_leaves_no_solver(folder: Path) -> None:
 
 def test_a_search_interrupted_at_any_moment_leaves_a_plan_that_validates() -> None:
     assert interrupt_failures(3) == []
+
+
+def test_a_command_that_is_killed_or_told_to_end_leaves_nothing_behind() -> None:
+    """200 faults: ``python -m benchmarks.reliability --full --only faults``."""
+    assert fault_failures(4) == []

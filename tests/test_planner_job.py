@@ -23,6 +23,7 @@ from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 from planner.report.rates import mfu, tokens_per_s
 from planner.search.planners import plan as plan_any
+from planner.search.setting import Setting
 from tests.described_models import described
 from tests.jobs import job
 from tests.random_profiles import branches, chain, profile_of, u_net
@@ -370,3 +371,25 @@ def test_pins_hold_for_fixed_jobs_too(tmp_path: Path) -> None:
     home = {name: index for index, stage in enumerate(plan.stages) for name in stage.operators}
     assert home["model.layers.0.add_2"] == home["model.layers.2.add_1"]
     assert home["model.layers.6.add_1"] != home["model.layers.7.add_1"]
+
+
+def test_a_degree_may_leave_a_device_idle() -> None:
+    """9 devices: 4 stages of 2 that divide tensors leave one, and that may be all that fits."""
+    problem = Problem(described("llama"), None, 9, 8, target="megatron")
+    degrees = {family.config.tensor for family in Setting(problem).families.all}
+    assert {1, 2, 4} <= degrees
+
+
+@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
+def test_trainers_that_run_schedules_by_name_are_planned_for_with_those_alone(target: str) -> None:
+    plan = job("llama", 4, 16, target=target, stages=4)
+    assert target in plan.runs_on
+    assert plan.schedule in ("1f1b", "graph-1f1b", "interleaved-1f1b")
+    assert plan.search.baselines["chain"] >= plan.search.best_step_time_ns
+    assert all(target in rung.runs_on for rung in plan.rungs if rung.strategy == "pipeline")
+    assert target != "deepspeed" or len({stage.ranks for stage in plan.stages}) == len(plan.stages)
+
+
+def test_parallelism_that_no_deepspeed_runs_is_not_blamed_on_the_pipeline() -> None:
+    with pytest.raises(NoPlanFits, match="does not take this plan: context parallelism;"):
+        job("llama", 4, 8, target="deepspeed", stages=1, context=2)

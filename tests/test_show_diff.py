@@ -112,3 +112,23 @@ def test_diff_puts_figures_assumptions_machines_and_orders_beside_each_other(
 def test_plans_of_two_models_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = asked(capsys, "diff", *written(tmp_path, PLAN, replace(PLAN, fingerprint="other")), code=6)
     assert "penstock compare takes any" in str(body["error"])
+
+
+@pytest.mark.parametrize(
+    ("other", "key", "pair"),
+    [
+        (with_stage(PLAN, 1, cost=replace(PLAN.stages[1].cost, optimizer_ns=7)), "stage.1.optimizer_ns", 7),
+        (replace(PLAN, runs_on=("executor", "megatron")), "runs_on", ["executor", "megatron"]),
+        (replace(PLAN, training=replace(PLAN.training, dtype="bfloat16")), "training.dtype", "bfloat16"),
+        (replace(PLAN, edges=(replace(PLAN.edges[0], size_bytes=9), *PLAN.edges[1:])), "edge.0-1.bytes", 9),
+    ],
+)
+def test_plans_that_differ_in_a_price_alone_do_not_do_the_same(
+    other: Plan, key: str, pair: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = asked(capsys, "diff", *written(tmp_path, PLAN, other))
+    assert body["same"] is False
+    prices = body["prices"]
+    assert isinstance(prices, dict)
+    assert list(prices) == [key]
+    assert prices[key][1] == pair

@@ -16,11 +16,11 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
     degrees, zeros, recompute, offload = _taken(target, pipelined)
     divided = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
     wrong = [name for name in divided if name not in degrees]
-    within = " within a pipeline" if target == "deepspeed" and pipelined else ""
+    alone = _taken(target, False)
     if wrong:
-        return f"{wrong[0]} parallelism{within}"
+        return f"{wrong[0]} parallelism" + " within a pipeline" * (pipelined and wrong[0] in alone[0])
     if config.zero not in zeros:
-        return f"ZeRO-{config.zero}{within}"
+        return f"ZeRO-{config.zero}" + " within a pipeline" * (pipelined and config.zero in alone[1])
     if target == EXECUTOR and config.zero == 1 and config.tensor > 1:
         return "ZeRO-1 and tensor parallelism together"
     if target == "torchtitan" and config.zero == 0 and config.context * config.tensor % config.expert:

@@ -120,8 +120,16 @@ def _torch_orders(job: Job) -> str:
 
 
 def _torch_csv(job: Job) -> str:
-    remade = any(stage.config.recompute != "none" for stage in job.plan.stages)
-    return "recompute, which torch's CSV of orders cannot say" if remade else ""
+    config = job.plan.stages[0].config
+    if config.recompute != "none":
+        return "recompute, which torch's CSV of orders cannot say"
+    return f"offload of {config.offload}, which torch's CSV of orders cannot say" if config.offload != "none" else ""
+
+
+def _untied(job: Job) -> str:
+    """Return which parameter stands in several stages: torch's pipelining sums no gradients between stages."""
+    shared = [name for stage in job.plan.stages for name in stage.shared]
+    return f"the parameter {shared[0]} in several stages, whose gradients nobody sums there" if shared else ""
 
 
 def _torchtitan(job: Job) -> str:
@@ -162,12 +170,12 @@ def _deepspeed(job: Job) -> str:
 
 
 LINE_RULES: dict[str, tuple[Rule, ...]] = {
-    "torchtitan": (_pipelined, _inside("torchtitan"), _whole_parts, _torchtitan, _torch_orders),
+    "torchtitan": (_pipelined, _inside("torchtitan"), _whole_parts, _untied, _torchtitan, _torch_orders),
     "megatron": (_pipelined, _inside("megatron"), _whole_parts, _megatron),
     "deepspeed": (_pipelined, _inside("deepspeed"), _whole_parts, _deepspeed),
 }
 """Rules of each trainer, asked in turn."""
-FORMS: dict[str, tuple[Rule, ...]] = {"torch-csv": (_pipelined, _torch_csv, _torch_orders), **LINE_RULES}
+FORMS: dict[str, tuple[Rule, ...]] = {"torch-csv": (_pipelined, _torch_csv, _untied, _torch_orders), **LINE_RULES}
 """What a plan can be exported to: trainers, and torch's own form of orders."""
 
 

@@ -35,6 +35,12 @@ AUTO_SCHEDULES = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b")
 The last two take the stages of a graph in one line for the warm-up alone, which keeps more micro-batches
 in flight: the memory buys less waiting where stages are uneven.
 """
+BY_NAME = ("megatron", "deepspeed")
+"""Trainers that make the orders of a few schedules themselves, by their names (`planner.ask.lines`)."""
+AUTO_NAMED = ("graph-1f1b", "1f1b")
+"""What ``auto`` tries for these."""
+ONE_A_DEVICE = "deepspeed"
+"""The trainer whose devices hold one stage each."""
 AUTO_LOOPED = ("interleaved-1f1b",)
 """What ``auto`` tries where a place of the pipeline holds several stages."""
 ANY = "any"
@@ -216,7 +222,8 @@ class Problem:
     @cached_property
     def schedules(self) -> tuple[str, ...]:
         """Schedules to try where each place holds one stage, the simplest first."""
-        return AUTO_SCHEDULES if self.schedule == AUTO else (self.schedule,)
+        auto = AUTO_NAMED if self.target in BY_NAME else AUTO_SCHEDULES
+        return auto if self.schedule == AUTO else (self.schedule,)
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:

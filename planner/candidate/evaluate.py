@@ -17,6 +17,7 @@ from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_mixed
 from planner.candidate.host_room import check_host_room
 from planner.candidate.order import given, ordered
 from planner.candidate.price import Priced, Pricer
+from planner.candidate.steady import num_closing, pace
 from planner.graph.atoms import Apart, Atoms
 from planner.graph.layers import why_undivided
 from planner.plan.gathering import why_out_of_step
@@ -33,6 +34,8 @@ EAGER = "graph-eager-1f1b"
 FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 """Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
 its own: their structures are kept."""
+FEWEST_A_STAGE = 12
+"""Micro-batches of a replica for each stage with which a pace is first looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +49,31 @@ class Run:
     times : Times
     replicas : int
         How many replicas one simulated rank stands for.
+    left : int
+        Micro-batches of a replica that were not simulated: all goes on alike for so many.
+    left_ns : int
+        What the step takes longer for these.
     """
 
     priced: Priced
     times: Times
     replicas: int
+    left: int = 0
+    left_ns: int = 0
+
+    @property
+    def step_time_ns(self) -> int:
+        """The step, with what was not simulated."""
+        return self.times.step_time_ns + self.left_ns
 
     @property
     def num_actions(self) -> int:
-        """Actions of the simulated ranks once they are lowered: a message is sent and received."""
+        """Actions of the ranks once they are lowered: a message is sent and received."""
+        closing, count = num_closing(self.times), self.times.structure.schedule.num_microbatches
+        return closing + (self._num_simulated - closing) // count * (count + self.left)
+
+    @property
+    def _num_simulated(self) -> int:
         schedule = self.times.structure.schedule
         graph, count = schedule.graph, schedule.num_microbatches
         messages = sum(
@@ -154,13 +173,13 @@ class Evaluator:
         if candidate.schedule == IN_FLIGHT:
             candidate = replace(candidate, in_flight=self._in_flight(candidate))
         if candidate not in self._known:
-            run = self.simulate(candidate)
+            run = self.shortest(candidate)
             excess = excess_bytes(run.times.peak_memory_bytes, self.limits(run))
             mixed = num_mixed(self.apart, candidate.partition)
             line = list(run.priced.flows) == list(pairwise(range(candidate.num_stages)))
             self._known[candidate] = Evaluated(
                 candidate,
-                run.times.step_time_ns,
+                run.step_time_ns,
                 excess,
                 mixed,
                 line,
@@ -193,24 +212,46 @@ class Evaluator:
             return raised_in_flight(graph, candidate.in_flight)
         return graph_in_flight(costs, graph, self.num_microbatches, latency=True)
 
+    def shortest(self, candidate: Candidate) -> Run:
+        """Return a run of as few micro-batches as tell the step to the nanosecond, or else of all."""
+        priced, replicas, costs = self._simulated(candidate)
+        own, count = self.num_microbatches // replicas, FEWEST_A_STAGE * candidate.num_stages
+        slots = candidate.schedule in FIXED_ORDERS and candidate.schedule != "gpipe" and not candidate.orders
+        slots = slots and _has_own_ranks(costs) and _takes_alike(costs) and max(costs.multiples) == 1
+        while slots and 2 * count <= own:
+            run = self._run(candidate, priced, replicas, costs, count)
+            found = pace(run.times)
+            if found and (own - count) % found.slots == 0:
+                return replace(run, left=own - count, left_ns=(own - count) // found.slots * found.time_ns)
+            count = count + (own - count) % found.slots if found else 2 * count
+        return self._run(candidate, priced, replicas, costs, own)
+
     def simulate(self, candidate: Candidate) -> Run:
         """Price, order, close and time a candidate."""
+        priced, replicas, costs = self._simulated(candidate)
+        return self._run(candidate, priced, replicas, costs, self.num_microbatches // replicas)
+
+    def _simulated(self, candidate: Candidate) -> tuple[Priced, int, Costs]:
+        """Return the price, how many replicas one simulated rank stands for, and the costs of the first of them."""
         priced = self.pricer.price(candidate.partition, candidate.places, candidate.line)
         replicas = self._replicas(candidate.places, priced)
-        costs = _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
+        return priced, replicas, _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
+
+    def _run(self, candidate: Candidate, priced: Priced, replicas: int, costs: Costs, count: int) -> Run:
+        """Order, close and time so many micro-batches of each replica."""
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         limit = min(limits_of(self.problem, priced.blocks))
-        structure, costs = self._structure(candidate, costs, priced.reduces, remade, replicas, limit)
+        structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
         whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
         return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 
     def _structure(
         self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool],
-        replicas: int, limit_bytes: int,
+        count: int, limit_bytes: int,
     ) -> tuple[Structure, Costs]:  # fmt: skip
         """Return the closed order of a schedule, and the costs in the form in which stages then run."""
-        count, name, in_flight = self.num_microbatches // replicas, candidate.schedule, candidate.in_flight
+        name, in_flight = candidate.schedule, candidate.in_flight
         backward = tuple(stage.backward for stage in costs.stages)
         again = tuple(stage for stage, made in enumerate(remade) if made and backward[stage])
         optimizer = self.problem.optimizer != "none"
@@ -218,14 +259,14 @@ class Evaluator:
             order, costs = given(name, candidate.orders, costs, count, self.ratios)
             order = with_recompute(order, again) if again else order
             return Structure(close_step(order, reduces, optimizer)), costs
-        if name not in FIXED_ORDERS or costs.num_ranks < len(costs.stages) or any(map(_several, costs.ranks)):
+        if name not in FIXED_ORDERS or not _has_own_ranks(costs):
             limit = limit_bytes if limit_bytes < NO_LIMIT else None
             order, costs = ordered(name, costs, count, self.ratios, in_flight, limit)
             order = with_recompute(order, again) if again else order
             return Structure(close_step(order, reduces, optimizer)), costs
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
         key: tuple[object, ...] = (
-            name, in_flight, edges, reduces, backward, again, costs.ranks, costs.multiples, replicas
+            name, in_flight, edges, reduces, backward, again, costs.ranks, costs.multiples, count
         )  # fmt: skip
         if name == EAGER:
             key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
@@ -241,8 +282,7 @@ class Evaluator:
         if data == 1 or self.problem.machines.speeds or not alike(places):
             return 1
         looped = all(row == tuple(range(row[0], row[0] + data)) and row[0] % data == 0 for row in priced.costs.ranks)
-        per_action = any(not isinstance(getattr(s, part), int) for s in priced.costs.stages for part in PER_ACTION)
-        return 1 if per_action or not looped or self.num_microbatches % data else data
+        return 1 if not _takes_alike(priced.costs) or not looped or self.num_microbatches % data else data
 
     def speeds_of(self, blocks: Sequence[Sequence[int]]) -> tuple[float, ...]:
         """Return the speed of each block: that of its slowest rank."""
@@ -250,8 +290,14 @@ class Evaluator:
         return tuple(min(speeds[rank] for rank in block) for block in blocks)
 
 
-def _several(ranks: Sequence[int]) -> bool:
-    return len(ranks) > 1
+def _has_own_ranks(costs: Costs) -> bool:
+    """Whether each stage has one rank, which has no other."""
+    return costs.num_ranks >= len(costs.stages) and all(len(ranks) == 1 for ranks in costs.ranks)
+
+
+def _takes_alike(costs: Costs) -> bool:
+    """Whether all actions of a kind and stage take as long."""
+    return all(isinstance(getattr(stage, part), int) for stage in costs.stages for part in PER_ACTION)
 
 
 def _first_replicas(costs: Costs, replicas: int) -> Costs:

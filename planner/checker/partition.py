@@ -68,6 +68,24 @@ def flow_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
     for tensor in graph.tensors:
         yield from _path_problems(plan, tensor, stage_of)
     yield from _backward_problems(plan, graph)
+    yield from _shared_problems(plan, graph)
+
+
+def _shared_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
+    """Yield stages that name other parameters as shared than they have in common; plans before that name none."""
+    held = [
+        {name for operator in stage.operators for name in graph.operators[graph.index[operator]].parameters}
+        for stage in plan.stages
+    ]
+    for index, stage in enumerate(plan.stages) if any(stage.shared for stage in plan.stages) else ():
+        others = set().union(*(names for other, names in enumerate(held) if other != index))
+        expected = {name for name in held[index] & others if graph.parameter_index[name].trainable}
+        if set(stage.shared) != expected:
+            yield PlanProblem(
+                "model",
+                f"stage {index}",
+                f"it is said to share {sorted(stage.shared)} with other stages; by the model it is {sorted(expected)}",
+            )
 
 
 def _cycle(graph: OperatorGraph, stage_of: Mapping[str, int], num_stages: int) -> Iterator[PlanProblem]:

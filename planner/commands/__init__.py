@@ -67,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
     if argv is None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
-        return _main(sys.argv[1:])
+        code = _main(sys.argv[1:])
+        exec("")  # noqa: S102 - after an interrupt inside exec, as in torch's, `python -m` ends by SIGINT, not by our code
+        return code
     with as_before():
         return _main(list(argv))
 

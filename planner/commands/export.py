@@ -4,8 +4,8 @@
 
 torch-csv: torch's compute_only CSV of the orders, and what each stage holds. torchtitan: the same, the names of each
 model part, and a function for a recipe. megatron: flags and the pipeline layout. deepspeed: ds_config.json, and a
-PipelineModule with the stages' bounds. What a trainer cannot do is refused by name, with the nearest that it can;
-a plan's runs_on lists who takes it.
+PipelineModule with the stages' bounds. What a plan says beyond these files is listed as left to you. What a trainer
+cannot do is refused by name, with the nearest that it can; a plan's runs_on lists who takes it.
 """
 
 import argparse
@@ -29,9 +29,13 @@ def run(args: argparse.Namespace) -> Answer:
     from costmodel.errors import UsageError
     from costmodel.files import write_text
     from planner.export.forms import export
+    from planner.export.unsaid import left_to_you
     from planner.plan import read_plan
 
-    texts = export(read_plan(args.plan), args.to)
+    if not args.output:
+        raise UsageError("-o names no folder; give one, as in -o out/")
+    plan = read_plan(args.plan)
+    texts = export(plan, args.to)
     folder = Path(args.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,5 +43,6 @@ def run(args: argparse.Namespace) -> Answer:
         raise UsageError(f"-o {folder}: no folder can be made there ({error}); name another") from None
     for name, text in texts.items():
         write_text(folder / name, text)
-    paths = [str(folder / name) for name in texts]
-    return Answer({"to": args.to, "files": paths}, [f"{path}" for path in paths])
+    paths, left = [str(folder / name) for name in texts], left_to_you(plan, args.to)
+    said = [f"left to you, as these files cannot say it: {', '.join(left)}"] if left else []
+    return Answer({"to": args.to, "files": paths, "left_to_you": left}, [*paths, *said])

@@ -110,6 +110,12 @@ def _layout(args: argparse.Namespace) -> "Plan":
     count = args.batch // (args.microbatch_size * args.data)
     given = read_layout(text, problem.profile.graph, args.stages, _config(args), count)
     plan = given_plan(problem, given)
+    idle = args.stages * given.config.data * given.config.tensor * given.config.context - len(plan.orders)
+    if idle:
+        say(
+            f"penstock import: {idle} devices hold empty stages alone and are none of the plan's; its rates are of the "
+            f"other {len(plan.orders)}"
+        )
     reason = "" if given.orders else not_taken("megatron", plan)  # an empty stage has no place in a plan
     if reason:
         say(f"penstock import: Megatron-LM does not run this: {reason}")

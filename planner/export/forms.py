@@ -5,11 +5,16 @@ Leaves out writing them.
 
 from collections.abc import Callable, Mapping
 
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, ReadableButWrong
 from planner.ask.lines import FORMS as RULES
-from planner.ask.lines import not_taken
+from planner.ask.lines import Job, not_taken
+from planner.ask.problem import BY_NAME
+from planner.checker import check_plan
 from planner.export import deepspeed, megatron, torch_csv, torchtitan
 from planner.plan import Plan
+from planner.plan.replica import replica_orders
+from simulator.schedules import build_schedule
+from simulator.uniform import uniform_costs
 
 FORMS: Mapping[str, Callable[[Plan], dict[str, str]]] = {
     "torch-csv": torch_csv.files,
@@ -25,13 +30,30 @@ def export(plan: Plan, form: str) -> dict[str, str]:
 
     Raises
     ------
+    ReadableButWrong
+        When the checker finds a problem in the plan.
     DoesNotMatch
         When it does not take the plan: says what of it, and the nearest that it takes.
     """
-    reason = not_taken(form, plan)
+    problems = check_plan(plan)
+    if problems:
+        raise ReadableButWrong(f"{problems[0].place}: {problems[0].message}; penstock validate says more")
+    reason = not_taken(form, plan) or (_other_orders(plan) if form in BY_NAME else "")
     if reason:
         raise DoesNotMatch(f"{form} does not take this plan: {reason}; {_way_out(plan, form)}")
     return FORMS[form](plan)
+
+
+def _other_orders(plan: Plan) -> str:
+    """Return whether a place works in another order than the plan's schedule has by its name."""
+    places = len(Job(plan).places)
+    costs = uniform_costs(places, len(plan.stages) // places, 1, 1, 1)
+    count = plan.batch.num_microbatches // plan.stages[0].config.data
+    named = build_schedule(plan.schedule, costs, count).orders
+    for place, (own, other) in enumerate(zip(replica_orders(plan) or (), named, strict=True)):
+        if [text for text in own if "R" not in text] != list(map(str, other)):
+            return f"place {place}, which works in another order than {plan.schedule} has"
+    return ""
 
 
 def _way_out(plan: Plan, form: str) -> str:

@@ -12,6 +12,11 @@ from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
 
 PRECISIONS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"]}
+OPTIMIZERS = {
+    "sgd": ["--optimizer sgd", "--sgd-momentum 0.0"],
+    "momentum": ["--optimizer sgd"],
+    "adam": ["--optimizer adam"],
+}
 RECOMPUTE = {
     "selective": ["--recompute-granularity selective"],
     "full": ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"],
@@ -46,6 +51,10 @@ def flags(plan: Plan) -> list[str]:
         *PRECISIONS.get(plan.assumptions.precision, ()),
     ]
     found += ["--sequence-parallel"] * (config.sequence > 1) + ["--use-distributed-optimizer"] * (config.zero > 0)
+    found += OPTIMIZERS.get(plan.assumptions.optimizer, [])
+    habits = plan.assumptions.habits
+    found += ["--overlap-grad-reduce"] * ("overlap" in habits and config.data > 1)
+    found += ["--overlap-param-gather"] * ({"overlap", "overlap gathers"} <= set(habits) and config.zero > 0)
     if len(plan.stages) == 1:
         return found
     letters = "".join(layer_letters(Job(plan).parts))

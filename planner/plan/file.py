@@ -92,7 +92,7 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             "microbatches": plan.batch.num_microbatches,
         },
         "schedule": plan.schedule,
-        "stages": [_stage_to_json(i, stage) for i, stage in enumerate(plan.stages)],
+        "stages": stages_to_json(plan),
         "edges": [
             {
                 "from": e.source,
@@ -137,6 +137,11 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
     }
 
 
+def stages_to_json(plan: Plan) -> list[dict[str, object]]:
+    """Return the JSON form of a plan's stages."""
+    return [_stage_to_json(index, stage) for index, stage in enumerate(plan.stages)]
+
+
 def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
     return {
         "index": index,
@@ -147,6 +152,7 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
         "cost": stage_to_json(stage.cost),
         **({"name": stage.name} if stage.name else {}),
         **({"modules": list(stage.modules)} if stage.modules else {}),
+        **({"shared": list(stage.shared)} if stage.shared else {}),
         **({"mesh": _mesh_to_json(stage)} if len(stage.ranks) > 1 else {}),
         **({"units": list(stage.units), "reduce": stage.reduce} if stage.config.gathers else {}),
         **({"collectives": list(map(_collective_to_json, stage.collectives))} if stage.collectives else {}),
@@ -166,7 +172,7 @@ def _collective_to_json(collective: Collective) -> dict[str, object]:
 def _stage(node: Node, index: int) -> PlanStage:
     fields = node.members(
         ("index", "operators", "ranks", "config", "microbatch_multiple", "cost"),
-        ("name", "modules", "mesh", "units", "reduce", "collectives"),
+        ("name", "modules", "shared", "mesh", "units", "reduce", "collectives"),
     )
     _in_order(fields["index"], index)
     stage = PlanStage(
@@ -180,6 +186,7 @@ def _stage(node: Node, index: int) -> PlanStage:
         fields["reduce"].text(REDUCES) if "reduce" in fields else STEP,
         tuple(map(_collective, fields["collectives"].items())) if "collectives" in fields else (),
         fields["modules"].texts() if "modules" in fields else (),
+        fields["shared"].texts() if "shared" in fields else (),
     )
     if "mesh" in fields and fields["mesh"].value != _mesh_to_json(stage):
         fields["mesh"].fail(f"the stage's config makes {_mesh_to_json(stage)}")

@@ -38,6 +38,8 @@ def _in_short(order: Sequence[str]) -> list[object]:
     parts = list(map(_parts, order))
     found = [_Repeated(0, 1, 0, 1)]
     for length in _lengths(parts):
+        if max(each.saved for each in found) >= len(parts) - length:
+            break  # nothing that comes again so late saves more
         start, stop = _stretch(parts, length)
         found.append(_Repeated(start, length, _step(parts, length), (stop - start) // length))
     best = max(found, key=lambda each: each.saved)

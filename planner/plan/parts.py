@@ -58,7 +58,8 @@ class PlanStage:
 
     Where ZeRO divides gradients or parameters `units` are the modules whose parameters are gathered by themselves (what
     is beside them is gathered with the stage) and `reduce` is one of `REDUCES`; `collectives` is what each of its
-    ranks takes part in within a step, there and where tensor degrees divide.
+    ranks takes part in within a step, there and where tensor degrees divide. `shared` are its trainable parameters that
+    other stages have too.
     """
 
     operators: tuple[str, ...]
@@ -71,6 +72,7 @@ class PlanStage:
     reduce: str = STEP
     collectives: tuple[Collective, ...] = ()
     modules: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:

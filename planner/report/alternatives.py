@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.errors import DoesNotMatch, PenstockError
-from planner.ask.problem import Problem
+from planner.ask.problem import AUTO_LOOPED, AUTO_NAMED, BY_NAME, Problem
 from planner.candidate.again import candidate_of, partition_of, passes_on, renumbered
 from planner.candidate.candidate import IN_FLIGHT, Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
@@ -108,8 +108,12 @@ class Alternatives:
         )
 
     def schedules(self) -> Iterator[Otherwise]:
-        """Yield the same cut under every other schedule that runs on its places; one stage needs none."""
-        for name in BESIDE if len(self.plan.stages) > 1 else ():
+        """Yield the same cut under every other schedule that runs on its places; one stage needs none.
+
+        Of those that the target runs, where it was one that runs them by name.
+        """
+        names = (*AUTO_NAMED, *AUTO_LOOPED) if self._evaluator.problem.target in BY_NAME else BESIDE
+        for name in names if len(self.plan.stages) > 1 else ():
             found = self._evaluate(replace(self._own, schedule=name, in_flight=()))
             if found and name != self.plan.schedule:
                 yield Otherwise(name, found.step_time_ns, found.excess_bytes)

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planner.ask.problem import Problem
-from planner.plan import Plan, plan_to_json
+from planner.plan import Plan
+from planner.plan.file import stages_to_json
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
 from planner.report.moved import Moved
@@ -80,7 +81,7 @@ class PlanAnswer:
             "search_seconds": self.seconds,
             "limited_by": search.limited_by,
             "baselines": dict(search.baselines),
-            "stages": plan_to_json(plan)["stages"],
+            "stages": stages_to_json(plan),
             "schedule": plan.schedule,
             "microbatches": plan.batch.num_microbatches,
             "microbatch_size": plan.batch.microbatch_size,

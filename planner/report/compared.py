@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
+from costmodel.errors import ReadableButWrong
 from planner.plan import Plan
 from planner.plan.limits import rank_limits
 from planner.plan.replay import plan_schedule, replay
@@ -66,8 +67,20 @@ class ComparedPlan:
 
     @cached_property
     def predicted(self) -> Timeline:
-        """The simulated timeline."""
-        return replay(self.plan)
+        """The simulated timeline.
+
+        Raises
+        ------
+        ReadableButWrong
+            When the plan says another step time.
+        """
+        timeline, said_ns = replay(self.plan), self.plan.prediction.step_time_ns
+        if timeline.step_time_ns != said_ns:
+            raise ReadableButWrong(
+                f"{self.name}: its step is said to take {said_ns} ns, and its orders take {timeline.step_time_ns} by "
+                "its own costs; penstock validate says more"
+            )
+        return timeline
 
     @cached_property
     def measurement(self) -> Measurement | None:

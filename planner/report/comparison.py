@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from planner.plan.replay import depth
 from planner.report.compared import ASSUMED, ComparedPlan
+from planner.report.machines import unlike_parts
 from planner.report.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.side_by_side import difference, tables
 from planner.report.text import Table
@@ -38,7 +39,8 @@ class Comparison:
             *(["model"] if own.fingerprint != first.fingerprint else []),
             *(["batch"] if own.batch.global_size != first.batch.global_size else []),
         ]
-        return asked + [name for name in ASSUMED if getattr(own.assumptions, name) != getattr(first.assumptions, name)]
+        assumed = [name for name in ASSUMED if getattr(own.assumptions, name) != getattr(first.assumptions, name)]
+        return asked + list(dict.fromkeys([*assumed, *unlike_parts(first.cluster, own.cluster)]))
 
     @property
     def comparable(self) -> bool:

@@ -3,17 +3,19 @@
 Leaves out why (`penstock explain` of either) and pictures (`penstock compare`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cached_property
 
 from costmodel.errors import DoesNotMatch
+from costmodel.stages.costs import stage_to_json
 from planner.plan import Plan
 from planner.plan.rung import rung
+from planner.report.machines import Pairs, flat, unlike
 from planner.report.moved import Moved
 from planner.report.rates import samples_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
-Pairs = Mapping[str, tuple[object, object]]
 MOST_SHOWN = 12
 """Differences between machines that people are told; the JSON has all."""
 
@@ -47,12 +49,17 @@ class PlanDifference:
     @cached_property
     def assumptions(self) -> Pairs:
         """Assumptions that differ."""
-        return _unlike(self.old.assumptions.to_json(), self.new.assumptions.to_json())
+        return unlike(self.old.assumptions.to_json(), self.new.assumptions.to_json())
 
     @cached_property
     def cluster(self) -> Pairs:
         """What differs between the machines, by keys of the cluster file."""
-        return _unlike(*(dict(_flat(plan.cluster.to_json())) for plan in (self.old, self.new)))
+        return unlike(*(dict(flat(plan.cluster.to_json())) for plan in (self.old, self.new)))
+
+    @cached_property
+    def prices(self) -> Pairs:
+        """What stages, messages and ranks are said to take, and who runs it, where stages are the same."""
+        return {} if self.num_orders is None else unlike(*(dict(flat(_prices(plan))) for plan in (self.old, self.new)))
 
     @property
     def num_orders(self) -> int | None:
@@ -64,8 +71,9 @@ class PlanDifference:
     @property
     def same(self) -> bool:
         """Whether both say the same in everything that is looked at."""
-        unlike = any(a != b for a, b in self.figures.values())
-        return not (unlike or self.assumptions or self.cluster or self.num_orders is None or self.num_orders)
+        differ = any(a != b for a, b in self.figures.values())
+        found = self.assumptions or self.cluster or self.prices
+        return not (differ or found or self.num_orders is None or self.num_orders)
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -74,7 +82,7 @@ class PlanDifference:
             "moved": self.moved.to_json(),
             "orders": self.num_orders,
             **{name: {key: list(pair) for key, pair in getattr(self, name).items()}
-               for name in ("figures", "assumptions", "cluster")},
+               for name in ("figures", "assumptions", "cluster", "prices")},
         }  # fmt: skip
 
     def text(self) -> Iterator[str | Table]:
@@ -85,7 +93,7 @@ class PlanDifference:
         moved = self.moved.text()
         orders = f"; {self.num_orders} ranks do their actions in another order" if self.num_orders else ""
         yield f"moved        {moved}{orders}"
-        for name in ("assumptions", "cluster"):
+        for name in ("assumptions", "cluster", "prices"):
             pairs: Pairs = getattr(self, name)
             told = [f"{key} {_said(a)} to {_said(b)}" for key, (a, b) in pairs.items()]
             more = len(told) - MOST_SHOWN
@@ -136,6 +144,19 @@ def _figures(plan: Plan) -> dict[str, object]:
     }
 
 
+def _prices(plan: Plan) -> dict[str, object]:
+    return {
+        "stage": [{"index": i, **stage_to_json(stage.cost)} for i, stage in enumerate(plan.stages)],
+        "edge": [
+            {"name": f"{e.source}-{e.target}", "bytes": e.size_bytes, "p2p_ns": e.p2p_ns, "gradient": e.gradient}
+            for e in plan.edges
+        ],
+        "training": asdict(plan.training),
+        "peak": [{"index": rank, "bytes": size} for rank, size in enumerate(plan.prediction.peak_memory_bytes)],
+        "runs_on": list(plan.runs_on),
+    }
+
+
 def _told(name: str, value: object) -> str:
     if value is None:
         return "-"
@@ -150,20 +171,3 @@ def _told(name: str, value: object) -> str:
 
 def _said(value: object) -> str:
     return "nothing" if value in (None, "", [], {}) else str(value)
-
-
-def _unlike(old: Mapping[str, object], new: Mapping[str, object]) -> Pairs:
-    keys = dict.fromkeys((*old, *new))
-    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
-
-
-def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the leaves of a JSON value; entries of a list go by their names where they have them."""
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _flat(part, f"{key}.{name}" if key else name)
-    elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        for number, part in enumerate(value):
-            yield from _flat(part, f"{key}.{part.get('name', part.get('index', number))}")
-    else:
-        yield key, value

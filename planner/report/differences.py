@@ -64,4 +64,4 @@ def differences(bare: Timeline, measured: Timeline) -> list[ActionError]:
 
 def error_percent(plan: Plan, measured: Timeline) -> float:
     """Return (predicted - measured) / measured step time of a plan's own costs, in per cent."""
-    return 100 * (replay(plan).step_time_ns / measured.step_time_ns - 1) if measured.step_time_ns else 0.0
+    return 100 * (replay(plan).step_time_ns / measured.step_time_ns - 1)

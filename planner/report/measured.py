@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, InvalidInput
 from planner.plan import Plan
 from planner.plan.replay import plan_schedule
 from simulator.actions import RECEIVES, SENDS, Action, Kind, parse_action
@@ -104,8 +104,12 @@ def read_measured(path: str | Path, plan: Plan) -> Timeline:
     ------
     DoesNotMatch
         When it is the timeline of another plan.
+    InvalidInput
+        When nothing in it takes any time.
     """
     timeline = read_timeline(path)
+    if timeline.spans and not timeline.step_time_ns:
+        raise InvalidInput(f"{path}: its actions take no time at all, so nothing was measured; {_WAY_OUT}")
     if timeline.num_ranks != len(plan.orders):
         raise DoesNotMatch(
             f"{path}: measured on {timeline.num_ranks} ranks, and the plan has {len(plan.orders)}; {_WAY_OUT}"

@@ -5,7 +5,7 @@ micro-batches where its schedule is made again by name. A change says nothing ab
 the memory that it takes. Leaves out other cuts, strategies and placements: those are the planner's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.errors import PenstockError
@@ -35,13 +35,14 @@ def what_ifs(plan: Plan) -> tuple[WhatIf, ...]:
     structure = Structure(schedule, "latency", "independent")
     before_ns = structure.times(costs, plan.speeds).step_time_ns
     found = [
-        WhatIf(text, structure.times(changed, plan.speeds).step_time_ns) for text, changed in _changes(costs, schedule)
+        WhatIf(text, structure.times(changed, plan.speeds).step_time_ns)
+        for text, changed in _changes(costs, schedule, plan.speeds)
     ]
     found += _halved(plan, schedule, costs, before_ns)
     return tuple(sorted(found, key=lambda each: each.step_time_ns))
 
 
-def _changes(costs: Costs, schedule: Schedule) -> Iterator[tuple[str, Costs]]:
+def _changes(costs: Costs, schedule: Schedule, speeds: Sequence[float]) -> Iterator[tuple[str, Costs]]:
     """Yield changes that keep every order as it is."""
     work_ns = [_work_ns(costs, schedule.num_microbatches, stage) for stage in range(len(costs.stages))]
     slowest = work_ns.index(max(work_ns))
@@ -51,10 +52,11 @@ def _changes(costs: Costs, schedule: Schedule) -> Iterator[tuple[str, Costs]]:
     )
     alone = len({rank for ranks in costs.ranks for rank in ranks}) == sum(map(len, costs.ranks))
     if len(costs.stages) > 1 and alone and set(costs.multiples) == {1} and all(work_ns):
-        share = sum(work_ns) // len(work_ns)
+        paces = [min(speeds[rank] for rank in ranks) for ranks in costs.ranks]
+        shares = [int(sum(work_ns) * pace / sum(paces)) for pace in paces]
         yield (
-            "work divided evenly among the stages",
-            _with_stages(costs, lambda i, stage: _scaled(stage, share, work_ns[i])),
+            "work divided evenly among the stages" + ", each by its ranks' speed" * (len(set(paces)) > 1),
+            _with_stages(costs, lambda i, stage: _scaled(stage, shares[i], work_ns[i])),
         )
     if any(edge.p2p_ns for edge in costs.edges):
         edges = tuple(replace(edge, p2p_ns=edge.p2p_ns // 2) for edge in costs.edges)

@@ -11,7 +11,7 @@ from functools import cached_property
 from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
-from planner.ask.problem import AUTO, Problem, divisors
+from planner.ask.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.ask.targets import config_not_run
 from planner.search.device_orders import device_orders
 from simulator.schedules import SCHEDULES
@@ -89,7 +89,7 @@ class FamilySpace:
         if fixed:
             return (fixed,)
         looped = problem.schedule == AUTO or SCHEDULES[problem.schedule].placement == "loop"
-        several = looped and self.most_places(Family(config, 1)) > 1
+        several = looped and self.most_places(Family(config, 1)) > 1 and problem.target != ONE_A_DEVICE
         return CHUNKS if several and problem.pins is None else (1,)
 
     def _configs(self) -> Iterator[StageConfig]:
@@ -126,13 +126,17 @@ class FamilySpace:
         return self._divided[key]
 
     def _degree(self, name: str, most: int) -> tuple[int, ...]:
-        """Return degrees that divide the devices, where operators say what they compute and so can be divided."""
+        """Return degrees to try where operators say what they compute, and so can be divided.
+
+        Divisors of the devices, and powers of two: of 9 devices a plan may leave one idle.
+        """
         fixed = getattr(self.problem.space, name)
         if fixed:
             return (fixed,) if fixed <= most else ()
         if not self._divisible or (name == "context" and self.problem.has_module):
             return (1,)  # a module's own code works on whole sequences
-        return tuple(d for d in divisors(self.problem.num_devices) if d <= most)
+        powers = (1 << i for i in range(most.bit_length()))
+        return tuple(d for d in sorted({*divisors(self.problem.num_devices), *powers}) if d <= most)
 
     def _datas(self, most: int) -> tuple[int, ...]:
         fixed = self.problem.space.data
@@ -166,7 +170,7 @@ class FamilySpace:
         target, problem = self.problem.target, self.problem
         refusals = [config_not_run(target, problem, config, pipelined) for pipelined in (True, False)]
         if all(refusals):
-            self.not_run = refusals[0]
+            self.not_run = self.not_run or refusals[0]  # of the plainest configuration, which has what was asked for
         return not all(refusals)
 
     @cached_property

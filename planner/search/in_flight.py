@@ -31,7 +31,7 @@ def tuned(evaluator: Evaluator, each: Evaluated, limits: Limits) -> list[Evaluat
     held = [rank for place in each.candidate.places for rank in place.ranks]
     if len(held) > len(set(held)) or each.candidate.num_stages == 1:
         return []
-    schedule = evaluator.simulate(each.candidate).times.structure.schedule
+    schedule = evaluator.shortest(each.candidate).times.structure.schedule
     orders, ranks = schedule.orders, schedule.graph.ranks
     numbers = tuple(max(1, most_in_flight(orders[row[0]], stage)) for stage, row in enumerate(ranks))
     left = MOST_ACTIONS // sum(map(len, orders))

@@ -51,7 +51,7 @@ def _passes(cuts: Cuts, candidate: Evaluated) -> list[float]:
     num_stages = candidate.candidate.num_stages
     if not candidate.fits:
         return [0.0] * (num_stages + 1)
-    times = cuts.evaluator.simulate(candidate.candidate).times
+    times = cuts.evaluator.shortest(candidate.candidate).times
     work = by_stage(candidate.candidate.partition, cuts.paces_ns)
     return [ns / max(1, one) for ns, one in zip(times.on_path_ns, work, strict=True)] + [0.0]
 

@@ -175,7 +175,7 @@ def _chosen(outcome: Outcome) -> Plan:
             setting.evaluator(chosen.candidate.microbatch_size),
             chosen.candidate,
             _result(outcome, chosen, chosen if not_taken else incumbent.best),
-            _reason(outcome, chosen),
+            _reason(outcome, chosen, taken=not not_taken),
         )
         why = refusal(problem, found)
         if not why:
@@ -258,14 +258,16 @@ def _value(config: StageConfig, name: str, chunks: int) -> object:
     return chunks if name == "chunks" else getattr(config, name)
 
 
-def _reason(outcome: Outcome, chosen: Evaluated) -> str:
+def _reason(outcome: Outcome, chosen: Evaluated, *, taken: bool) -> str:
+    """Say why a plan was chosen; `taken` is whether the target takes all that were preferred to it."""
     best = outcome.incumbent.best
     text = "the fastest plan found"
     if chosen.step_time_ns > best.step_time_ns:
         slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
+        why = "and simpler" if taken else f"and taken by --target {outcome.setting.problem.target}, unlike that"
         text = (
             f"{slower:.2f} % slower than the fastest plan found ({best.strategy}, {best.candidate.num_stages} stages, "
-            f"{best.candidate.schedule}), and simpler: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
+            f"{best.candidate.schedule}), {why}: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
             f"{chosen.candidate.schedule}"
         )
     idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)

@@ -1,0 +1,85 @@
+"""Commands that are killed, told to end or interrupted at random moments: what they leave behind.
+
+Each runs as a process of its own with a mark in its environment, which its children inherit: who still has it some
+seconds after the command has ended is an orphan. Leaves out the executor's ranks (`tests.executor_promises`).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from tests.example_files import write_examples
+from tests.interrupted_runs import PATIENCE_S, ROOT, STARTED_S
+
+COMMANDS = (
+    "links -o links.json --ranks 2",
+    "profile zoo:mmt:small -o measured.json",
+    "plan profile.json --devices 4 --batch 32 --stages 4 -o new.json --time-limit 60 --deterministic-limit 100",
+    "explain plan.json --profile profile.json --time-limit 5",
+    "whatif plan.json --sweep devices=2,4 --profile profile.json --time-limit 5 --chart chart.png",
+)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+LATEST_S, ORPHAN_S = 8.0, 3.0
+MARK = "PENSTOCK_TEST_FAULT"
+
+
+def fault_failures(num_cases: int) -> list[str]:
+    """Return a line for each fault after which a process is left, a file is torn, or the command ends in other ways."""
+    found = []
+    with TemporaryDirectory() as folder:
+        write_examples(Path(folder))
+        for seed in range(num_cases):
+            rng = Random(f"fault {seed}")
+            command, how = rng.choice(COMMANDS), rng.choice(SIGNALS)
+            after_s = STARTED_S + rng.random() ** 2 * LATEST_S
+            wrong = _wrong(command, how, after_s, f"{os.getpid()}.{seed}", Path(folder))
+            found += [f"seed {seed}: {how.name} after {after_s:.2f} s: {command}: {wrong}"] if wrong else []
+    return found
+
+
+def _wrong(command: str, how: signal.Signals, after_s: float, mark: str, folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), MARK: mark}
+    words = [sys.executable, "-m", "planner", *command.split()]
+    with subprocess.Popen(
+        words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        time.sleep(after_s)
+        process.send_signal(how)
+        said = process.communicate(timeout=PATIENCE_S)[1].decode()
+    allowed = (0, -signal.SIGKILL) if how is signal.SIGKILL else (0, 130)
+    if process.returncode not in allowed or "Traceback" in said:
+        return f"exit {process.returncode}: {said[-300:]}"
+    until = time.monotonic() + ORPHAN_S
+    while _marked(mark) and time.monotonic() < until:
+        time.sleep(0.05)
+    if left := _marked(mark):
+        return f"processes are left: {left}"
+    torn = [path.name for path in folder.glob("*.json") if not _is_whole(path)]
+    return f"torn: {torn}" if torn else ""
+
+
+def _marked(mark: str) -> list[int]:
+    """Return processes that still run with a mark in their environment."""
+    found, wanted = [], f"{MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                has = wanted in (entry / "environ").read_bytes().split(b"\0")
+            except OSError:  # it has ended, or is another user's
+                continue
+            found += [int(entry.name)] if has else []
+    return found
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        json.loads(path.read_text())
+    except ValueError:
+        return False
+    return True
