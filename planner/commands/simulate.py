@@ -81,16 +81,21 @@ def run(args: argparse.Namespace) -> Answer:
 def _simulate_plan(args: argparse.Namespace) -> Answer:
     from planner.plan import read_plan
     from planner.plan.lockstep import spread
-    from planner.plan.replay import plan_schedule, replay
+    from planner.report.one_replica import everything, simulated
+    from simulator.engine import simulate
 
     given = [name for name in ("schedule", "microbatches", "costs", *UNIFORM) if getattr(args, name) is not None]
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own")
     plan = read_plan(args.plan)
-    timeline = replay(plan, args.p2p, args.optimizer_mode)
-    extra = {"ranks": len(plan.orders), "peak_memory_bytes": list(spread(plan.blocks, timeline.peak_memory_bytes))}
+    of = everything(plan) if args.trace else simulated(plan)
+    timeline = simulate(of.schedule, of.costs, args.p2p, args.optimizer_mode, of.speeds)
+    extra = {
+        "ranks": len(plan.orders),
+        "peak_memory_bytes": list(spread(of.blocks, timeline.peak_memory_bytes)),
+    }
     return _answer(
-        args, plan_schedule(plan), plan.costs(), timeline, None, extra, speeds=plan.speeds, blocks=plan.blocks
+        args, of.schedule, of.costs, timeline, None, extra, speeds=of.speeds, blocks=of.blocks, replicas=of.replicas
     )
 
 
@@ -257,8 +262,9 @@ def _answer(
     speeds: Sequence[float] = (),
     blocks: Sequence[Sequence[int]] = (),
     proved_ns: int = 0,
+    replicas: int = 1,
 ) -> Answer:
-    """Answer for a timeline, each rank of which stands for those that work in lockstep (`blocks`; else itself)."""
+    """Answer for a timeline, each rank of which stands for those that do the same (`blocks`; else itself)."""
     from simulator.bounds import bound_of
     from simulator.bubbles import bubble_causes
 
@@ -269,7 +275,7 @@ def _answer(
     body: dict[str, object] = {
         "schedule": schedule.name,
         "ranks": timeline.num_ranks,
-        "microbatches": schedule.num_microbatches,
+        "microbatches": schedule.num_microbatches * replicas,
         "step_time_ns": timeline.step_time_ns,
         "span_ns": timeline.span_ns,
         "bubble_ratio": timeline.bubble_ratio,
@@ -278,7 +284,7 @@ def _answer(
         "peak_memory_bytes": list(timeline.peak_memory_bytes),
         "lower_bound_ns": bound.ns,
         "gap": timeline.step_time_ns / bound.ns - 1 if bound.ns else None,
-        "scope": bound.scope,
+        "scope": bound.scope + (f", of one of {replicas} replicas that all do the same" if replicas > 1 else ""),
         "p2p": args.p2p,
         "optimizer_mode": args.optimizer_mode,
         **extra,

@@ -160,6 +160,11 @@ class Incumbent:
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
         return len(rungs) + remade, sorted(rungs, reverse=True), torn, known.num_stages, schedule, known.line, each.rank
 
+    def announce(self, line: str) -> None:
+        """Report a line, if there is any."""
+        if self.report and line:
+            self.report(line)
+
     def say(self, phase: str) -> None:
         """Report the best time, the bound and the gap, if any of them is news."""
         best = self.best

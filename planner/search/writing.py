@@ -7,6 +7,7 @@ ways out. Leaves out how long that takes elsewhere: the rates are those of one m
 
 from dataclasses import dataclass
 
+from costmodel.limits import SECONDS_UNANNOUNCED
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.search.cuts import Cuts
@@ -63,6 +64,14 @@ class Writing:
 def writing_s(num_actions: int, copies: int) -> float:
     """Return about how long a plan takes to be made, checked and written, s."""
     return num_actions * (ACTION_S + (copies - 1) * COPY_S)
+
+
+def announced(each: Evaluated) -> str:
+    """Return what is still to be done for a plan, where that takes long; else nothing."""
+    seconds = writing_s(each.num_actions, each.copies)
+    if seconds < SECONDS_UNANNOUNCED:
+        return ""
+    return f"a plan of {each.num_actions * each.copies} actions is made, checked and written: about {seconds:.0f} s"
 
 
 def clock_s(problem: Problem) -> float:
