@@ -42,7 +42,7 @@ COSTS = {"format": "penstock-costs", "version": 1,
 
 def write_examples(home: Path) -> None:
     """Write them into a folder."""
-    write_profile(home / "profile.json", described("gpt2", "a100-sxm-80"))
+    write_profile(home / "profile.json", described("llama", "a100-sxm-80"))
     write_profile(home / "llama.json", described("llama", "a100-sxm-80"))
     texts = {
         "cluster.toml": CLUSTER,

@@ -17,14 +17,14 @@ from simulator.engine.order_arrays import REDUCE, B, F, Ints, R
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Regime:
     """So many slots on everything is so much later."""
 
     slots: int
     time_ns: int
 
 
-def pace(times: Times) -> Pace | None:
+def pace(times: Times) -> Regime | None:
     """Return the pace at the end of a run; None where it is not settled."""
     arrays = times.structure.arrays
     count, flying = arrays.schedule.num_microbatches, _in_flight(arrays.code, arrays.stage)
@@ -42,7 +42,7 @@ def pace(times: Times) -> Pace | None:
             return None
         found = set(np.concatenate([row[-window:] - row[-window - slots : -slots] for row in rows]).tolist())
         if len(found) == 1:
-            return Pace(slots, found.pop())
+            return Regime(slots, found.pop())
     return None
 
 
