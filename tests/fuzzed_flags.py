@@ -19,11 +19,11 @@ from planner.commands import main, parser_of
 SIZES = ("1000000", "1000000000", str(2**63))
 ODD = ("0", "-1", "0.5", "1e308", "1e400", "1e-320", "nan", "inf", "", " ", "x", "0x10", "9" * 5000)
 LINES = {
-    "profile": "profile zoo:mmt:small --dry-run",
+    "profile": "profile zoo:mmt:small --dry-run -o measured.json",
     "links": "links -o links.json --ranks 65",
-    "model": "model gpt2 -o model.json",
-    "plan": "plan profile.json --cluster cluster.toml --devices 4 --batch 16 --target any --time-limit 1 -o new.json",
-    "partition": "partition graph.txt --devices 2 --time-limit 1",
+    "model": "model config.json -o model.json",
+    "plan": "plan profile.json --cluster cluster.toml --devices 4 --batch 16 --target any --time-limit 0.3 -o new.json",
+    "partition": "partition graph.txt --format pipedream --devices 2 --time-limit 1",
     "simulate": "simulate --schedule 1f1b --ranks 4 --microbatches 8",
     "schedules": "schedules --ranks 4 --microbatches 8",
     "compare": "compare plan.json old.json",
@@ -34,8 +34,8 @@ LINES = {
     "diff": "diff plan.json old.json",
     "calibrate": "calibrate plan.json --measured timeline.json --profile profile.json -o calibrated.json",
     "validate": "validate plan.json",
-    "export": "export chain.json --to torch -o exported",
-    "import": "import layers table.csv --device a100-sxm-80 --model table -o layers.json",
+    "export": "export plan.json --to torch-csv -o exported",
+    "import": "import layers table.csv -o layers.json",
 }
 """What takes neither long nor a GPU, for each command that takes a number."""
 TEMPLATES = {

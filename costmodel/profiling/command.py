@@ -14,6 +14,9 @@ from costmodel.printing import printable
 if TYPE_CHECKING:  # torch is imported once the flags are known to be right
     from costmodel.profiling.options import Options
 
+MOST_GIB = 10**9
+"""Bytes of more are beyond 64 bits."""
+
 BUSY = 1.15
 """Wall over own time of a step from which the user is told that the machine was not quiet."""
 
@@ -86,8 +89,10 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     start = time.perf_counter()
     if Path(args.output).is_dir():
         raise UsageError(f"-o {args.output}: that is a folder; name a file in it")
-    if not 0 <= args.memory_limit < math.inf:
-        raise UsageError(f"--memory-limit {args.memory_limit:g}: GiB above 0 are needed, or 0 for no limit")
+    if not 0 <= args.memory_limit <= MOST_GIB:
+        raise UsageError(
+            f"--memory-limit {args.memory_limit:g}: GiB above 0 and up to {MOST_GIB} are needed, or 0 for no limit"
+        )
     options = Options(
         model=args.model,
         microbatch_sizes=_sizes("--microbatch-sizes", args.microbatch_sizes),
@@ -97,7 +102,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         repeats=args.repeats,
         links=not args.no_links,
         seed=args.seed,
-        companions=default_companions(args.threads) if args.companions is None else args.companions,
+        companions=default_companions(max(1, args.threads)) if args.companions is None else args.companions,
         dry_run=args.dry_run,
         autocast=args.autocast,
         memory_limit_bytes=round(args.memory_limit * 2**30),

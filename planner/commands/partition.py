@@ -10,6 +10,7 @@ tensor parallelism and recompute), pipedream (the slowest stage in s, stages rep
 import argparse
 import time
 
+from costmodel import limits
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.commands.answer import INTERRUPTED, Answer
 from planner.commands.flags import GIB, amount, limit, positive
@@ -70,6 +71,7 @@ def _short(value: object) -> str:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse flags that the format knows nothing of."""
+    limits.check("devices", args.devices, "--devices")
     known = {
         "dnn-partitioning": ("memory",),
         "piper": ("memory", "bandwidth", "microbatches"),
