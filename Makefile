@@ -33,10 +33,13 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The first plan compiles the search's kernels, so that no later one waits for them.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,test]'
+	$(BIN)/penstock model random:24:5 -o .venv/first.json > /dev/null
+	$(BIN)/penstock plan .venv/first.json --devices 4 --batch 32 --stages 4 --data 1 --time-limit 30 -o .venv/first.plan.json > /dev/null
 	touch .venv/installed
 
 clean:

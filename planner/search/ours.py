@@ -117,8 +117,9 @@ class Search:
             and self.problem.num_devices > 1
             and not self.setting.pinned_partition
             and not self.limits.over
+            and self.kernels.start()
         ):
-            self.kernels.start()
+            self.incumbent.announce("compiling kernels, once on this machine: this search has some 8 s less")
         if self.problem.old_plan:
             self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
             if self.incumbent.found:

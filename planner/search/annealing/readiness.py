@@ -18,8 +18,8 @@ class Kernels:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start to compile, unless that was done before."""
+    def start(self) -> bool:
+        """Start to compile, unless that was done before; return whether it was not."""
         if not _are_kept():
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             self._process = subprocess.Popen(  # this very interpreter and a module of ours
@@ -30,6 +30,7 @@ class Kernels:
                 env=environment,
                 start_new_session=True,
             )
+        return self._process is not None
 
     def ready(self, wait_s: float) -> bool:
         """Wait so long for the kernels; return whether they are there."""
