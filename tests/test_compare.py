@@ -258,11 +258,12 @@ def test_machines_of_one_name_that_clusters_say_otherwise_are_another_assumption
     assert not found.comparable
 
 
-def test_a_plan_that_says_another_step_than_its_orders_take_is_not_compared(tmp_path, capsys):
+@pytest.mark.parametrize("said", [{"step_time_ns": 125}, {"peak_memory_bytes": (1, 1, 1, 1)}])
+def test_a_plan_that_says_another_step_or_peak_than_its_orders_take_is_not_compared(said, tmp_path, capsys):
     path = tmp_path / "plan.json"
-    write_plan(path, replace(PLAN, prediction=replace(PLAN.prediction, step_time_ns=125)))
+    write_plan(path, replace(PLAN, prediction=replace(PLAN.prediction, **said)))
     assert main(["compare", str(path)]) == 7
-    assert "its orders take 124 by its own costs" in capsys.readouterr().err
+    assert "its orders take 124 ns and 25 bytes by its own costs" in capsys.readouterr().err
 
 
 def test_a_timeline_in_which_nothing_takes_time_is_refused(files, tmp_path, capsys):

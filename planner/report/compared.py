@@ -72,13 +72,15 @@ class ComparedPlan:
         Raises
         ------
         ReadableButWrong
-            When the plan says another step time.
+            When the plan says another step time or peak.
         """
-        timeline, said_ns = replay(self.plan), self.plan.prediction.step_time_ns
-        if timeline.step_time_ns != said_ns:
+        timeline, said = replay(self.plan), self.plan.prediction
+        found = timeline.step_time_ns, max(timeline.peak_memory_bytes)
+        if found != (said.step_time_ns, max(said.peak_memory_bytes)):
             raise ReadableButWrong(
-                f"{self.name}: its step is said to take {said_ns} ns, and its orders take {timeline.step_time_ns} by "
-                "its own costs; penstock validate says more"
+                f"{self.name}: it says a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} "
+                f"bytes; its orders take {found[0]} ns and {found[1]} bytes by its own costs; penstock validate says "
+                "more"
             )
         return timeline
 
