@@ -232,7 +232,7 @@ def test_an_output_that_is_a_folder_is_refused_before_anything_is_measured(tmp_p
 
 @pytest.mark.parametrize("limit", ["-1", "nan", "inf"])
 def test_a_memory_limit_that_is_none_is_refused(limit):
-    with pytest.raises(UsageError, match="GiB above 0 are needed"):
+    with pytest.raises(UsageError, match="GiB above 0 and up to"):
         command("--memory-limit", limit)
 
 
