@@ -5,7 +5,7 @@
 
 A mutant is a whole file with one to three changes: of its bytes, of its numbers and words (the largest and the oddest
 of them, and others of the same file), of its lines, and where it is JSON of its structure. A reader fails where it
-raises anything but a declared error (`costmodel.errors.PenstockError`), takes longer than `MOST_SECONDS`, or lets the
+raises anything but a declared error (`costmodel.errors.PenstockError`), takes longer than `MOST_S`, or lets the
 process grow beyond `MOST_BYTES`; what fails is kept with `--keep`. With `--flags` every number that
 a command takes on its line is enormous or odd instead, one at a time. Leaves out archives and what happens while files
 are written.
@@ -33,12 +33,10 @@ from typing import Any
 
 from costmodel.errors import PenstockError
 from tests.example_files import write_examples
-from tests.fuzzed_flags import LINES, command_lines, load, outcome
+from tests.fuzzed_flags import LINES, MOST_BYTES, MOST_S, command_lines, load, outcome
 from tests.fuzzed_readers import Fuzzed, fuzzed
 from tests.schema_corpus import places
 
-MOST_SECONDS, MOST_BYTES = 5, 2 * 2**30
-"""What a small file may take, and this process hold, whatever the file says."""
 TOKEN = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[A-Za-z_][\w.-]*")
 ODD_TOKENS = (
     b"0", b"-1", b"1", b"0.5", b"-0.0", b"1e-320", b"1e308", b"1e999", b"NaN", b"Infinity", b"-Infinity", b"nan",
@@ -189,7 +187,7 @@ def _alarm(seconds: int) -> Iterator[None]:
 
 
 def judge(
-    name: str, reader: Fuzzed, num_mutants: int, seed: int, keep: Path | None = None, most_s: int = MOST_SECONDS
+    name: str, reader: Fuzzed, num_mutants: int, seed: int, keep: Path | None = None, most_s: int = MOST_S
 ) -> Judged:
     """Read mutants of a reader's files, drawn by a seed; failures are counted by kind and place."""
     judged, rng = Judged(name), Random(f"{seed}.{name}")  # noqa: S311

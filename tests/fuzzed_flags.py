@@ -52,6 +52,7 @@ TEMPLATES = {
 }  # fmt: skip
 """Values with a number in them, for flags that take no plain one; flags of words alone are left out."""
 MOST_S, MOST_BYTES = 5, 2 * 2**30
+"""What an answer to a small question may take, whatever is asked, of files as of flags."""
 DECLARED = (0, 2, 3, 4, 5, 6, 7)
 TIME_LIMITS = "--time-limit=", "--deterministic-limit="
 """What may take as long as it is told, where that is allowed."""

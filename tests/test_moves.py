@@ -60,12 +60,16 @@ def test_work_leaves_the_stage_that_the_critical_path_passes_most_for_those_that
     assert cuts.evaluate(first).step_time_ns < each.step_time_ns
 
 
+def several_a_place(rng: Random) -> tuple[Cuts, Evaluated]:
+    cuts = Setting(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
+    return cuts, start(cuts, rng)
+
+
 @given(seeds)
 @settings(max_examples=20, deadline=None)
 def test_of_several_stages_a_place_all_pairs_change_numbers_that_the_graph_lets_change(seed: int) -> None:
     rng = Random(seed)
-    cuts = Setting(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
-    each = start(cuts, rng)
+    cuts, each = several_a_place(rng)
     partition = each.candidate.partition
     pairs = combinations(range(max(partition) + 1), 2)
     every = {tuple({a: b, b: a}.get(stage, stage) for stage in partition) for a, b in pairs}
@@ -91,9 +95,7 @@ def joined_and_split(cuts: Cuts, partition: Partition) -> set[Partition]:
 @given(seeds)
 @settings(max_examples=20, deadline=None)
 def test_of_several_stages_a_place_neighbours_are_joined_and_another_split(seed: int) -> None:
-    rng = Random(seed)
-    cuts = Setting(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
-    each = start(cuts, rng)
+    cuts, each = several_a_place(Random(seed))
     every = joined_and_split(cuts, each.candidate.partition)
     assert every <= set(moves(cuts, each))
     for partition in every:

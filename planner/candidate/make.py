@@ -49,9 +49,8 @@ def make(
     size, costs = candidate.microbatch_size, run.priced.costs
     names = [operator.name for operator in graph.operators]
     called = stage_names([_modules(graph, row) for row in run.priced.operators])
-    stages = zip(
-        run.priced.operators, candidate.places, costs.stages, called, _shared(graph, run.priced.operators), strict=True
-    )
+    stages = zip(run.priced.operators, candidate.places, costs.stages, called, strict=True)
+    owners = evaluator.pricer.sums.owners(candidate.partition).items()
     used = tuple(sorted(rank for block in run.priced.blocks for rank in block))
     machines, number = problem.machines, {rank: i for i, rank in enumerate(used)}
     counted = problem.has_module  # other trainers join or divide sums in ways of their own
@@ -72,14 +71,14 @@ def make(
                     place.microbatch_multiple,
                     called,
                     modules=tuple(dict.fromkeys(graph.parts[i] for i in row if graph.parts[i])),
-                    shared=shared,
+                    shared=tuple(name for name, held_by in owners if index in held_by),
                 ),
                 graph,
                 row,
                 evaluator.num_microbatches // (place.config.data * place.microbatch_multiple),
                 evaluator.pricer.tensor_bytes(place.microbatch_multiple) if counted else (),
             )
-            for row, place, cost, called, shared in stages
+            for index, (row, place, cost, called) in enumerate(stages)
         ),
         edges=tuple(
             PlanEdge(
@@ -121,15 +120,6 @@ def _modules(graph: OperatorGraph, operators: Sequence[int]) -> list[str]:
     """Return the module paths of a stage's operators, their own names where they have no module."""
     row = [graph.operators[i] for i in operators]
     return [operator.module for operator in row if operator.module] or [operator.name for operator in row]
-
-
-def _shared(graph: OperatorGraph, stages: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
-    """Return which trainable parameters each stage has that others have too."""
-    held = [dict.fromkeys(name for i in row for name in graph.operators[i].parameters) for row in stages]
-    count = Counter(name for names in held for name in names)
-    return [
-        tuple(name for name in names if count[name] > 1 and graph.parameter_index[name].trainable) for names in held
-    ]
 
 
 def _orders(run: Run, *, lowered: bool) -> list[tuple[str, ...]]:

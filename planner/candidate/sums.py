@@ -49,8 +49,15 @@ class Sums:
     def shares_divided(self, partition: Partition, places: Sequence[Place]) -> bool:
         """Whether a stage whose ranks divide parameters shares one with another stage."""
         divides = [place.config.divides for place in places]
-        owners = ({partition[self.atoms.atom_of[i]] for i in row} for row in self._shared.values() if any(divides))
-        return any(len(stages) > 1 and any(divides[stage] for stage in stages) for stages in owners)
+        return any(divides) and any(divides[stage] for owners in self.owners(partition).values() for stage in owners)
+
+    def owners(self, partition: Partition) -> dict[str, Owners]:
+        """Return the stages of each trainable parameter that several have."""
+        found = {
+            name: tuple(sorted({partition[self.atoms.atom_of[position]] for position in readers}))
+            for name, readers in self._shared.items()
+        }
+        return {name: stages for name, stages in found.items() if len(stages) > 1}
 
     def _alone(self, place: Place, size_bytes: int) -> int:
         """Return by how much a replicas' sum shrinks without parameters that are summed elsewhere."""
@@ -67,15 +74,13 @@ class Sums:
         """Return what one rank holds of the trainable parameters of each set of stages, where there are several."""
         graph, training = self.atoms.graph, self.problem.training
         found: dict[Owners, int] = {}
-        for name, readers in self._shared.items():
-            owners = tuple(sorted({partition[self.atoms.atom_of[position]] for position in readers}))
-            if len(owners) > 1:
-                parameter = graph.parameter_index[name]
-                degrees = Degrees.of(places[owners[0]].config, training.sequence_parallel)
-                width = training.width(0)
-                size = width * prod(parameter.shape) if width else parameter.size_bytes
-                part = size // parameter_parts(parameter, graph.operators[readers[0]], degrees)
-                found[owners] = found.get(owners, 0) + part
+        for name, owners in self.owners(partition).items():
+            parameter = graph.parameter_index[name]
+            degrees = Degrees.of(places[owners[0]].config, training.sequence_parallel)
+            width = training.width(0)
+            size = width * prod(parameter.shape) if width else parameter.size_bytes
+            part = size // parameter_parts(parameter, graph.operators[self._shared[name][0]], degrees)
+            found[owners] = found.get(owners, 0) + part
         return found
 
     @cached_property

@@ -8,7 +8,7 @@ which simulation sees.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, product, starmap
 from random import Random
 
 from planner.candidate.evaluate import Evaluated
@@ -29,8 +29,8 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     if rng:
         rng.shuffle(order)
         rng.shuffle(targets)
-        for renumbered in (list(near.exchanged()), list(near.joined())):
-            yield from rng.sample(renumbered, min(len(renumbered), NUM_RENUMBERED))
+        for pairs, changed in ((list(near.exchanges()), near.exchanged), (list(near.joins()), near.joined)):
+            yield from starmap(changed, rng.sample(pairs, min(len(pairs), NUM_RENUMBERED)))
         yield from near.moves(order, targets, lambda own, target: True)
         return
     passes = _passes(cuts, candidate)
@@ -39,8 +39,8 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     targets.sort(key=passes.__getitem__)
     yield from near.moves(order, targets, lambda own, target: passes[target] < passes[own])
     yield from near.moves(order, targets, lambda own, target: passes[target] >= passes[own])
-    yield from near.exchanged()
-    yield from near.joined()
+    yield from starmap(near.exchanged, near.exchanges())
+    yield from starmap(near.joined, near.joins())
 
 
 def _passes(cuts: Cuts, candidate: Evaluated) -> list[float]:
@@ -90,17 +90,19 @@ class _Neighbours:
                     seen.add(moved)
                     yield from self._to(own, moved, towards)
 
-    def exchanged(self) -> Iterator[Partition]:
-        """Yield the partitions with two stages exchanged, where the number of a stage says its place."""
-        if self._cuts.family.chunks == 1:
-            return
-        for one, other in combinations(range(self._stages.count), 2):
-            if self._stages.may_change(one, other):
-                number = {one: other, other: one}
-                yield tuple(number.get(stage, stage) for stage in self._partition)
+    def exchanges(self) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of stages that may change numbers, where the number of a stage says its place."""
+        if self._cuts.family.chunks > 1:
+            pairs = combinations(range(self._stages.count), 2)
+            yield from (pair for pair in pairs if self._stages.may_change(*pair))
 
-    def joined(self) -> Iterator[Partition]:
-        """Yield the partitions with a stage joined to the next and another one split, so that as many remain."""
+    def exchanged(self, one: int, other: int) -> Partition:
+        """Return the partition with two stages exchanged."""
+        number = {one: other, other: one}
+        return tuple(number.get(stage, stage) for stage in self._partition)
+
+    def joins(self) -> Iterator[tuple[int, int, int]]:
+        """Yield what may be joined while another stage is split, so that as many remain: see `joined`."""
         if self._cuts.family.chunks == 1:
             return
         atoms, stages = self._cuts.atoms, self._stages
@@ -108,9 +110,13 @@ class _Neighbours:
             tails = {atoms.descendants[atom] & mask | 1 << atom for atom in stages.members[stage]} - {mask}
             for tail, first in product(sorted(tails), range(stages.count - 1)):
                 if stage not in (first, first + 1):
-                    split = (each + (each > stage or tail >> atom & 1) for atom, each in enumerate(self._partition))
-                    after = first + (first > stage)
-                    yield tuple(each - (each > after) for each in split)
+                    yield stage, tail, first
+
+    def joined(self, stage: int, tail: int, first: int) -> Partition:
+        """Return the partition with the tail of a stage behind it, and the stage `first` joined to the next."""
+        split = (each + (each > stage or tail >> atom & 1) for atom, each in enumerate(self._partition))
+        after = first + (first > stage)
+        return tuple(each - (each > after) for each in split)
 
     def _to(self, own: int, moved: int, targets: Sequence[int]) -> Iterator[Partition]:
         """Yield the partitions in which these atoms of a stage stand in others."""
