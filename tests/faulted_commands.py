@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -24,7 +26,12 @@ COMMANDS = (
     "explain plan.json --profile profile.json --time-limit 5",
     "whatif plan.json --sweep devices=2,4 --profile profile.json --time-limit 5 --chart chart.png",
 )
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+FAULTS: Mapping[str, tuple[Callable[[int, int], None], signal.Signals]] = {
+    "kill -9": (os.kill, signal.SIGKILL),
+    "SIGTERM": (os.kill, signal.SIGTERM),
+    "SIGINT": (os.kill, signal.SIGINT),
+    "Ctrl-C": (os.killpg, signal.SIGINT),  # a terminal's goes to the command and all that it started
+}
 LATEST_S, ORPHAN_S = 8.0, 3.0
 MARK = "PENSTOCK_TEST_FAULT"
 
@@ -36,23 +43,25 @@ def fault_failures(num_cases: int) -> list[str]:
         write_examples(Path(folder))
         for seed in range(num_cases):
             rng = Random(f"fault {seed}")
-            command, how = rng.choice(COMMANDS), rng.choice(SIGNALS)
+            command, fault = rng.choice(COMMANDS), rng.choice(list(FAULTS))
             after_s = STARTED_S + rng.random() ** 2 * LATEST_S
-            wrong = _wrong(command, how, after_s, f"{os.getpid()}.{seed}", Path(folder))
-            found += [f"seed {seed}: {how.name} after {after_s:.2f} s: {command}: {wrong}"] if wrong else []
+            wrong = _wrong(command, fault, after_s, f"{os.getpid()}.{seed}", Path(folder))
+            found += [f"seed {seed}: {fault} after {after_s:.2f} s: {command}: {wrong}"] if wrong else []
     return found
 
 
-def _wrong(command: str, how: signal.Signals, after_s: float, mark: str, folder: Path) -> str:
+def _wrong(command: str, fault: str, after_s: float, mark: str, folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), MARK: mark}
     words = [sys.executable, "-m", "planner", *command.split()]
+    send, number = FAULTS[fault]
     with subprocess.Popen(
-        words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         time.sleep(after_s)
-        process.send_signal(how)
+        with suppress(ProcessLookupError):  # it has ended, and all of its group
+            send(process.pid, number)
         said = process.communicate(timeout=PATIENCE_S)[1].decode()
-    allowed = (0, -signal.SIGKILL) if how is signal.SIGKILL else (0, 130)
+    allowed = (0, -signal.SIGKILL) if number is signal.SIGKILL else (0, 130)
     if process.returncode not in allowed or "Traceback" in said:
         return f"exit {process.returncode}: {said[-300:]}"
     until = time.monotonic() + ORPHAN_S

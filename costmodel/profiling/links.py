@@ -8,10 +8,12 @@ contention between transfers.
 
 import json
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import torch
@@ -46,6 +48,7 @@ IN_A_ROW = 4
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
+    parent: int
     num_ranks: int
     device: str
     store: str
@@ -80,9 +83,23 @@ def measure_links(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _under_torchrun(num_ranks, device, classes, overlap)
     with tempfile.TemporaryDirectory() as folder:
-        setting = _Setting(num_ranks, device, f"{folder}/store", f"{folder}/tables")
-        spawn(_worker, (setting, classes, overlap), nprocs=num_ranks)  # type: ignore[no-untyped-call]
+        setting = _Setting(os.getpid(), num_ranks, device, f"{folder}/store", f"{folder}/tables")
+        _run_ranks(setting, classes, overlap)
         return _links(*_read_tables(Path(setting.result)), num_ranks, device)
+
+
+def _run_ranks(setting: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
+    """Start the ranks and wait for them; they end with this process, and without words, however it ends."""
+    resource_tracker.ensure_running()  # its start would let signals in again
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # ranks inherit it: it waits until they can hear
+    try:
+        ranks = spawn(  # type: ignore[no-untyped-call]
+            _worker, (setting, classes, overlap), nprocs=setting.num_ranks, join=False, daemon=True
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    while not ranks.join():
+        pass
 
 
 def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...], overlap: bool) -> Links:
@@ -103,6 +120,10 @@ def _slowdown(device: str, overlap: bool) -> float:
 
 
 def _worker(rank: int, setting: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # torch has it sent to a rank whose parent ends
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if os.getppid() != setting.parent:  # it ended before torch asked for that
+        return
     torch.set_num_threads(1)
     keep_freed_memory()
     if setting.device == "cuda":
