@@ -2,13 +2,14 @@
 
     python -m benchmarks.fuzz [--mutants 50000] [--only REGEX] [--seed 0] [--keep FOLDER] [--json]
     python -m benchmarks.fuzz --flags [--only REGEX] [--json]
+    python -m benchmarks.fuzz --fields [--only REGEX] [--json]
 
 A mutant is a whole file with one to three changes: of its bytes, of its numbers and words (the largest and the oddest
 of them, and others of the same file), of its lines, and where it is JSON of its structure. A reader fails where it
 raises anything but a declared error (`costmodel.errors.PenstockError`), takes longer than `MOST_S`, or lets the
 process grow beyond `MOST_BYTES`; what fails is kept with `--keep`. With `--flags` every number that
-a command takes on its line is enormous or odd instead, one at a time. Leaves out archives and what happens while files
-are written.
+a command takes on its line is enormous or odd instead, one at a time; with `--fields` every number of the files that
+commands read is enormous. Leaves out what happens while files are written (`benchmarks.reliability`).
 """
 
 import argparse
@@ -23,7 +24,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from typing import Any
 
 from costmodel.errors import PenstockError
 from tests.example_files import write_examples
+from tests.fuzzed_fields import READ_BY, readings
 from tests.fuzzed_flags import LINES, MOST_BYTES, MOST_S, command_lines, load, outcome
 from tests.fuzzed_readers import Fuzzed, fuzzed
 from tests.schema_corpus import places
@@ -234,16 +236,25 @@ def readers() -> Mapping[str, Fuzzed]:
 
 def judge_flags(command: str) -> Judged:
     """Run a command with each of its flags at each odd and enormous value."""
-    judged = Judged(f"flags of {command}")
+    lines = lambda _: ((words[-1][:80], words) for words in command_lines() if words[0] == command)  # noqa: E731
+    return _judge_commands(f"flags of {command}", lines)
+
+
+def judge_fields(name: str) -> Judged:
+    """Run what reads a file with each of the file's numbers at each enormous value."""
+    return _judge_commands(f"fields of {name}", lambda home: readings(home, name))
+
+
+def _judge_commands(name: str, lines: Callable[[Path], Iterable[tuple[str, list[str]]]]) -> Judged:
+    judged = Judged(name)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         write_examples(home)
-        for words in command_lines():
-            if words[0] == command:
-                start = time.perf_counter()
-                kind = outcome(words, home)
-                kind = kind if kind in ("read", "refused") else f"{words[-1][:80]}: {kind}"
-                judged.note(kind, time.perf_counter() - start)
+        for what, words in lines(home):
+            start = time.perf_counter()
+            kind = outcome(words, home)
+            kind = kind if kind in ("read", "refused") else f"{words[0]}: {what}: {kind}"
+            judged.note(kind, time.perf_counter() - start)
     return judged
 
 
@@ -252,13 +263,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutants", type=int, default=50_000, help="of each reader")
     parser.add_argument("--flags", action="store_true", help="odd and enormous numbers on command lines, not in files")
-    parser.add_argument("--only", default="", metavar="REGEX", help="readers such as 'plan', or commands")
+    parser.add_argument("--fields", action="store_true", help="enormous numbers in files, read by whole commands")
+    parser.add_argument("--only", default="", metavar="REGEX", help="readers such as 'plan', commands, or files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="one mutant of each kind of failure is kept there")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows, out = [], sys.stderr if args.json else sys.stdout
-    for found in _all_flags(args) if args.flags else _all_readers(args):
+    for found in _all_commands(args) if args.flags or args.fields else _all_readers(args):
         rows.append(found)
         print(found.line, *(f"  {n} x {kind}" for kind, n in found.failures.most_common()), sep="\n", file=out)
         out.flush()
@@ -274,9 +286,10 @@ def _all_readers(args: argparse.Namespace) -> Iterator[Judged]:
             yield judge(name, reader, args.mutants, args.seed, args.keep)
 
 
-def _all_flags(args: argparse.Namespace) -> Iterator[Judged]:
+def _all_commands(args: argparse.Namespace) -> Iterator[Judged]:
     load()
-    yield from (judge_flags(command) for command in LINES if re.search(args.only, command))
+    chosen = (LINES, judge_flags) if args.flags else (READ_BY, judge_fields)
+    yield from (chosen[1](name) for name in chosen[0] if re.search(args.only, name))
 
 
 if __name__ == "__main__":

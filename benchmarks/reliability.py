@@ -219,6 +219,18 @@ def _faults(num_cases: int) -> list[str]:
     return fault_failures(num_cases)
 
 
+def _large_limits(num_cases: int) -> list[str]:
+    from tests.interrupted_runs import large_limit_failures
+
+    return large_limit_failures(num_cases)
+
+
+def _failed_writes(num_commands: int) -> list[str]:
+    from tests.failed_writes import write_failures
+
+    return write_failures(num_commands)
+
+
 def _killed_writes(num_kills: int) -> list[str]:
     from tests.killed_writes import kill_failures
 
@@ -301,6 +313,13 @@ PROMISES = [
         4,
         40,
         _limits,
+    ),
+    Promise(
+        "large-limits-are-kept",
+        "up to 10,000 operators and 1,024 devices plan ends at most 2 s after its limit with a plan that validates",
+        4,
+        40,
+        _large_limits,
     ),
     Promise(
         "rivals-objectives",
@@ -434,6 +453,13 @@ PROMISES = [
         50,
         1_000,
         _killed_writes,
+    ),
+    Promise(
+        "failed-writes",
+        "A full disk or a place where nothing can be written ends a command with 3, each file old or new",
+        4,
+        13,
+        _failed_writes,
     ),
     Promise(
         "one-price",

@@ -208,7 +208,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 def _read_text(path: Path) -> str:
     try:
-        data = _read_bytes(path)
+        data = read_bytes(path)
         if data.startswith(codecs.BOM_UTF8):
             raise InvalidInput(f"{path}: begins with a byte order mark; save it as UTF-8 without one (BOM)")
         return data.decode("utf-8")
@@ -226,14 +226,14 @@ def _read_text(path: Path) -> str:
         raise InvalidInput(f"{str(path)!r} cannot be the name of a file ({error})") from None
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Read a regular file, decompressed if its name says so, as far as the limit and no further."""
     kind = path.stat().st_mode
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # opening a folder says so
         raise InvalidInput(f"{path}: is no regular file; give the name of a file, which is read as often as needed")
     allowed = limits.most("bytes")
     pieces, num_bytes = [], 0
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with gzip.open(path) if path.suffix in (".gz", ".tgz") else path.open("rb") as file:
         while piece := file.read(min(PIECE_BYTES, allowed + 1 - num_bytes)):  # room for all that is allowed is too much
             pieces.append(piece)
             num_bytes += len(piece)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -90,6 +91,8 @@ def outcome(words: list[str], home: Path, most_s: float = MOST_S) -> str:
     child = os.fork()
     if not child:
         os._exit(_in_child(words, home))
+    with suppress(PermissionError):  # it may have done so, and have ended
+        os.setpgid(child, child)
     ended, status = 0, 0
     while not ended and time.perf_counter() - start < most_s:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -108,7 +111,7 @@ def outcome(words: list[str], home: Path, most_s: float = MOST_S) -> str:
 
 
 def _in_child(words: list[str], home: Path) -> int:
-    os.setpgid(0, 0)
+    os.setpgid(0, 0)  # whichever of the two comes first
     os.chdir(home)
     said = os.open("said", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(said, 1)

@@ -1,16 +1,23 @@
 """Every reader of files of the user's, and whole files that it reads: what mutants are made of.
 
-Leaves out how they are made (`benchmarks.fuzz`), archives of other projects, and what torch itself reads.
+Leaves out how they are made (`benchmarks.fuzz`), and what torch itself reads.
 """
 
+import io
 import json
+import re
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from costmodel.architectures.command import make
 from costmodel.architectures.configs import DEFAULTS, PARTS
 from costmodel.calibration import read_calibration
+from costmodel.importers.aceso import aceso_profile
+from costmodel.importers.aceso_archive import read_archive
+from costmodel.importers.aceso_cluster import aceso_cluster
 from costmodel.importers.dnn_partitioning import read_dnn_partitioning
 from costmodel.importers.kineto import read_trace
 from costmodel.importers.layers import read_layers
@@ -18,12 +25,14 @@ from costmodel.importers.nccl_tests import read_nccl_tests
 from costmodel.importers.pipedream import read_pipedream
 from costmodel.importers.piper import read_piper
 from costmodel.importers.topology import read_topology
+from costmodel.profiling.journal import Journal
 from planner.ask.pins import read_pins
 from planner.checker import check_plan
 from planner.measured.runs import read_runs
 from planner.plan import read_plan
 from simulator.torch_csv import read_torch_csv
 from tests.schema_corpus import GOLDEN, READERS
+from tests.test_aceso import files
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,48 @@ def _described(path: Path) -> object:
     return make(str(path), "h100-sxm-80", (1, 2))
 
 
+def _aceso(path: Path) -> object:
+    known = read_archive(path, "a10g", "tiny")
+    return aceso_profile(known), aceso_cluster(known)
+
+
+def _packed(path: Path) -> object:
+    """Read an archive of what a file lists: lines of ``== NAME`` before the lines of each file."""
+    tar_path = path.with_name("packed.tar")
+    tar_path.write_bytes(_tar(path.read_bytes()))
+    return _aceso(tar_path)
+
+
+def _tar(listed: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", errors="surrogateescape") as tar:
+        for part in re.split(rb"^== ", listed, flags=re.MULTILINE)[1:]:
+            name, _, data = part.partition(b"\n")
+            member = tarfile.TarInfo(name.decode(errors="surrogateescape"))
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _journal(path: Path) -> object:
+    """Resume a journal; every item must be one that was written."""
+    items = Journal(path, HEADING, resume=False).items
+    assert all(ITEMS[key] == value for key, value in items.items())
+    return items
+
+
+def _journal_text() -> str:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        journal = Journal(path, HEADING, resume=False)
+        for key, value in ITEMS.items():
+            journal.item(key, lambda value=value: value)
+        return path.read_text()
+
+
+HEADING = {"model": "m", "repeats": 3}
+ITEMS = {"marks": [1.5, 2], "round/0": [[1, 2], [3.25], None], "links": {"p2p": [[1024, 8000]]}}
+ACESO = "".join(f"== {name}\n{text}\n" for name, text in files().items())
 HEADER = "name,after,forward_ms,backward_ms,parameter_bytes,output_bytes,saved_bytes,backward_weight_ms\n"
 LAYERS = HEADER + (
     "embed,,1.5,2,4000,800,100,\n"
@@ -170,6 +221,9 @@ def fuzzed(instances: Path | None = None) -> Mapping[str, Fuzzed]:
         "config": Fuzzed(_described, ".json", CONFIGS),
         "kineto": Fuzzed(read_trace, ".json", (json.dumps(TRACE, indent=1),)),
         "pipedream": Fuzzed(read_pipedream, ".txt", (PIPEDREAM,)),
+        "aceso": Fuzzed(_packed, ".txt", (ACESO,)),
+        "tar": Fuzzed(_aceso, ".tar", (_tar(ACESO.encode()).decode(),)),
+        "journal": Fuzzed(_journal, ".journal", (_journal_text(),)),
     }
     if instances:
         layer = instances / "dnn-partitioning" / "layer_bert24_training.json"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -19,8 +20,22 @@ from costmodel.model.profile import write_profile
 from costmodel.zoo.generated import generate
 
 ROOT = Path(__file__).resolve().parents[1]
+BATCHES = (32, 128, 1024)
 SPECS = ("random:12:3", "random:60:5", "nasnet", "random:400:7", "random:2000:9")
-DEVICES, BATCHES = (4, 8, 16, 32, 64), (32, 128, 1024)
+DEVICES = (4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Models, numbers of devices and time limits that cases are drawn from."""
+
+    specs: tuple[str, ...]
+    devices: tuple[int, ...]
+    limits_s: tuple[float, ...]
+
+
+INTERRUPTED = Scope(SPECS, DEVICES, (2.0, 5.0, 10.0))
+LARGE = Scope((*SPECS, "random:10000:11"), (*DEVICES, 256, 1024), (0.5, 1.0, 2.0, 5.0, 10.0))
 STARTED_S = 0.3
 """Python hears signals from here on: before, nothing of ours runs."""
 PATIENCE_S, LATE_S = 60.0, 1.0
@@ -31,7 +46,7 @@ def interrupt_failures(num_cases: int) -> list[str]:
     found = []
     for seed in range(num_cases):
         rng = Random(f"interrupt {seed}")
-        command, plan = _command(rng, rng.choice((2.0, 5.0, 10.0)))
+        command, plan = _command(rng, rng.choice(INTERRUPTED.limits_s), INTERRUPTED)
         after_s, how = STARTED_S + rng.random() ** 2 * 9, rng.choice((signal.SIGINT, signal.SIGTERM))
         with _started(command) as process:
             time.sleep(after_s)
@@ -45,23 +60,32 @@ def interrupt_failures(num_cases: int) -> list[str]:
 
 def limit_failures(num_cases: int) -> list[str]:
     """Return a line for each run without a plan that validates, or later than its time limit by more than a second."""
+    return _late(num_cases, Scope(SPECS, DEVICES, (0.5, 1.0, 2.0, 3.0, 5.0)), LATE_S)
+
+
+def large_limit_failures(num_cases: int) -> list[str]:
+    """Do the same up to 10,000 operators and 1,024 devices; later by 2 s and more counts there."""
+    return _late(num_cases, LARGE, 2.0)
+
+
+def _late(num_cases: int, scope: Scope, most_s: float) -> list[str]:
     found = []
     for seed in range(num_cases):
         rng = Random(f"limit {seed}")
-        limit_s = rng.choice((0.5, 1.0, 2.0, 3.0, 5.0))
-        command, plan = _command(rng, limit_s)
+        limit_s = rng.choice(scope.limits_s)
+        command, plan = _command(rng, limit_s, scope)
         start = time.perf_counter()
         with _started(command) as process:
             code = process.wait(PATIENCE_S)
         late_s = time.perf_counter() - start - limit_s
-        if code != 0 or not _validates(plan) or late_s > LATE_S:
+        if code != 0 or not _validates(plan) or late_s > most_s:
             found.append(f"seed {seed}: exit {code}, {late_s:.2f} s late: {' '.join(command[2:])}")
         plan.unlink(missing_ok=True)
     return found
 
 
-def _command(rng: Random, limit_s: float) -> tuple[Sequence[str], Path]:
-    profile, devices = _profile(rng.choice(SPECS)), rng.choice(DEVICES)
+def _command(rng: Random, limit_s: float, scope: Scope) -> tuple[Sequence[str], Path]:
+    profile, devices = _profile(rng.choice(scope.specs)), rng.choice(scope.devices)
     plan = profile.with_name("plan.json")
     command = [sys.executable, "-m", "planner", "plan", str(profile), "--devices", str(devices),
                "--batch", str(rng.choice(BATCHES)), "--time-limit", str(limit_s), "-o", str(plan)]  # fmt: skip

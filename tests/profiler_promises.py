@@ -119,6 +119,6 @@ def _keys(value: Any) -> object:
 
 
 def _lines(path: Path) -> list[Any]:
-    """Return the whole lines of a journal; a kill may have left half of one."""
+    """Return what the whole lines of a journal hold; a kill may have left half of one."""
     text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [json.loads(line)[2] for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -8,11 +8,13 @@ import pytest
 from benchmarks.fuzz import judge, readers
 from costmodel.errors import PenstockError
 from tests.example_files import write_examples
+from tests.fuzzed_fields import READ_BY, altered
 from tests.fuzzed_flags import LINES, command_lines, load, outcome
-from tests.fuzzed_readers import NCCL_TEXT
+from tests.fuzzed_readers import ACESO, NCCL_TEXT
 
 NUM_MUTANTS = 150
 NUM_LINES = 8
+NUM_FIELDS = 2
 HANGS_S = 120
 """No machine is that slow: what a reader may take is held by the command, on a quiet one."""
 READERS = readers()
@@ -74,6 +76,19 @@ def test_odd_and_enormous_numbers_on_a_command_line_are_answered_or_refused(comm
         assert outcome(words, home, HANGS_S) in ("read", "refused"), words[-1]
 
 
+@pytest.mark.parametrize("name", READ_BY)
+def test_enormous_numbers_in_files_are_answered_or_refused_by_what_reads_them(name: str, home: Path) -> None:
+    """All of them: ``python -m benchmarks.fuzz --fields``."""
+    assert [line for line in READ_BY[name] if outcome(line.split(), home, HANGS_S) != "read"] == []
+    whole = (home / name).read_text()
+    cases = list(altered(name, whole))
+    for what, text in Random(name).sample(cases, min(len(cases), NUM_FIELDS)):
+        (home / name).write_text(text)
+        for line in READ_BY[name]:
+            assert outcome(line.split(), home, HANGS_S) in ("read", "refused"), (line, what)
+    (home / name).write_text(whole)
+
+
 FAILED_ONCE = {
     "runs with more cells than columns": ("runs", "model,device\ngpt,a,b\n"),
     "runs of a digit that is no decimal": (
@@ -96,6 +111,10 @@ FAILED_ONCE = {
     "a links file of no name": (
         "cluster", 'format = "penstock-cluster"\nversion = 1\nlinks = "a\\u0000b"\ndevice = []\nhost = []\n',
     ),
+    "endless layers": ("aceso", ACESO.replace('"num_layers": 2', '"num_layers": 1e999')),
+    "a billion layers": ("aceso", ACESO.replace('"num_layers": 2', '"num_layers": 1000000000')),
+    "one size of messages twice": ("aceso", ACESO.replace("1,16,64", "1,64,64")),
+    "small messages alone": ("aceso", ACESO.replace("1,16,64", "1,2,3")),
 }  # fmt: skip
 """What once ended in an error of Python's, or took the machine's memory."""
 

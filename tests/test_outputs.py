@@ -16,6 +16,7 @@ from costmodel.files import read_json, write_json, write_text
 from costmodel.outputs import check_outputs, place
 from planner.commands import main
 from planner.plan import write_plan
+from tests.failed_writes import write_failures
 from tests.small_plan import PLAN
 
 PENSTOCK = (sys.executable, "-m", "planner")
@@ -173,3 +174,8 @@ def test_an_output_that_is_gone_or_full_ends_quietly(command: str, tmp_path: Pat
     assert (found.returncode, found.stderr) == (141, "")
     closed = subprocess.run(f"{' '.join(show)} >&-", shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (closed.returncode, closed.stderr) == (141, "")
+
+
+def test_a_disk_that_fills_up_or_a_place_that_takes_no_file_ends_a_command_with_all_files_whole() -> None:
+    """All commands: ``python -m benchmarks.reliability --full --only failed-writes``."""
+    assert write_failures(4) == []

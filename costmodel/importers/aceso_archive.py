@@ -6,6 +6,7 @@ are bounded. Leaves out other models than GPT, and what the tables mean (`costmo
 """
 
 import csv
+import io
 import json
 import math
 import re
@@ -14,17 +15,25 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
+from costmodel import limits
 from costmodel.errors import InvalidInput
+from costmodel.files import read_bytes
 from costmodel.importers.aceso_layer import EMBEDDING, FINAL, HEAD, LAYER, base_name
 
 MIB = 2**20
 MOST_BYTES, MOST_FILES = 64 * MIB, 10_000
 """Of all files that are read, and files that a tar may hold: the archive has 12 MB in 556 files."""
-OPERATORS = re.compile(r"profiled-time-\w+-all-(?P<device>\w+)/gpt_(?P<model>\w+?)_mbs(\d+)_tp(\d+)_algo(\d+)\.csv")
-COLLECTIVE = re.compile(r"profiled-time-\w+-all-(?P<device>\w+)/prim_gpt_(?P<model>\w+?)_([a-z_]+)_(\d+)gpus\.csv")
-MESSAGES = re.compile(r"profiled-time-\w+-all-(?P<device>\w+)/p2p_(inter|intra)_node\.csv")
+LARGE_MIB = 16
+"""A message of this size and more moves at the rate of its link."""
+LARGEST = 10**6
+"""Of the shape of a model, a batch and a degree."""
+TABLES = r"profiled-time-\w+-all-(?P<device>\w+)/"
+OPERATORS = re.compile(TABLES + r"gpt_(?P<model>\w+?)_mbs(\d{1,6})_tp(\d{1,6})_algo(\d{1,6})\.csv")
+COLLECTIVE = re.compile(TABLES + r"prim_gpt_(?P<model>\w+?)_([a-z_]+)_(\d{1,6})gpus\.csv")
+MESSAGES = re.compile(TABLES + r"p2p_(inter|intra)_node\.csv")
 CONFIG = re.compile(r"logs-\w+-all-(?P<device>\w+)/(?:\w+/)+gpt/(?P<model>\w+)/top_configs/([\w.-]+)\.json")
 COLUMNS = ("forward-compute", "backward-compute", "weights")
 LISTS = ("num_gpus", "num_ops_in_each_stage")
@@ -165,7 +174,8 @@ def _files(path: Path) -> Iterator[tuple[str, str]]:
     """Yield name and text of each small plain file; nothing is written, links and devices are passed over."""
     left = MOST_BYTES
     try:
-        with tarfile.open(path) as tar:
+        # Decompressed beforehand, as far as a limit: a tar's own headers may say any length.
+        with tarfile.open(fileobj=io.BytesIO(read_bytes(path)), mode="r:") as tar:
             for number, member in enumerate(tar):
                 if number >= MOST_FILES or member.size > left:
                     raise InvalidInput(
@@ -194,7 +204,7 @@ def _pairs(place: str, text: str) -> list[tuple[float, float]]:
     if any(len(row) != 2 for row in rows):
         raise InvalidInput(f"{place}: each line needs a size in MB and a time in ms")
     pairs = sorted((_number(place, size), _number(place, time)) for size, time in rows)
-    return [(size, time) for size, time in pairs if 0 < size < 1e6 and 0 < time < 1e6]
+    return _apart(place, [(size, time) for size, time in pairs if 0 < size < 1e6 and 0 < time < 1e6])
 
 
 def _rates(place: str, text: str) -> list[tuple[float, float]]:
@@ -205,7 +215,16 @@ def _rates(place: str, text: str) -> list[tuple[float, float]]:
     )
     if not sizes or len(sizes) != len(rates) or min(*sizes, *rates) <= 0:
         raise InvalidInput(f"{place}: a line of sizes in MB and one of as many rates in GB/s are needed")
-    return list(zip(sizes, rates, strict=True))
+    if max(sizes) < LARGE_MIB:
+        raise InvalidInput(f"{place}: no message of {LARGE_MIB} MB or more, whose rates are those of the link")
+    return _apart(place, sorted(zip(sizes, rates, strict=True)))
+
+
+def _apart(place: str, rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return rows whose sizes differ by a byte and more."""
+    if any(before == after for before, after in pairwise((0, *(round(size * MIB) for size, _ in rows)))):
+        raise InvalidInput(f"{place}: a size below a byte, or twice the same size")
+    return rows
 
 
 def _number(place: str, text: str | None) -> float:
@@ -218,12 +237,18 @@ def _number(place: str, text: str | None) -> float:
     return value
 
 
+def _integer(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise ValueError(f"{str(value)[:80]} is no whole number from 0 to {LARGEST}")
+    return value
+
+
 def _configuration(place: str, name: str, text: str) -> AcesoConfiguration:
     try:
         body = json.loads(text)
-        layers, sequence, heads, hidden, batch, size = numbers = [int(body[key]) for key in NUMBERS]
-        devices, counts = (tuple(map(int, body[key])) for key in LISTS)
-        tensor, data, again = (tuple(tuple(map(int, row)) for row in body[key]) for key in PER_OPERATOR)
+        layers, sequence, heads, hidden, batch, size = numbers = [_integer(body[key]) for key in NUMBERS]
+        devices, counts = (tuple(map(_integer, body[key])) for key in LISTS)
+        tensor, data, again = (tuple(tuple(map(_integer, row)) for row in body[key]) for key in PER_OPERATOR)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"{place}: no configuration of Aceso's: {error!r}") from None
     if (
@@ -232,4 +257,6 @@ def _configuration(place: str, name: str, text: str) -> AcesoConfiguration:
         or len(devices) != len(counts)
     ):
         raise InvalidInput(f"{place}: its lists are not of one length a stage, or a number is below 1")
+    limits.check("operators", layers * len(LAYER), place)
+    limits.check("devices", sum(devices), place)
     return AcesoConfiguration(name, layers, sequence, heads, hidden, batch, size, devices, counts, tensor, data, again)

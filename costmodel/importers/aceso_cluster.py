@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from costmodel.files import write_text
-from costmodel.importers.aceso_archive import MIB, AcesoArchive
+from costmodel.importers.aceso_archive import LARGE_MIB, MIB, AcesoArchive
 from costmodel.importers.aceso_devices import aceso_device
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
@@ -53,8 +53,8 @@ def write_aceso_cluster(path: str | Path, cluster: Cluster) -> None:
 
 
 def _rate(archive: AcesoArchive, where: str) -> float:
-    """Return the median rate of messages of 16 MiB and more, 10^9 bytes a second."""
-    return median(gbs for mib, gbs in archive.messages[where] if mib >= 16)
+    """Return the median rate of large messages, 10^9 bytes a second."""
+    return median(gbs for mib, gbs in archive.messages[where] if mib >= LARGE_MIB)
 
 
 def _links(archive: AcesoArchive, num_ranks: int) -> Links:

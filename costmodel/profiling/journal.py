@@ -1,18 +1,22 @@
 """A journal of measured items, one JSON line each, flushed to disk: profiling resumes where it was cut off.
 
-The first line says what is measured and how; a journal of anything else is not continued. Leaves out
-what an item means: its key and value are the caller's.
+The first line says what is measured and how; a journal of anything else is not continued. Each line carries a
+checksum, and what stands behind one that is not as it was written is measured again. Leaves out what an item means:
+its key and value are the caller's.
 """
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.files import read_bytes
 
 T = TypeVar("T")
+BEGIN = b'["penstock-journal", '
 
 
 class Journal:
@@ -28,23 +32,29 @@ class Journal:
         Insist on taking over what the file holds. Otherwise that happens when its heading agrees, and
         a journal of anything else begins anew.
 
+    Attributes
+    ----------
+    num_lost : int
+        Lines that were not as they had been written, and those behind them; without a last one that a kill cut short.
+
     Raises
     ------
     UsageError
         When a journal to be resumed is of another model or other options; says which.
     InvalidInput
-        When the file cannot be written.
+        When the file cannot be written, or is none of ours.
     """
 
     def __init__(self, path: Path | None, heading: Mapping[str, Any], resume: bool) -> None:
         self.path = path
         self.items: dict[str, Any] = {}
+        self.num_lost = 0
         heading = json.loads(json.dumps(heading))  # as it will be read back
         if path is None:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = _whole_lines(path)
+            lines, self.num_lost = _whole_lines(path)
             path.touch()
         except OSError as error:
             raise InvalidInput(f"{path}: cannot be written: {error.strerror}; name another output") from None
@@ -80,8 +90,8 @@ class Journal:
     def _append(self, line: object) -> None:
         if self.path is None:
             return
-        with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with self.path.open("ab") as file:
+            file.write(_written(json.dumps(line).encode()))
             file.flush()
             os.fsync(file.fileno())
 
@@ -89,6 +99,8 @@ class Journal:
 def begin_journal(path: Path | None, heading: Mapping[str, Any], resume: bool, say: Callable[[str], None]) -> Journal:
     """Return the journal, and say what is taken over from it."""
     journal = Journal(path, heading, resume)
+    if journal.num_lost:
+        say(f"{path}: {journal.num_lost} lines are damaged, or stand behind one; what they held is measured again")
     if journal.items:
         say(f"resumed: {len(journal.items)} measured items are taken over from {path}")
     elif resume and path is not None:
@@ -96,30 +108,38 @@ def begin_journal(path: Path | None, heading: Mapping[str, Any], resume: bool, s
     return journal
 
 
-def _whole_lines(path: Path) -> list[Any]:
-    """Read the heading and all items up to the first line that is none, and cut the file off there.
+def _whole_lines(path: Path) -> tuple[list[Any], int]:
+    """Read the heading and all items up to the first line that is none, cut the file off there, and count what is lost.
 
     A kill leaves half a line, a machine that loses its power may leave anything.
     """
     if not path.exists():
-        return []
+        return [], 0
+    data = read_bytes(path)
+    if data[: len(BEGIN)] != BEGIN[: len(data)]:
+        raise InvalidInput(f"{path}: is no journal of this version of penstock; remove it, or name another output")
     found: list[Any] = []
-    length = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        value = _parsed(line)
-        is_item = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-        if not (is_item if found else isinstance(value, dict)):
+    lines = data.splitlines(keepends=True)
+    for line in lines:
+        content = _parsed(line)
+        is_item = isinstance(content, list) and len(content) == 2 and isinstance(content[0], str)
+        if not (is_item if found else isinstance(content, dict)):
             break
-        found.append(value)
-        length += len(line)
-    if length < path.stat().st_size:
-        os.truncate(path, length)
-    return found
+        found.append(content)
+    rest = lines[len(found) :]
+    if rest:
+        os.truncate(path, len(data) - sum(map(len, rest)))
+    return found, sum(line.endswith(b"\n") for line in rest)
+
+
+def _written(text: bytes) -> bytes:
+    return BEGIN + b"%d, %s]\n" % (zlib.crc32(text), text)
 
 
 def _parsed(line: bytes) -> Any:
-    """Return a whole line's value, None when it has none."""
+    """Return what a line holds, None where it is not as it was written."""
+    text = line.removeprefix(BEGIN).partition(b", ")[2][: -len(b"]\n")]
     try:
-        return json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
+        return json.loads(text) if line == _written(text) else None
+    except (ValueError, RecursionError):
         return None

@@ -37,10 +37,8 @@ def run(args: argparse.Namespace) -> Answer:
     plan = read_plan(args.plan)
     texts = export(plan, args.to)
     folder = Path(args.output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"-o {folder}: no folder can be made there ({error}); name another") from None
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"-o {folder}: there is a file of that name; name a folder")
     for name, text in texts.items():
         write_text(folder / name, text)
     paths, left = [str(folder / name) for name in texts], left_to_you(plan, args.to)
