@@ -4,9 +4,8 @@
 
 Needs ``pip install -e '.[mutants]'`` (cosmic-ray), which alters one expression of a module at a time. The mutants of
 the simulator's engine and bounds, the checker and the plan file's reader are drawn by a seed from all that there are;
-each stands in a copy of the tree, and the tests of its area run against it: it survives where they pass. Kernels run
-uncompiled. Survivors are printed as they stand in the source. Leaves out unions in annotations, which say nothing to
-a test.
+each stands in a copy of the tree, and the tests of its area run against it: it survives where they pass. Survivors are
+printed as they stand in the source. Leaves out unions in annotations, which say nothing to a test.
 """
 
 import argparse
@@ -31,11 +30,14 @@ from cosmic_ray.work_item import WorkItem
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("benchmarks", "costmodel", "examples", "executor", "planner", "simulator", "tests", "pyproject.toml")
+ENGINE = ("engine", "engine_memory", "engine_nccl", "torch_csv", "trace", "engine_laws", "engine_agreement", "lowering")
+CHECKER = ("golden", "checker", "checker_command", "wrong_bound", "host_time", "checker_replicas", "checker_second")
+PLAN = ("golden", "files", "plan_orders", "show_diff", "checker", "one_replica", "planner_choices", "checker_replicas")
 AREAS: Mapping[str, tuple[str, ...]] = {
-    "simulator/engine": ("engine", "engine_memory", "engine_laws", "lowering", "engine_agreement"),
+    "simulator/engine": ENGINE,
     "simulator/bounds": ("bounds", "bounds_published", "search_bounds"),
-    "planner/checker": ("checker", "checker_command", "checker_second", "golden"),
-    "planner/plan": ("golden", "files", "plan_orders", "show_diff", "checker", "schemas"),
+    "planner/checker": CHECKER,
+    "planner/plan": (*PLAN, "export", "schemas"),
 }
 """Folder -> the tests that are to find what is wrong in it, the quickest first."""
 ANNOTATIONS = "ReplaceBinaryOperator_BitOr_"
@@ -110,7 +112,7 @@ def _enter_copy(folder: str) -> None:
         [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(home)], check=True
     )
     os.chdir(home)
-    os.environ |= {"PYTHONPATH": str(home), "NUMBA_DISABLE_JIT": "1"}
+    os.environ["PYTHONPATH"] = str(home)
 
 
 def _tried(job: tuple[str, WorkItem]) -> Found:

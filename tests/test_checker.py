@@ -96,8 +96,8 @@ def test_without_the_model_repeated_operators_are_seen_still() -> None:
 
 ORDERS = [
     ("a text that is no action", with_order(PLAN, 0, put("0X1")), "action", "no action"),
-    ("a micro-batch behind the last", with_order(PLAN, 0, put("0F2")), "action", "micro-batch 2"),
-    ("a stage behind the last", with_order(PLAN, 0, put("4F0")), "action", "stage 4"),
+    ("a micro-batch behind the last", with_order(PLAN, 0, put("0F2")), "action", "micro-batch 2; the plan has 0 to 1"),
+    ("a stage behind the last", with_order(PLAN, 0, put("4F0")), "action", "stage 4; the plan has the stages 0 to 3"),
     ("a leading zero", with_order(PLAN, 0, lambda o: o.__setitem__(0, "00F0")), "action", "no action"),
     ("a sequence slice", with_order(PLAN, 0, lambda o: o.__setitem__(0, "0F0.1")), "action", "slice"),
     ("a send without the other stage", with_order(PLAN, 0, lambda o: o.__setitem__(1, "0SEND_F0")), "action", "SEND_F"),
@@ -190,6 +190,16 @@ def test_a_device_with_too_little_memory_is_named_with_what_it_has() -> None:
     ]
 
 
+def test_peaks_of_any_size_are_judged_by_their_value() -> None:
+    """Python holds small numbers once: beyond them equal ones are two objects."""
+    more = 10**6
+    plan = replace(PLAN, stages=tuple(replace(s, cost=replace(COST, static_bytes=5 + more)) for s in PLAN.stages))
+    roomy = replace(CLUSTER, devices=(DeviceType("cpu", 2 * more, "cpu"),))
+    peaks = tuple(int(str(peak + more)) for peak in PLAN.prediction.peak_memory_bytes)
+    prediction = replace(PLAN.prediction, peak_memory_bytes=peaks, peak_memory_upper_bytes=peaks)
+    assert check_plan(replace(plan, cluster=roomy, prediction=prediction)) == ()
+
+
 def test_a_device_whose_memory_is_not_known_holds_any_plan() -> None:
     unknown = replace(CLUSTER, devices=(DeviceType("cpu", 0, "cpu"),))
     assert check_plan(replace(PLAN, cluster=unknown)) == ()
@@ -214,6 +224,15 @@ def test_another_cluster_is_refused_for(what: str, cluster: Cluster, words: str)
 def test_a_larger_and_faster_cluster_fits() -> None:
     roomy = replace(CLUSTER, hosts=(Host("cpu", 8),), groups=(LinkGroup("fast", 0, 1e9, 0),))
     assert check_plan(PLAN, GRAPH, roomy) == ()
+
+
+def test_a_plan_that_says_on_which_devices_it_stands_is_held_to_those() -> None:
+    small, large = DeviceType("small", 24, "cpu"), DeviceType("cpu", 1000, "cpu")
+    both = replace(CLUSTER, devices=(small, large), hosts=(Host("small", 4), Host("cpu", 4)))
+    plan = replace(PLAN, cluster=replace(both, order=(4, 5, 6, 7)))
+    assert check_plan(plan, GRAPH, both) == ()
+    assert check_plan(PLAN, GRAPH, both)
+    assert check_plan(plan, GRAPH, replace(both, hosts=(Host("small", 4), Host("cpu", 2))))
 
 
 def test_memory_that_only_the_other_cluster_lacks_is_refused() -> None:
@@ -304,6 +323,8 @@ CLAIMS = [
     ("an optimizer nobody knows", replace(PLAN, training=Training("", "", "magic")), "training", "'magic'"),
     ("a precision nobody knows", replace(PLAN, training=Training("int3", "", "none")), "training", "'int3'"),
     ("an executor that cannot run it", with_stage(PLAN, 1, config=StageConfig(context=2)), "target", "config.context"),
+    ("an executor that keeps nothing on the host", with_stage(
+        PLAN, 1, config=StageConfig(offload="optimizer")), "target", "config.offload = optimizer"),
     ("a trainer nobody knows", replace(PLAN, runs_on=("magic",)), "target", "'magic'"),
     ("a trainer of lines for a graph", replace(PLAN, runs_on=("megatron",)), "target", "no line"),
     ("terms of another sum", with_stage(
