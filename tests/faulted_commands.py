@@ -17,7 +17,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from tests.example_files import write_examples
-from tests.interrupted_runs import PATIENCE_S, ROOT, STARTED_S
+from tests.interrupted_runs import PATIENCE_S, ROOT, wait_until_it_hears
 
 COMMANDS = (
     "links -o links.json --ranks 2",
@@ -44,7 +44,7 @@ def fault_failures(num_cases: int) -> list[str]:
         for seed in range(num_cases):
             rng = Random(f"fault {seed}")
             command, fault = rng.choice(COMMANDS), rng.choice(list(FAULTS))
-            after_s = STARTED_S + rng.random() ** 2 * LATEST_S
+            after_s = rng.random() ** 2 * LATEST_S
             wrong = _wrong(command, fault, after_s, f"{os.getpid()}.{seed}", Path(folder))
             found += [f"seed {seed}: {fault} after {after_s:.2f} s: {command}: {wrong}"] if wrong else []
     return found
@@ -57,6 +57,7 @@ def _wrong(command: str, fault: str, after_s: float, mark: str, folder: Path) ->
     with subprocess.Popen(
         words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
+        wait_until_it_hears(process)
         time.sleep(after_s)
         with suppress(ProcessLookupError):  # it has ended, and all of its group
             send(process.pid, number)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from costmodel.model.profile import write_profile
 from costmodel.zoo.generated import generate
@@ -36,8 +37,6 @@ class Scope:
 
 INTERRUPTED = Scope(SPECS, DEVICES, (2.0, 5.0, 10.0))
 LARGE = Scope((*SPECS, "random:10000:11"), (*DEVICES, 256, 1024), (0.5, 1.0, 2.0, 5.0, 10.0))
-STARTED_S = 0.3
-"""Python hears signals from here on: before, nothing of ours runs."""
 PATIENCE_S, LATE_S = 60.0, 1.0
 
 
@@ -47,8 +46,9 @@ def interrupt_failures(num_cases: int) -> list[str]:
     for seed in range(num_cases):
         rng = Random(f"interrupt {seed}")
         command, plan = _command(rng, rng.choice(INTERRUPTED.limits_s), INTERRUPTED)
-        after_s, how = STARTED_S + rng.random() ** 2 * 9, rng.choice((signal.SIGINT, signal.SIGTERM))
+        after_s, how = rng.random() ** 2 * 9, rng.choice((signal.SIGINT, signal.SIGTERM))
         with _started(command) as process:
+            wait_until_it_hears(process)
             time.sleep(after_s)
             process.send_signal(how)
             code = process.wait(PATIENCE_S)
@@ -82,6 +82,18 @@ def _late(num_cases: int, scope: Scope, most_s: float) -> list[str]:
             found.append(f"seed {seed}: exit {code}, {late_s:.2f} s late: {' '.join(command[2:])}")
         plan.unlink(missing_ok=True)
     return found
+
+
+def wait_until_it_hears(process: subprocess.Popen[Any]) -> None:
+    """Wait until a command handles SIGTERM, or has ended: before, nothing of ours runs."""
+    caught = 1 << (signal.SIGTERM - 1)
+    status = Path(f"/proc/{process.pid}/status")
+    while process.poll() is None and not int(_field(status.read_text(), "SigCgt") or "0", 16) & caught:
+        time.sleep(0.001)
+
+
+def _field(text: str, name: str) -> str:
+    return next((line.split()[1] for line in text.splitlines() if line.startswith(f"{name}:")), "")
 
 
 def _command(rng: Random, limit_s: float, scope: Scope) -> tuple[Sequence[str], Path]:

@@ -7,13 +7,11 @@ that it works on a GPU box and answers ``--help`` at once.
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from errno import ENOSPC
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import NoReturn
 
@@ -21,7 +19,7 @@ from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.limits import LIMITS, raised, read_limits
 from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
-from planner.search.interrupts import as_before
+from planner.search.interrupts import as_before, hear, listen
 
 COMMANDS = {
     "profile": "measure a torch model operator by operator",
@@ -66,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
     if argv is None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
+        listen()
         code = _main(sys.argv[1:])
         exec("")  # noqa: S102 - after an interrupt inside exec, as in torch's, `python -m` ends by SIGINT, not by our code
         return code
@@ -117,6 +115,10 @@ def _run(arguments: list[str]) -> int:
     parsed = parser_of(chosen).parse_args(arguments)
     module = _module(chosen)
     _check_files(parsed, getattr(module, "WRITES", ""))
+    for name in getattr(module, "LOADS", ()):
+        import_module(name)
+    if not getattr(module, "KEEPS_ITS_BEST", False):
+        hear()
     with raised(read_limits(parsed.limit)), redirect_stdout(sys.stderr):  # a user's model may print
         answer = module.run(parsed)
     if sys.stdout is None:
@@ -172,6 +174,8 @@ def _top_parser() -> argparse.ArgumentParser:
 
 def penstock_version() -> str:
     """Return the installed version; "unknown" when run from a folder that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("penstock")
     except PackageNotFoundError:

@@ -15,6 +15,8 @@ from planner.report.text import Table
 __all__ = ["add_arguments", "run"]
 
 WRITES = "penstock-links"
+LOADS = ("costmodel.profiling.links",)
+"""Imported while signals wait: torch lets some be lost that come meanwhile."""
 
 
 def run(args: argparse.Namespace) -> Answer:

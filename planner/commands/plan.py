@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from planner.ask.problem import Problem
 
 WRITES = "penstock-plan"
+KEEPS_ITS_BEST = True
+"""Signals wait from the command's start: a plan is written all the same."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

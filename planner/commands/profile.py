@@ -14,6 +14,8 @@ from planner.commands.answer import Answer
 __all__ = ["add_arguments", "run"]
 
 WRITES = "penstock-profile"
+LOADS = ("costmodel.profiling.run",)
+"""Imported while signals wait: torch lets some be lost that come meanwhile."""
 
 
 def run(args: argparse.Namespace) -> Answer:

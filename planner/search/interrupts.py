@@ -16,11 +16,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _waiting: list[int] = []
 
 
+def listen() -> None:
+    """Let signals wait from now on: a command is being loaded, which says what is to become of them."""
+    _waiting.clear()
+    _handle(_wait)
+
+
+def hear() -> None:
+    """Let signals raise KeyboardInterrupt again, those too that `listen` let wait."""
+    if _waits():
+        _handle(signal.default_int_handler)
+        heed(lambda: True)
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let signals wait in here, except within `raised`, and be ignored from then on: what is to be kept is written."""
-    _waiting.clear()
-    _handle(lambda number, _: _waiting.append(number))
+    if not _waits():
+        listen()
     try:
         yield
     finally:
@@ -57,6 +70,14 @@ def as_before() -> Iterator[None]:
     finally:
         for number, usual in before.items():
             _handle(usual, number)
+
+
+def _wait(number: int, _: object) -> None:
+    _waiting.append(number)
+
+
+def _waits() -> bool:
+    return signal.getsignal(signal.SIGTERM) is _wait
 
 
 def _handle(handler: Any, *signals: signal.Signals) -> None:
