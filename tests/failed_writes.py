@@ -5,19 +5,18 @@ disk that fills up. Each command runs in a process of its own, forked from one t
 profiler's journal and the executor's own files.
 """
 
-import json
 import os
 import resource
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from planner.commands import OUTPUTS, main, parser_of
 from tests.example_files import write_examples
+from tests.faulted_commands import is_whole
 from tests.fuzzed_flags import load
 
 COMMANDS = (
@@ -86,23 +85,15 @@ def _unsaid(code: int, said: str) -> Iterator[str]:
 
 
 def _harmed(new: Path, kept: Path, before: bool) -> Iterator[str]:
-    """Yield each file that is neither the old one nor a whole new one, and what was left behind."""
+    """Yield each file that is neither the old one nor a whole new one (seconds differ), and what was left behind."""
     for path in (path for path in new.rglob("*") if path.is_file()):
         old = kept / path.relative_to(new)
         if not old.exists():
             yield f"{path.name} is left behind"
-        elif path.stat().st_size != old.stat().st_size and not _is_whole(path):
+        elif path.stat().st_size != old.stat().st_size and not is_whole(path):
             yield f"{path.name} is cut short"
     if before:
         yield from (f"{old.name} is gone" for old in kept.rglob("*") if not (new / old.relative_to(kept)).exists())
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a file that takes as long as it likes to write, as a search's seconds do, ends as it should."""
-    with suppress(ValueError):
-        json.loads(path.read_bytes())
-        return True
-    return False
 
 
 def _outputs(words: Sequence[str]) -> Iterator[str]:

@@ -70,7 +70,7 @@ def _wrong(command: str, fault: str, after_s: float, mark: str, folder: Path) ->
         time.sleep(0.05)
     if left := _marked(mark):
         return f"processes are left: {left}"
-    torn = [path.name for path in folder.glob("*.json") if not _is_whole(path)]
+    torn = [path.name for path in folder.glob("*.json") if not is_whole(path)]
     return f"torn: {torn}" if torn else ""
 
 
@@ -87,7 +87,8 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Whether a JSON file ends as it should."""
     try:
         json.loads(path.read_text())
     except ValueError:
