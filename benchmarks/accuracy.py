@@ -18,13 +18,16 @@ from pathlib import Path
 from benchmarks.accuracy_tables import Row, read
 from costmodel.calibration import Calibration, read_calibration
 from costmodel.errors import PenstockError
+from planner.measured.aceso import AcesoJob, AcesoPredictor
 from planner.measured.errors import judged
+from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
 
 NUM_WORST = 5
 LEAST_COVERAGE = 0.9
 COLUMNS = {
-    "rows": "rows", "rows_skipped": "skipped", "time_mape_percent": "error %", "bias_percent": "bias %",
+    "rows": "rows", "rows_skipped": "skipped", "time_mape_percent": "error %",
+    "time_median_percent": "median %", "bias_percent": "bias %",
     "rank_correlation": "ranks", "grouped_rank_correlation": "in groups", "regret_percent": "regret %",
     "forward_mape_percent": "F %", "backward_mape_percent": "B %", "memory_mape_percent": "memory %",
     "memory_upper_bound_coverage_percent": "below upper %",
@@ -36,10 +39,12 @@ def predicted(
     rows: Sequence[Row], every: int = 1, calibration: Calibration | None = None
 ) -> list[tuple[Row, Predicted | None]]:
     """Predict each row, or each so manieth; those without a job have none."""
-    predictor = Predictor(calibration)
-    chosen = rows[::every]
-    found = iter(predictor.all(row.job for row in chosen if row.job))
-    return [(row, next(found) if row.job else None) for row in chosen]
+    predictor, aceso = Predictor(calibration), AcesoPredictor()
+
+    def one(job: MeasuredJob | AcesoJob | None) -> Predicted | None:
+        return aceso.of(job) if isinstance(job, AcesoJob) else predictor.all([job])[0] if job else None
+
+    return [(row, one(row.job)) for row in rows[::every]]
 
 
 def summary(found: Sequence[tuple[Row, Predicted | None]]) -> dict[str, object]:

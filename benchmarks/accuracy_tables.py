@@ -16,6 +16,7 @@ from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
 from planner.ask.space import Space
+from planner.measured.aceso import AcesoJob
 from planner.measured.job import MeasuredJob
 
 Line = Mapping[str, str]
@@ -27,7 +28,7 @@ class Row:
 
     name: str
     sources: tuple[str, ...]
-    job: MeasuredJob | None = None
+    job: MeasuredJob | AcesoJob | None = None
     why_not: str = ""
 
 
@@ -39,17 +40,21 @@ def read(path: Path) -> list[Row]:
     InvalidInput
         When no known table has such columns.
     """
-    try:
-        with path.open(newline="") as file:
-            lines = [{name.strip(): value for name, value in line.items() if name} for line in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: cannot be read as a table: {error}") from None
+    lines = _lines(path)
     for column, reader in READERS.items():
         if lines and column in lines[0]:
-            return list(reader(lines))
+            return list(reader(lines, path))
     raise InvalidInput(
         f"{path}: no known table has these columns; one is told by its column {', '.join(map(repr, READERS))}"
     )
+
+
+def _lines(path: Path) -> list[Line]:
+    try:
+        with path.open(newline="") as file:
+            return [{name.strip(): value for name, value in line.items() if name} for line in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read as a table: {error}") from None
 
 
 def _vtrain(lines: Sequence[Line]) -> Iterator[Row]:
@@ -210,21 +215,56 @@ def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob
     )  # fmt: skip
 
 
-def _aceso(lines: Sequence[Line]) -> Iterator[Row]:
+ARCHIVE, STEPS = "aceso_a10g_l4.tar.gz", "validation_aceso_measured.csv"
+"""Beside Aceso's tables: what operators took, and the table that has each stage's degrees."""
+
+
+def _aceso(lines: Sequence[Line], path: Path) -> Iterator[Row]:
     for line in lines:
-        name = f"{line['hardware']} {line['config']}"
+        job = replace(
+            _of_aceso(line, path), step_ns=_ns(line["measured_iter_ms"], 1e6),
+            group=f"{line['hardware']} {line['model_size']} b{line['global_batch']} n{line['n_gpus']}",
+        )  # fmt: skip
+        yield Row(f"{job.device} {job.config}", ("Aceso", f"Aceso {job.device}"), job)
+
+
+def _aceso_stages(lines: Sequence[Line], path: Path) -> Iterator[Row]:
+    """Yield the peak of each rank, and forward and backward of each stage as its first rank has them."""
+    steps = path.with_name(STEPS)
+    degrees = {
+        (row.job.device, row.job.config): line["tp_per_stage"].split("/")
+        for row, line in zip(read(steps), _lines(steps), strict=True)
+        if isinstance(row.job, AcesoJob)
+    } if steps.exists() else {}  # fmt: skip
+    known: set[AcesoJob] = set()
+    for line in lines:
+        job = replace(_of_aceso(line, path), stage=int(line["stage"]))
+        first = job not in known
+        known.add(job)
+        one_gpu = degrees.get((job.device, job.config), [])[job.stage : job.stage + 1] == ["[1]"]
+        sources = ("Aceso stages", f"{job.device} stages", *([f"{job.device} on 1 GPU"] if one_gpu else []))
         yield Row(
-            name, ("Aceso",), why_not="degrees differ from stage to stage: read its archive with penstock import aceso"
-        )
+            f"{job.device} {job.config} stage {job.stage} rank {line['rank']}", sources,
+            replace(
+                job, peak_bytes=round(float(line["max_allocated_mb"]) * 2**20),
+                forward_ns=_ns(line["fwd_compute_ms"], 1e6) if first else 0,
+                backward_ns=_ns(line["bwd_compute_ms"], 1e6) if first else 0,
+            ),
+        )  # fmt: skip
 
 
-READERS: Mapping[str, Callable[[Sequence[Line]], Iterator[Row]]] = {
-    "iteration time (ms)": _vtrain,
-    "source": _tables,
+def _of_aceso(line: Line, path: Path) -> AcesoJob:
+    return AcesoJob(path.with_name(ARCHIVE), line["hardware"], line["model_size"], line["config"])
+
+
+READERS: Mapping[str, Callable[[Sequence[Line], Path], Iterator[Row]]] = {
+    "release": lambda lines, _: _bridge(lines),
+    "iteration time (ms)": lambda lines, _: _vtrain(lines),
+    "source": lambda lines, _: _tables(lines),
+    "stage": _aceso_stages,
     "hardware": _aceso,
 }
-"""By a column that only this table has; `release` stands before `source`, which its table has, too."""
-READERS = {"release": _bridge, **READERS}
+"""By a column that no table has that stands behind it here."""
 
 
 def _number(text: str, otherwise: int = 1) -> int:

@@ -43,7 +43,8 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(DEVICES), action="append")
     args = parser.parse_args()
     for device in args.only or DEVICES:
-        rows = [row.job for row in read(data(DEVICES[device])) if row.job and row.job.device == device]
+        table = [row.job for row in read(data(DEVICES[device]))]
+        rows = [job for job in table if isinstance(job, MeasuredJob) and job.device == device]
         jobs = [job for job in rows if job.step_ns][:: max(1, len(rows) // MOST)]
         mine = jobs[:: len(jobs) // NUM_ROWS][:NUM_ROWS]
         others = [job for job in jobs if job not in mine]

@@ -66,8 +66,9 @@ def refit(fits: tuple[Fit, ...] = FITS) -> Iterator[tuple[Fit, Fitted]]:
     """Yield what each fit finds; it starts with what those before it found."""
     known = Calibration({})
     for one in fits:
-        rows = [row for row in read(data(one.table)) if one.source in row.sources and row.job]
-        found = fit([row.job for row in rows[:: one.every] if row.job], known, one.family, one.names)
+        rows = [row.job for row in read(data(one.table)) if one.source in row.sources]
+        jobs = [job for job in rows if isinstance(job, MeasuredJob)]
+        found = fit(jobs[:: one.every], known, one.family, one.names)
         known = known.with_values(found.moved)
         yield one, found
 

@@ -2,11 +2,13 @@
 
 import io
 import json
+import shutil
 import tarfile
 
 import pytest
 
-from benchmarks.aceso import pairs, summary
+from benchmarks.accuracy import predicted, summary
+from benchmarks.accuracy_tables import read
 from costmodel.errors import InvalidInput
 from costmodel.importers.aceso import aceso_profile
 from costmodel.importers.aceso_archive import AcesoConfiguration, read_archive
@@ -168,16 +170,26 @@ def test_operators_that_run_again_keep_what_flows_into_them(tmp_path):
 
 
 def test_published_configurations_of_small_models_are_predicted():
-    """Steps of one model a device; all are in docs/validation.md (`python -m benchmarks.aceso`)."""
+    """Steps of one model a device; all are in docs/validation.md (`python -m benchmarks.accuracy`)."""
     folder("published", "aceso_a10g_l4.tar.gz")
-    found, skipped = pairs("6_7B_8stages")
-    errors = {(row["device"], row["part"]): row["mape_percent"] for row in summary(found)}
-    assert not skipped
+    tables = [read(folder("published", f"validation_aceso_{name}.csv")) for name in ("measured", "per_stage")]
+    found = summary(predicted([row for table in tables for row in table if "6_7B_8stages" in row.name]))
+    assert not found["skipped"]
     for device in ("a10g", "l4"):
-        assert errors[device, "step"] < 4
-        assert errors[device, "forward"] < 6
-        assert errors[device, "backward"] < 8
-        assert errors[device, "peak"] < 4
+        steps, stages = found["sources"][f"Aceso {device}"], found["sources"][f"{device} stages"]
+        assert steps["time_mape_percent"] < 4
+        assert stages["forward_mape_percent"] < 6
+        assert stages["backward_mape_percent"] < 8
+        assert stages["memory_mape_percent"] < 4
+        assert stages["memory_upper_bound_coverage_percent"] == 100
+
+
+def test_tables_of_a_folder_without_the_archive_say_what_is_missing(tmp_path):
+    for name in ("measured", "per_stage"):
+        shutil.copy(folder("published", f"validation_aceso_{name}.csv"), tmp_path)
+        found = summary(predicted(read(tmp_path / f"validation_aceso_{name}.csv")))
+        assert not found["rows"]
+        assert "aceso_a10g_l4.tar.gz" in found["skipped"][0]["why"]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,10 @@ def run(args: argparse.Namespace) -> Answer:
 
     known = read_calibration(args.calibration) if args.calibration else published()
     jobs = read_runs(args.runs)
-    refused = [one for one in Predictor(known).all(jobs) if one.why_not]
-    for one in refused:
-        say(f"penstock fit: left out, {one.job.name}: {one.why_not}")
+    first = Predictor(known).all(jobs)
+    for job, one in zip(jobs, first, strict=True):
+        if one.why_not:
+            say(f"penstock fit: left out, {job.name}: {one.why_not}")
     found = fit(jobs, known, lambda job: f"{job.model} {job.space}")
     own = dict(known.values) if args.calibration else {}
     write_text(
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> Answer:
     body: dict[str, object] = {
         "output": args.output,
         "rows": found.rows,
-        "rows_skipped": len(refused),
+        "rows_skipped": sum(bool(one.why_not) for one in first),
         "moved": {name: {"before": known.values.get(name), "after": value} for name, value in found.moved.items()},
         "stayed": list(found.stayed),
         "error_before_percent": _percent(found.before),

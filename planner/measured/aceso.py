@@ -2,16 +2,17 @@
 
 A configuration gives each stage its operators, its degrees and the operators whose forward runs again; on the archive's
 profile and cluster it is a candidate like any other. Its trainer sums nothing beside the backward, waits for each
-message and steps on gradients in fp32. Leaves out how predictions are judged (`benchmarks.aceso`).
+message and steps on gradients in fp32. Leaves out how predictions are judged (`benchmarks.accuracy`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, PenstockError
 from costmodel.importers.aceso import aceso_profile
-from costmodel.importers.aceso_archive import AcesoArchive, AcesoConfiguration
+from costmodel.importers.aceso_archive import AcesoArchive, AcesoConfiguration, read_archive
 from costmodel.importers.aceso_cluster import aceso_cluster
 from costmodel.importers.aceso_devices import aceso_device
 from costmodel.importers.aceso_layer import aceso_names
@@ -25,6 +26,7 @@ from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.make import upper_bytes
 from planner.graph.atoms import prepare
+from planner.measured.predicted import Predicted
 from simulator.engine import simulate
 
 
@@ -56,6 +58,60 @@ class AcesoPrediction:
 
     step_ns: int
     stages: tuple[StagePrediction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AcesoJob:
+    """A configuration that ran: its step, or what one stage's forward, backward and rank took (0: not measured).
+
+    Forwards and backwards are those of all micro-batches of a step; `group` is of one model, batch and number of
+    devices.
+    """
+
+    archive: Path
+    device: str
+    model: str
+    config: str
+    stage: int = -1
+    step_ns: int = 0
+    forward_ns: int = 0
+    backward_ns: int = 0
+    peak_bytes: int = 0
+    group: str = ""
+    ranked_with: str = ""
+
+    def rate(self, step_ns: int) -> float:
+        """Return steps a nanosecond, which is a rate among those of one group."""
+        return 1 / step_ns
+
+
+class AcesoPredictor:
+    """Predicts such jobs; what an archive has of a model is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[AcesoJob, AcesoPrediction] = {}
+        self._models: dict[tuple[Path, str, str], AcesoModel] = {}
+
+    def of(self, job: AcesoJob) -> Predicted:
+        """Predict one job; one that cannot be says why."""
+        try:
+            found = self._found(AcesoJob(job.archive, job.device, job.model, job.config))
+        except PenstockError as error:
+            return Predicted(job, why_not=str(error))
+        if job.stage < 0:
+            return Predicted(job, found.step_ns)
+        if job.stage >= len(found.stages):
+            return Predicted(job, why_not=f"stage {job.stage}; {job.config} has {len(found.stages)}")
+        stage = found.stages[job.stage]
+        return Predicted(job, 0, stage.peak_bytes, stage.upper_bytes, stage.forward_ns, stage.backward_ns)
+
+    def _found(self, job: AcesoJob) -> AcesoPrediction:
+        if job not in self._known:
+            key = job.archive, job.device, job.model
+            if key not in self._models:
+                self._models[key] = AcesoModel(read_archive(*key))
+            self._known[job] = self._models[key].predicted(job.config)
+        return self._known[job]
 
 
 class AcesoModel:

@@ -23,6 +23,7 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
         "rows": len(timed) or len(parts),
         "rows_skipped": sum(bool(one.why_not) for one in found),
         "time_mape_percent": _percent([abs(one.error) for one in timed]),
+        "time_median_percent": 100 * median(abs(one.error) for one in timed) if timed else None,
         "bias_percent": _percent([one.error for one in timed]),
         "rank_correlation": rank_correlation([(one.step_ns, one.job.step_ns) for one in timed]),
         "grouped_rank_correlation": _grouped_correlation(timed),

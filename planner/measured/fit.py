@@ -77,7 +77,8 @@ def fit(
     names : sequence of str
         Constants that may move; all on which the jobs may depend by default.
     """
-    usable = [one.job for one in Predictor(known).all(jobs) if not one.why_not and one.job.step_ns]
+    first = zip(jobs, Predictor(known).all(jobs), strict=True)
+    usable = [job for job, one in first if not one.why_not and job.step_ns]
     asked = tuple(names or constants_of(usable))
     if not usable:
         return Fitted({}, asked, math.nan, math.nan, math.nan, 0)

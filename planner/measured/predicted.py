@@ -7,6 +7,7 @@ Profiles, which many jobs of one shape share, are described once. Leaves out how
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Protocol
 
 from costmodel.calibration import Calibration, published
 from costmodel.errors import PenstockError
@@ -19,15 +20,46 @@ from planner.candidate.price import compact
 from planner.measured.job import MeasuredJob
 
 
+class Measured(Protocol):
+    """What was measured of a job, 0 for what was not, and with which others it is compared (as of `MeasuredJob`)."""
+
+    @property
+    def step_ns(self) -> int:
+        """The step."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of one rank."""
+
+    @property
+    def forward_ns(self) -> int:
+        """Of one stage alone; so is `backward_ns`."""
+
+    @property
+    def backward_ns(self) -> int:
+        """With what runs again."""
+
+    @property
+    def group(self) -> str:
+        """Jobs among which a choice is made."""
+
+    @property
+    def ranked_with(self) -> str:
+        """Jobs whose rates are compared."""
+
+    def rate(self, step_ns: int) -> float:
+        """Work in a nanosecond, of one device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A job with what its plan promises, or why it has none.
 
-    Peak and upper bound are the fullest rank's; forward and backward are one micro-batch's of the middle stage alone,
-    without messages.
+    Peak and upper bound are of the rank that was measured; forward and backward are of the stage that was, without
+    messages.
     """
 
-    job: MeasuredJob
+    job: Measured
     step_ns: int = 0
     peak_bytes: int = 0
     upper_bytes: int = 0
