@@ -125,12 +125,12 @@ def _modules(graph: OperatorGraph, operators: Sequence[int]) -> list[str]:
 def _orders(run: Run, *, lowered: bool) -> list[tuple[str, ...]]:
     """Return the order of each block; where one replica was simulated, all do the same with their own batches.
 
-    The k-th micro-batch of replica d is number k x replicas + d of the batch.
+    The k-th micro-batch of replica d is number k x replicas + d of the batch. A rank by itself sends nothing.
     """
     schedule, replicas = run.times.structure.schedule, run.replicas
     if not lowered:
         return [order for row in schedule.orders for order in [tuple(map(str, row))] * replicas]
-    found = lower(schedule, run.times.timeline())
+    found = lower(schedule, run.times.timeline()) if len(schedule.orders) > 1 else schedule
     return [order for row in found.orders for order in _of_replicas(row, replicas)]
 
 
