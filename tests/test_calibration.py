@@ -71,6 +71,61 @@ def test_a_plan_with_a_calibration_says_so_and_takes_longer_where_products_do(mo
     assert slow["provenance"]["calibration"]["matmul.h100-sxm-80.bf16"] == 2.0
 
 
+def compared(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    capsys.readouterr()
+    assert main(["compare", *words, "--profile", "p.json", "--calibration", "slow.toml", "--json"]) == 0
+    row: dict[str, object] = json.loads(capsys.readouterr().out)["rows"][0]
+    return row
+
+
+WAYS = (
+    "--data 2 --zero 2",
+    "--schedule zb-h1 --pin pins.toml",
+    "--tensor 2 --sequence-parallel --recompute full",
+)
+PINS = """
+[[stage]]
+operators = ["model.embed_tokens", "model.layers.0*", "model.layers.1*"]
+ranks = [0]
+[[stage]]
+operators = ["*"]
+ranks = [1]
+"""
+
+
+@pytest.mark.parametrize("name", ["matmul.h100-sxm-80.bf16", "scaleup.h100-sxm-80"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plan_compared_under_a_calibration_takes_what_it_does_planned_under_it(
+    model: Path, capsys: pytest.CaptureFixture[str], name: str, way: str
+) -> None:
+    Path("slow.toml").write_text(to_toml([{"name": name, "value": 2.0}]))
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    Path("pins.toml").write_text(PINS)
+    ask = f"plan p.json --devices 2 --batch 8 --microbatch-size 1 --deterministic-limit 0 {way}".split()
+    assert main([*ask, "-o", "a.json"]) == main([*ask, "-o", "b.json", "--calibration", "slow.toml"]) == 0
+    plain, slow = (json.loads(Path(name).read_text()) for name in ("a.json", "b.json"))
+    assert [stage["operators"] for stage in plain["stages"]] == [stage["operators"] for stage in slow["stages"]]
+    row = compared(capsys, "a.json")
+    assert row["step_time_ns"] == slow["prediction"]["step_time_ns"] > plain["prediction"]["step_time_ns"]
+    assert row["peak_memory_bytes_per_rank"] == slow["prediction"]["peak_memory_bytes"]
+    assert row["assumptions"] == slow["assumptions"]
+    assert row["lower_bound_ns"] is None
+
+
+def test_a_plan_compared_under_its_own_constants_is_as_it_was(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("slow.toml").write_text(to_toml([{"name": "network.h100-sxm-80", "value": 1.5}]))
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    ask = ["plan", "p.json", "--devices", "16", "--batch", "32", "--stages", "2", "--time-limit", "2", "-o", "a.json"]
+    assert main([*ask, "--calibration", "slow.toml"]) == 0
+    told = json.loads(Path("a.json").read_text())
+    assert compared(capsys, "a.json")["step_time_ns"] == told["prediction"]["step_time_ns"]
+    capsys.readouterr()
+    assert main(["compare", "a.json", "--calibration", "slow.toml"]) == 2
+    assert "--profile FILE go together" in capsys.readouterr().err
+    main(["model", "config.json", "-o", "other.json", "--sequence", "512"])
+    assert main(["compare", "a.json", "--calibration", "slow.toml", "--profile", "other.json"]) == 6
+
+
 def test_a_model_described_with_a_calibration_plans_as_one_calibrated_later(model: Path) -> None:
     Path("slow.toml").write_text(to_toml([{"name": "attention.h100-sxm-80.bf16", "value": 2.0}]))
     main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])

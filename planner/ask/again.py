@@ -16,23 +16,28 @@ from costmodel.model.profile import Profile
 from planner.ask.effort import Effort
 from planner.ask.pins import Pins
 from planner.ask.problem import AUTO, Problem
-from planner.ask.same_model import check_same_model
+from planner.ask.same_model import check_same_model, check_same_samples
 from planner.ask.space import Space
 from planner.ask.together import is_of
 from planner.plan import Plan
 from planner.plan.limits import memory_limit_of, number_of, options_of
 
 
-def as_it_is(plan: Plan, profiles: Sequence[Profile], cluster: Cluster, global_batch: int) -> Problem:
-    """Return the problem in which a plan's own stages are priced on a cluster.
+def as_it_is(
+    plan: Plan,
+    profiles: Sequence[Profile],
+    cluster: Cluster,
+    global_batch: int,
+    calibration: Calibration | None = None,
+) -> Problem:
+    """Return the problem in which a plan's own stages are priced on a cluster, by its own calibration or another.
 
     Raises
     ------
     DoesNotMatch, InvalidInput
-        As `check_same_model`.
+        As `check_same_model` and `check_same_samples`.
     """
-    check_same_model(plan, profiles[0].graph, "plan", "--profile")
-    return _asked(plan, profiles, cluster, len(plan.orders), global_batch)
+    return _asked(plan, profiles, cluster, len(plan.orders), global_batch, calibration)
 
 
 def _asked(
@@ -43,8 +48,15 @@ def _asked(
     global_batch: int,
     calibration: Calibration | None = None,
 ) -> Problem:
-    """Return the problem of so many devices; profiles of types of device that are not among them are left out."""
+    """Return the problem of so many devices; profiles of types of device that are not among them are left out.
+
+    Typical links are those of the calibration, which has constants of theirs.
+    """
+    check_same_model(plan, profiles[0].graph, "plan", "--profile")
+    check_same_samples(plan, profiles[0].graph)
     known, habits = calibration or _calibration(plan), options_of(plan).get("habits")
+    if calibration and plan.assumptions.links == "typical":
+        cluster = None
     types = [cluster.device_of(rank) for rank in range(num_devices)] if cluster else []
     first, *others = [each for each in profiles if any(is_of(each, device) for device in types)] or profiles
     problem = Problem(
@@ -80,7 +92,7 @@ def asked_again(
     Raises
     ------
     DoesNotMatch, InvalidInput
-        As `check_same_model`.
+        As `check_same_model` and `check_same_samples`.
     UsageError
         When it was pinned, and there are no pins.
     """
@@ -109,7 +121,6 @@ def planned_anew(
     calibration: Calibration | None = None,
 ) -> Problem:
     """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
-    check_same_model(plan, profiles[0].graph, "plan", "--profile")
     before = _asked(plan, profiles, cluster, num_devices, plan.batch.global_size, calibration)
     options = options_of(plan)
     fixed, names = options.get("fixed"), {field.name for field in fields(Space)}

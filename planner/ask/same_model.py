@@ -1,6 +1,7 @@
 """Whether a plan, from which a search is to start or which is priced again, is one of the profiled model.
 
-Leaves out what of it is still possible (`planner.search.old_plan`).
+Profiles of other sequences are of the same model, but their samples differ. Leaves out what of a plan is still
+possible (`planner.search.old_plan`).
 """
 
 from collections import Counter
@@ -12,6 +13,8 @@ from planner.plan import Plan
 
 MOST_NAMES = 3
 """Names that an error lists of many."""
+SAME_WORK = 0.01
+"""Part of a sample's work by which two profiles of one model may count it otherwise."""
 
 
 def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (--from)", drop: str = "--from") -> None:
@@ -49,6 +52,30 @@ def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (-
     found = [f"{what} {_some(names)}" for what, names in wrong.items() if names]
     if found:
         raise InvalidInput(f"the {called} {'; it '.join(found)}: the file was changed by hand; plan anew")
+
+
+def check_same_samples(plan: Plan, graph: OperatorGraph) -> None:
+    """Refuse a profile whose samples are of other sizes than those that a plan was made for (other sequences, say).
+
+    Raises
+    ------
+    DoesNotMatch
+        Says what a sample takes in either.
+    """
+    said, own = plan.extra.get("sample"), sample_of(graph)
+    planned = said.get("flop") if isinstance(said, dict) else None
+    if isinstance(planned, int) and abs(planned - own["flop"]) > SAME_WORK * planned:
+        raise DoesNotMatch(
+            f"the plan was made for samples of {planned:.3g} FLOP, and the profile's take {own['flop']:.3g}: they are "
+            "of other sizes, and their times do not compare; give --profile the file that the plan was made from"
+        )
+
+
+def sample_of(graph: OperatorGraph) -> dict[str, int]:
+    """Return the forward FLOP of a sample and, where the loss says how many rows it has, its tokens."""
+    works = [operator.work for operator in graph.operators]
+    tokens = max((work.tokens for work in works if work and work.kind == "loss"), default=0)
+    return {"flop": sum(operator.flop for operator in graph.operators), **({"tokens": tokens} if tokens else {})}
 
 
 def _what_differs(held: Sequence[str], known: Sequence[str]) -> str:

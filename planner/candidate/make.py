@@ -16,6 +16,7 @@ from costmodel.model.whole import SplitRatios
 from costmodel.stages.strategies import MemoryTerms
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
 from planner.ask.problem import Problem
+from planner.ask.same_model import sample_of
 from planner.ask.targets import runs_on
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
@@ -107,13 +108,6 @@ def make(
         extra={"choice": reason, "sample": sample_of(graph)},
     )
     return replace(plan, runs_on=runs_on(problem, plan))
-
-
-def sample_of(graph: OperatorGraph) -> dict[str, int]:
-    """Return the forward FLOP of a sample and, where the loss says how many rows it has, its tokens."""
-    works = [operator.work for operator in graph.operators]
-    tokens = max((work.tokens for work in works if work and work.kind == "loss"), default=0)
-    return {"flop": sum(operator.flop for operator in graph.operators), **({"tokens": tokens} if tokens else {})}
 
 
 def _modules(graph: OperatorGraph, operators: Sequence[int]) -> list[str]:

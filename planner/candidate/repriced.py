@@ -1,16 +1,21 @@
-"""A plan that is there, priced anew with a profile of its model: the same stages, places and orders.
+"""A plan that is there, priced anew with a profile of its model or other constants: the same stages, places and orders.
 
 Leaves out other machines and batches (`planner.report.changes`), and whether another plan would be better now.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodel.calibration import Calibration
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.ask.again import as_it_is
+from planner.ask.problem import Problem
 from planner.candidate.again import priced_again
 from planner.candidate.order import in_split_form
-from planner.plan import Plan
+from planner.plan import Plan, Prediction, SearchResult
+from planner.plan.lockstep import spread
+from planner.plan.replay import replay
 from simulator.actions import Kind, parse_action
 
 
@@ -34,7 +39,42 @@ def repriced(plan: Plan, profile: Profile, *, host_time: bool = True) -> Plan:
     if plan.assumptions.links == "measured" and profile.links:
         problem = replace(problem, cluster=None)
     machines = problem.machines if host_time else _without_host_time(problem.machines)
-    found = priced_again(plan, replace(problem, cluster=machines))
+    return _priced(plan, replace(problem, cluster=machines))
+
+
+def calibrated(plan: Plan, profiles: Sequence[Profile], calibration: Calibration) -> Plan:
+    """Return the plan as constants price it, with what its orders then take.
+
+    What was proved or tried beside it when it was planned is left out: it was priced by others.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the profiles are of another model.
+    """
+    problem = as_it_is(plan, profiles, plan.cluster, plan.batch.global_size, calibration)
+    found = _priced(plan, problem)
+    timeline = replay(found)
+    step_ns = timeline.step_time_ns
+    assumed = replace(plan.assumptions, calibration=problem.assumptions(plan.batch.microbatch_size).calibration)
+    return replace(
+        found,
+        prediction=Prediction(
+            step_ns,
+            timeline.span_ns,
+            timeline.bubble_ratio,
+            spread(plan.blocks, timeline.peak_memory_bytes),
+            plan.prediction.peak_memory_upper_bytes,
+        ),
+        search=SearchResult("heuristic", step_ns, None, "", best_step_time_ns=step_ns),
+        assumptions=assumed,
+        rungs=(),
+    )
+
+
+def _priced(plan: Plan, problem: Problem) -> Plan:
+    """Return a plan at a problem's prices, backwards divided where its orders divide them."""
+    found = priced_again(plan, problem)
     split = {action.stage for action in map(parse_action, _texts(plan)) if action.kind is Kind.I}
     costs = in_split_form(found.costs(), split, problem.measured(plan.batch.microbatch_size).split_ratios)
     stages = zip(found.stages, costs.stages, strict=True)

@@ -20,7 +20,7 @@ from planner.candidate.price import compact
 from planner.measured.job import MeasuredJob
 
 
-class Measured(Protocol):
+class MeasuredFigures(Protocol):
     """What was measured of a job, 0 for what was not, and with which others it is compared (as of `MeasuredJob`)."""
 
     @property
@@ -59,7 +59,7 @@ class Predicted:
     messages.
     """
 
-    job: Measured
+    job: MeasuredFigures
     step_ns: int = 0
     peak_bytes: int = 0
     upper_bytes: int = 0
