@@ -27,7 +27,7 @@ NUM_WORST = 5
 LEAST_COVERAGE = 0.9
 COLUMNS = {
     "rows": "rows", "rows_skipped": "skipped", "time_mape_percent": "error %",
-    "time_median_percent": "median %", "bias_percent": "bias %",
+    "time_median_percent": "median %", "bias_percent": "bias %", "interval_coverage_percent": "in interval %",
     "rank_correlation": "ranks", "grouped_rank_correlation": "in groups", "regret_percent": "regret %",
     "forward_mape_percent": "F %", "backward_mape_percent": "B %", "memory_mape_percent": "memory %",
     "memory_upper_bound_coverage_percent": "below upper %",

@@ -31,6 +31,7 @@ def test_a_sample_of_single_node_steps_is_within_a_tenth_and_in_the_measured_ord
     assert number(found, "vTrain single-node", "rows") == 12
     assert number(found, "vTrain single-node", "time_mape_percent") < 10
     assert number(found, "vTrain single-node", "rank_correlation") > 0.95
+    assert number(found, "vTrain single-node", "interval_coverage_percent") >= 60  # four of five promised, of 12 rows
 
 
 def test_a_sample_of_steps_on_many_nodes_is_within_a_tenth() -> None:

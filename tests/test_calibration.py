@@ -13,6 +13,7 @@ from costmodel.stages.strategies.trainers import habits_of, trainers
 from planner.commands import main
 from planner.measured.predicted import Predictor
 from planner.measured.runs import read_runs
+from planner.plan import read_plan
 
 HEADER = "model,device,devices,batch,microbatch-size,sequence,tensor,data,stages,trainer,step_time_ms\n"
 LAYOUTS = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (2, 2, 2), (1, 8, 1))
@@ -49,7 +50,9 @@ def test_a_fit_finds_a_slower_device_and_halves_the_error(model: Path, capsys: p
     found = json.loads(capsys.readouterr().out)
     assert found["error_after_percent"] < found["error_before_percent"] / 2
     assert found["moved"]["matmul.h100-sxm-80.bf16"]["after"] == pytest.approx(1.6, rel=0.1)
-    assert read_calibration("found.toml").values["matmul.h100-sxm-80.bf16"] > 1.4
+    known = read_calibration("found.toml")
+    assert known.values["matmul.h100-sxm-80.bf16"] > 1.4
+    assert known.errors["matmul.h100-sxm-80.bf16"] == pytest.approx(found["leave_one_family_out_percent"] / 100, 1e-3)
 
 
 def test_rows_that_identify_nothing_change_nothing_and_say_so(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +127,60 @@ def test_a_plan_compared_under_its_own_constants_is_as_it_was(model: Path, capsy
     assert "--profile FILE go together" in capsys.readouterr().err
     main(["model", "config.json", "-o", "other.json", "--sequence", "512"])
     assert main(["compare", "a.json", "--calibration", "slow.toml", "--profile", "other.json"]) == 6
+
+
+def test_a_plan_says_what_steps_are_to_be_expected_by_the_errors_that_its_constants_had(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"name": "matmul.h100-sxm-80.bf16", "value": 1.2}, {"name": "memory.h100-sxm-80.bf16", "value": 1.1}]
+    Path("alone.toml").write_text(to_toml(rows))
+    Path("good.toml").write_text(to_toml([{**rows[0], "left_out_percent": 4.0}, {**rows[1], "left_out_percent": 8.0}]))
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--deterministic-limit", "0", "-o", "a.json", "--json"]
+    for flags, error in (([], 0.25), (["--calibration", "alone.toml"], 0.25), (["--calibration", "good.toml"], 0.08)):
+        capsys.readouterr()
+        assert main([*ask, *flags]) == 0
+        told = json.loads(capsys.readouterr().out)
+        low, high = told["step_time_interval_ns"]
+        assert high / told["step_time_ns"] == pytest.approx((1 + error) ** 1.6, rel=1e-6)
+        assert told["step_time_ns"] / low == pytest.approx((1 + error) ** 1.6, rel=1e-6)
+        assert read_plan("a.json").prediction.step_time_interval_ns == (low, high)
+    assert main(["show", "a.json"]) == 0
+    assert "in four of five jobs" in capsys.readouterr().out
+    body = json.loads(Path("a.json").read_text())
+    body["prediction"]["step_time_interval_ns"].reverse()
+    Path("a.json").write_text(json.dumps(body))
+    with pytest.raises(InvalidInput, match="the lower one first"):
+        read_plan("a.json")
+
+
+def test_the_error_of_a_step_is_the_largest_of_all_that_it_rests_on() -> None:
+    values = {
+        "matmul.d.bf16": 1.1,
+        "matmul.d.fp8": 1.0,
+        "fp8.t": 1.2,
+        "host.t": 5.0,
+        "host.t-2022": 9.0,
+        "memory.e.bf16": 1.0,
+    }
+    errors = {
+        "matmul.d.bf16": 0.05,
+        "matmul.d.fp8": 0.06,
+        "fp8.t": 0.2,
+        "host.t": 0.07,
+        "host.t-2022": 0.1,
+        "memory.e.bf16": 0.01,
+    }
+    known = Calibration(values, errors=errors)
+    assert known.step_error(["d"], "bf16", "t") == 0.07
+    assert known.step_error(["d"], "bf16", "t-2022") == 0.1
+    assert known.step_error(["d"], "fp8", "t") == 0.2
+    assert known.step_error(["d"], "bf16", "nobody") == 0.05
+    assert known.step_error(["e"], "bf16", "nobody") == 0.03
+    assert known.step_error(["d", "unknown"], "bf16", "t") == known.step_error(["d"], "fp16", "t") == 0.25
+    moved = known.with_values({"host.t": 6.0, "matmul.d.bf16": 1.1})
+    assert moved.step_error(["d"], "bf16", "t") == 0.25
+    assert known.with_values({"host.t": 6.0}, errors={"host.t": 0.01}).step_error(["d"], "bf16", "t") == 0.05
 
 
 def test_a_model_described_with_a_calibration_plans_as_one_calibrated_later(model: Path) -> None:

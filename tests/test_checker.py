@@ -161,6 +161,7 @@ FIGURES = [
     ("a wrong span", predicted(span_ns=125), "time", "125 ns; the orders and costs give 124 ns"),
     ("a wrong bubble", predicted(bubble_ratio=0.5), "time", "0.5; the times give 0.516"),
     ("a wrong peak", predicted(peak_memory_bytes=(25, 24, 25, 21)), "memory", "24 bytes; the orders"),
+    ("an interval beside the step", predicted(step_time_interval_ns=(125, 200)), "time", "leave out the step time"),
     ("an estimate below the peak", predicted(peak_memory_upper_bytes=(25, 25, 25, 20)), "memory", "below the peak"),
     ("a peak too few", predicted(peak_memory_bytes=(25, 25, 25)), "memory", "3 figures"),
     ("an objective that is not the step time", searched(objective=125), "search", "125; the predicted"),

@@ -8,8 +8,9 @@ all. Leaves out fitting (`planner.measured.fit`).
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,12 @@ BOUNDS = {
 }  # fmt: skip
 """Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
 
+UNFITTED = 0.25
+"""Mean relative error of steps on devices that no constant was fitted on (`benchmarks.left_out`: 9 to 34 %)."""
+LEAST_ERROR = 0.03
+"""That of the best source (docs/validation.md); a fit to few jobs that are much alike would say less."""
+FOUR_OF_FIVE = 1.6
+"""Errors spread as a normal distribution lie within so many times their mean size in four cases of five."""
 UNKNOWN = {"host": 10.0, "coupled": 0.1}
 """Where fits begin that know nothing of these; others begin at 1."""
 
@@ -39,10 +46,13 @@ class Calibration:
     values : mapping of str to float
     digest : str
         Of what was read beside `constants.toml`; empty for that alone.
+    errors : mapping of str to float
+        Of a constant, where it is known: mean relative error of steps of jobs that its fit was without.
     """
 
     values: Mapping[str, float]
     digest: str = ""
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     def factor(self, kind: str, device: str, precision: str) -> float:
         """By how much an operator of a kind of work takes longer than the tables say."""
@@ -65,9 +75,34 @@ class Calibration:
         """Return a constant, or from where a fit of it begins that nobody has fitted."""
         return self.values.get(name) or UNKNOWN.get(name.partition(".")[0], 1.0)
 
-    def with_values(self, values: Mapping[str, float], digest: str = "") -> "Calibration":
-        """Return the calibration with some values in place of its own."""
-        return Calibration({**self.values, **values}, digest or self.digest)
+    def with_values(
+        self, values: Mapping[str, float], digest: str = "", errors: Mapping[str, float] | None = None
+    ) -> "Calibration":
+        """Return the calibration with some values, and their errors, in place of its own."""
+        same = (name for name in self.errors if values.get(name, self.values[name]) == self.values[name])
+        kept = {name: self.errors[name] for name in same}
+        return Calibration({**self.values, **values}, digest or self.digest, {**kept, **(errors or {})})
+
+    def step_error(self, devices: Iterable[str], precision: str, trainer: str) -> float:
+        """Return the mean relative error that steps are to be expected to have: the largest of all that they rest on.
+
+        That is `UNFITTED` for a device that no constant is known of, and for a constant whose error is not known.
+        """
+        rows = [[*self._of_device(device, precision)] or [UNFITTED] for device in devices]
+        return max([LEAST_ERROR, *(error for row in rows for error in row), *self._of_trainer(trainer, precision)])
+
+    def _of_device(self, device: str, precision: str) -> Iterator[float]:
+        rates = {rate_name(kind, device, precision) for kind in (*COMPUTE, "")}
+        for name in (*rates, f"scaleup.{device}", f"network.{device}"):
+            if name in self.values:
+                yield self.errors.get(name, UNFITTED)
+
+    def _of_trainer(self, trainer: str, precision: str) -> Iterator[float]:
+        for what in ("host", "coupled", *(["fp8"] if precision == "fp8" else [])):
+            own, today = f"{what}.{trainer}", f"{what}.{trainer.partition('-')[0]}"
+            name = own if own in self.values else today
+            if name in self.values:
+                yield self.errors.get(name, UNFITTED)
 
 
 def rate_name(kind: str, device: str, precision: str) -> str:
@@ -79,7 +114,8 @@ def rate_name(kind: str, device: str, precision: str) -> str:
 @cache
 def published() -> Calibration:
     """Return the constants of `constants.toml`."""
-    return Calibration(_read(FILE))
+    values, errors = _read(FILE)
+    return Calibration(values, errors=errors)
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -90,8 +126,14 @@ def read_calibration(path: str | Path) -> Calibration:
     InvalidInput
         When it cannot be read, or holds a constant that there is not or that is out of bounds.
     """
-    values = _read(path)
-    return published().with_values(values, digest_of(values))
+    values, errors = _read(path)
+    return published().with_values(values, digest_of(values), errors)
+
+
+def interval_ns(step_ns: int, error: float) -> tuple[int, int]:
+    """Return between what four of five measured steps lie, by the mean relative error of such predictions."""
+    wide = (1 + error) ** FOUR_OF_FIVE
+    return math.floor(step_ns / wide), math.ceil(step_ns * wide)
 
 
 def to_toml(rows: Sequence[Mapping[str, object]]) -> str:
@@ -111,9 +153,11 @@ def digest_of(values: Mapping[str, float]) -> str:
     return hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()[:16]
 
 
-def _read(path: str | Path) -> dict[str, float]:
+def _read(path: str | Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Return constants, and the errors of those that say theirs."""
     members = document(read_toml(path), FORMAT, VERSION, ("constant",), ("provenance", "extra"))
     found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for node in members["constant"].items():
         row = node.members(("name", "value"), ("low", "high", "fitted_on", "rows", "error_percent", "left_out_percent"))
         name, value = row["name"].text(), row["value"].number()
@@ -125,7 +169,9 @@ def _read(path: str | Path) -> dict[str, float]:
         if not low <= value <= high:
             row["value"].fail(f"{name} lies between {low:g} and {high:g}")
         found[name] = value
-    return found
+        if "left_out_percent" in row:
+            errors[name] = row["left_out_percent"].number() / 100
+    return found, errors
 
 
 def bounds(name: str) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.parts import DeviceType
 from costmodel.machines.typical import typical_cluster
+from costmodel.model.origin import ROOFLINE
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.measured import MeasuredOperators
@@ -335,6 +336,15 @@ class Problem:
             self.estimated(microbatch_size),
             () if self.trainer_name == EXECUTOR else habits_of(self.trainer_name).but(self.habits).words(),
         )
+
+    @cached_property
+    def step_error(self) -> float | None:
+        """Mean relative error that steps are to be expected to have; None where operators were measured."""
+        devices = [device for device in self.machines.devices if device.name in self.device_names]
+        if not all(ROOFLINE in self.profile_on(device).origin.estimated for device in devices):
+            return None
+        named = [device.catalogue for device in devices]
+        return self.calibration.step_error(named, self.precision_name, self.trainer_name)
 
     def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 
+from costmodel.calibration import interval_ns
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole import SplitRatios
@@ -150,7 +151,15 @@ def _prediction(evaluator: Evaluator, candidate: Candidate, run: Run) -> Predict
     per_rank = [
         spread(run.priced.blocks, [size for size in sizes for _ in range(run.replicas)]) for sizes in (peaks, upper)
     ]
-    return Prediction(run.times.step_time_ns, run.times.span_ns, run.times.bubble_ratio, *per_rank)
+    step_ns = run.times.step_time_ns
+    interval = expected_ns(evaluator.problem, step_ns)
+    return Prediction(step_ns, run.times.span_ns, run.times.bubble_ratio, per_rank[0], per_rank[1], interval)
+
+
+def expected_ns(problem: Problem, step_ns: int) -> tuple[int, int] | None:
+    """Return between what four of five measured steps lie; None where the error of predictions is not known."""
+    error = problem.step_error
+    return None if error is None else interval_ns(step_ns, error)
 
 
 def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[int]:

@@ -12,6 +12,7 @@ from costmodel.model.profile import Profile
 from planner.ask.again import as_it_is
 from planner.ask.problem import Problem
 from planner.candidate.again import priced_again
+from planner.candidate.make import expected_ns
 from planner.candidate.order import in_split_form
 from planner.plan import Plan, Prediction, SearchResult
 from planner.plan.lockstep import spread
@@ -65,6 +66,7 @@ def calibrated(plan: Plan, profiles: Sequence[Profile], calibration: Calibration
             timeline.bubble_ratio,
             spread(plan.blocks, timeline.peak_memory_bytes),
             plan.prediction.peak_memory_upper_bytes,
+            expected_ns(problem, step_ns),
         ),
         search=SearchResult("heuristic", step_ns, None, "", best_step_time_ns=step_ns),
         assumptions=assumed,

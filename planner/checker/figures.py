@@ -57,6 +57,9 @@ def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes, num_lea
     ):
         if found != right:
             yield PlanProblem("time", f"prediction.{name}", f"{found} ns; the orders and costs give {right} ns")
+    interval = prediction.step_time_interval_ns
+    if interval and not interval[0] <= prediction.step_time_ns <= interval[1]:
+        yield PlanProblem("time", "prediction.step_time_interval_ns", f"{list(interval)} ns leave out the step time")
     compute = sum(end - start for row in rows for start, end in row)
     bubble = 1 - compute / (num_leads * step_time) if step_time else 0.0
     if abs(prediction.bubble_ratio - bubble) > SAME_RATIO:

@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> Answer:
             say(f"penstock fit: left out, {job.name}: {one.why_not}")
     found = fit(jobs, known, lambda job: f"{job.model} {job.space}")
     own = dict(known.values) if args.calibration else {}
-    write_text(
-        args.output, to_toml([{"name": name, "value": value} for name, value in sorted({**own, **found.moved}.items())])
-    )
+    constants = sorted({**own, **found.moved}.items())
+    errors = {**known.errors, **dict.fromkeys(found.moved, found.left_out)}
+    write_text(args.output, to_toml([_row(name, value, errors.get(name, math.nan)) for name, value in constants]))
     body: dict[str, object] = {
         "output": args.output,
         "rows": found.rows,
@@ -61,6 +61,11 @@ def run(args: argparse.Namespace) -> Answer:
             f"not identified, stay as they were: {', '.join(found.stayed) or 'none'}",
         ],
     )
+
+
+def _row(name: str, value: float, error: float) -> dict[str, object]:
+    known = {} if math.isnan(error) else {"left_out_percent": 100 * error}
+    return {"name": name, "value": value, **known}
 
 
 def _percent(error: float) -> float | None:

@@ -45,6 +45,7 @@ def _json(path: str, plan: "Plan") -> dict[str, object]:
         "microbatch_size": plan.batch.microbatch_size,
         "global_batch": plan.batch.global_size,
         "step_time_ns": prediction.step_time_ns,
+        "step_time_interval_ns": prediction.step_time_interval_ns,
         "samples_per_s": samples_per_s(plan),
         "bubble_ratio": prediction.bubble_ratio,
         "peak_memory_bytes": list(prediction.peak_memory_bytes),
@@ -64,7 +65,7 @@ def _json(path: str, plan: "Plan") -> dict[str, object]:
 
 def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
     from planner.plan.rung import rung
-    from planner.report.plan_lines import assumed, ladder, stage_table
+    from planner.report.plan_lines import assumed, expected, ladder, stage_table
     from planner.report.rates import samples_per_s
 
     batch, search, prediction = plan.batch, plan.search, plan.prediction
@@ -81,6 +82,7 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
     yield f"chosen       {plan.extra.get('choice') or 'not said'}"
     step, bubble = milliseconds(prediction.step_time_ns), percent(prediction.bubble_ratio)
     yield f"step time    {step} predicted, {rate}, bubble {bubble}"
+    yield from expected(plan)
     yield f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
     yield f"scope        {search.scope or 'not said'}"
     yield f"memory       {_memory(plan)}"

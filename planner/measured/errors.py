@@ -25,6 +25,9 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
         "time_mape_percent": _percent([abs(one.error) for one in timed]),
         "time_median_percent": 100 * median(abs(one.error) for one in timed) if timed else None,
         "bias_percent": _percent([one.error for one in timed]),
+        "interval_coverage_percent": _percent(
+            [one.interval_ns[0] <= one.job.step_ns <= one.interval_ns[1] for one in timed if one.interval_ns]
+        ),
         "rank_correlation": rank_correlation([(one.step_ns, one.job.step_ns) for one in timed]),
         "grouped_rank_correlation": _grouped_correlation(timed),
         "regret_percent": _percent([_regret(group) for group in groups(timed, "group", 2)]),

@@ -15,7 +15,7 @@ from costmodel.model.profile import Profile
 from costmodel.stages.costs import Amount
 from costmodel.stages.strategies.memory import FRAGMENTATION
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
-from planner.candidate.make import upper_bytes
+from planner.candidate.make import expected_ns, upper_bytes
 from planner.candidate.price import compact
 from planner.measured.job import MeasuredJob
 
@@ -66,6 +66,7 @@ class Predicted:
     forward_ns: int = 0
     backward_ns: int = 0
     why_not: str = ""
+    interval_ns: tuple[int, int] | None = None
 
     @property
     def error(self) -> float:
@@ -112,7 +113,9 @@ class Predictor:
         stage = evaluator.pricer.models(place)[0].stage(operators, place.config, place.ranks)
         backward_ns = sum(map(_mean, (stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)))
         peak = round(max(run.times.peak_memory_bytes) * (1 + FRAGMENTATION * job.reserved))
-        return Predicted(job, run.times.step_time_ns, peak, upper, _mean(stage.forward_ns), backward_ns)
+        step_ns = run.times.step_time_ns
+        expected = expected_ns(evaluator.problem, step_ns)
+        return Predicted(job, step_ns, peak, upper, _mean(stage.forward_ns), backward_ns, interval_ns=expected)
 
     def _profile(self, job: MeasuredJob) -> Profile:
         key = job.model, job.device, job.precision, job.sequence, job.microbatch_size

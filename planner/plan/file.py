@@ -115,6 +115,7 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             "bubble_ratio": prediction.bubble_ratio,
             "peak_memory_bytes": list(prediction.peak_memory_bytes),
             "peak_memory_upper_bytes": list(prediction.peak_memory_upper_bytes),
+            **({_INTERVAL: list(prediction.step_time_interval_ns)} if prediction.step_time_interval_ns else {}),
         },
         "search": {
             "status": search.status,
@@ -238,14 +239,27 @@ def _batch(node: Node) -> Batch:
 
 
 def _prediction(node: Node) -> Prediction:
-    fields = node.members(("step_time_ns", "span_ns", "bubble_ratio", "peak_memory_bytes", "peak_memory_upper_bytes"))
+    names = ("step_time_ns", "span_ns", "bubble_ratio", "peak_memory_bytes", "peak_memory_upper_bytes")
+    fields = node.members(names, (_INTERVAL,))
     return Prediction(
         fields["step_time_ns"].integer(),
         fields["span_ns"].integer(),
         fields["bubble_ratio"].number(),
         fields["peak_memory_bytes"].integers(),
         fields["peak_memory_upper_bytes"].integers(),
+        _interval(fields[_INTERVAL]) if _INTERVAL in fields else None,
     )
+
+
+_INTERVAL = "step_time_interval_ns"
+"""Where the error of such predictions is known."""
+
+
+def _interval(node: Node) -> tuple[int, int]:
+    values = node.integers()
+    if len(values) != 2 or values[0] > values[1]:
+        node.fail("two numbers, the lower one first")
+    return values[0], values[1]
 
 
 _MODEL = ("model_objective_ns", "model_lower_bound_ns")

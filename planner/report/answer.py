@@ -13,7 +13,7 @@ from planner.plan.file import stages_to_json
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
 from planner.report.moved import Moved
-from planner.report.plan_lines import assumed, ladder, money
+from planner.report.plan_lines import assumed, expected, ladder, money
 from planner.report.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
@@ -60,6 +60,7 @@ class PlanAnswer:
         return {
             "status": search.status,
             "step_time_ns": prediction.step_time_ns,
+            "step_time_interval_ns": prediction.step_time_interval_ns,
             "samples_per_s": self.samples_per_s,
             "tokens_per_s": tokens_per_s(plan),
             "mfu": mfu(plan),
@@ -120,6 +121,7 @@ class PlanAnswer:
             f"chosen       {plan.extra.get('choice')}",
             *self._since(),
             f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
+            *expected(plan),
             f"a second     {self._rates()}",
             f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
             f"scope        {search.scope}",

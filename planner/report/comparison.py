@@ -64,6 +64,7 @@ class Comparison:
             "microbatches": plan.batch.num_microbatches,
             "microbatch_size": plan.batch.microbatch_size,
             "step_time_ns": prediction.step_time_ns,
+            "step_time_interval_ns": prediction.step_time_interval_ns,
             "span_ns": prediction.span_ns,
             "samples_per_s": samples_per_s(compared.plan),
             "tokens_per_s": tokens_per_s(plan),

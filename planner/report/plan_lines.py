@@ -24,6 +24,15 @@ def assumed(plan: Plan) -> str:
     return f"{text}; estimated: {'; '.join(known.estimated)}" if known.estimated else text
 
 
+def expected(plan: Plan) -> list[str]:
+    """Say between what steps lie that are measured, where the error of such predictions is known."""
+    interval = plan.prediction.step_time_interval_ns
+    if not interval:
+        return []
+    low, high = map(milliseconds, interval)
+    return [f"measured     between {low} and {high} in four of five jobs: the model is described, not profiled"]
+
+
 def ladder(plan: Plan) -> list[Table]:
     """Return the best plan of each strategy as a table; none where the plan has no ladder."""
     if not plan.rungs:
