@@ -2,17 +2,19 @@
 
 They are nearly as good as all positions, and costs stay fine, for they are sums over all operators. Segments
 that no tensor joins (the end of one branch and the start of the next) are joined last of all, for that
-would make one branch wait for another. Leaves out cuts at other positions: the scope of a plan says
-between how many atoms cuts were sought.
+would make one branch wait for another. Positions at the same place of equal towers go together, and ends of towers are
+kept: towers stay equal, so that a bound need not tell them apart (`planner.search.lattice.copies`). Leaves out cuts at
+other positions: the scope of a plan says between how many atoms cuts were sought.
 """
 
 import heapq
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from costmodel.stages.strategies.blocks import block_names
 from planner.graph.atoms import MOST_ATOMS, Apart, Atoms, group
 from planner.graph.orders import orders
+from planner.graph.towers import Rows, towers
 
 
 def thin(
@@ -35,7 +37,8 @@ def thin(
         return atoms
     order = orders(atoms, work_ns, 0, 0)[0]
     crossing = _crossing_bytes(atoms, order, bytes_of)
-    kept = _best_cuts(atoms, order, work_ns, crossing, most)
+    alike = _alike(order, towers(atoms, work_ns, bytes_of))
+    kept = _best_cuts(_Segments(atoms, order, work_ns), crossing, alike, most)
     kept |= _between_layers(atoms, order, most)
     kept |= _between_apart(order, kept, apart)
     pairs = [
@@ -83,24 +86,40 @@ def _crossing_bytes(atoms: Atoms, order: Sequence[int], bytes_of: Sequence[int])
     return crossing
 
 
-def _best_cuts(
-    atoms: Atoms, order: Sequence[int], work_ns: Sequence[int], crossing: Sequence[int], most: int
-) -> set[int]:
+def _alike(order: Sequence[int], groups: Iterable[Rows]) -> dict[int, list[int]]:
+    """Return the positions that may go, each with those at the same place of equal towers; ends of towers may not."""
+    place = {
+        atom: (g, r, i) for g, rows in enumerate(groups) for r, row in enumerate(rows) for i, atom in enumerate(row)
+    }
+    found: dict[object, list[int]] = {}
+    key_of: dict[int, object] = {}
+    for position, (a, b) in enumerate(pairwise(order), 1):
+        one, other = place.get(a), place.get(b)
+        if one and other and one[:2] == other[:2]:
+            key_of[position] = one[0], one[2], other[2]
+        elif not one and not other:
+            key_of[position] = position
+    for position, key in key_of.items():
+        found.setdefault(key, []).append(position)
+    return {position: found[key] for position, key in key_of.items()}
+
+
+def _best_cuts(line: "_Segments", crossing: Sequence[int], alike: Mapping[int, Sequence[int]], most: int) -> set[int]:
     """Return the positions to keep, with 0 and the end.
 
-    Again and again two neighbours are joined: such as a tensor joins, that make a segment of the least order of
-    magnitude of work, and of these the ones between which most bytes cross.
+    Again and again two neighbours are joined, and those alike: such as a tensor joins, that make a segment of the least
+    order of magnitude of work, and of these the ones between which most bytes cross.
     """
-    line = _Segments(atoms, order, work_ns)
-    heap = [(line.cost(position), -crossing[position], position) for position in range(1, len(order))]
+    heap = [(line.cost(position), -crossing[position], position) for position in alike]
     heapq.heapify(heap)
-    while len(line.kept) - 1 > most:
+    while len(line.kept) - 1 > most and heap:
         cost, _, position = heapq.heappop(heap)
         if position not in line.kept or cost != line.cost(position):
             continue  # a neighbour has gone since; its new cost is in the heap
-        for neighbour in line.join(position):
-            if 0 < neighbour < len(order):
-                heapq.heappush(heap, (line.cost(neighbour), -crossing[neighbour], neighbour))
+        for other in alike[position]:
+            for neighbour in line.join(other):
+                if neighbour in alike:
+                    heapq.heappush(heap, (line.cost(neighbour), -crossing[neighbour], neighbour))
     return line.kept
 
 

@@ -3,6 +3,7 @@
 Leaves out how plans are found.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,10 +15,11 @@ from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator
-from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
+from planner.graph.atoms import MOST_ATOMS, Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
+from planner.graph.towers import num_downsets, towers
 from planner.graph.waists import Waists
 from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import cut_data
@@ -26,6 +28,11 @@ from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
+
+COARSER = (112, 80, 64, 56, 48, 40)
+"""Atoms of graphs with towers that have more downsets between more atoms than a bound can go through."""
+DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
+"""Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
 
 class Setting:
@@ -63,7 +70,19 @@ class Setting:
         atoms = prepare(graph, pairs)
         works = self._works_ns
         sizes = [self._measured.tensor_bytes(tensor) for tensor in graph.tensors]
-        return thin(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes, apart=self._apart(atoms))
+        return self._thinned(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes)
+
+    def _thinned(self, atoms: Atoms, works: Sequence[int], sizes: Sequence[int]) -> Atoms:
+        """Return as many of the atoms as leave few enough downsets of towers, where nothing forbids to join them."""
+        apart = self._apart(atoms)
+        free = not any(apart) and not self.problem.exact
+        enough = min(DOWNSETS_A_DEVICE * max(8, self.problem.num_devices), MOST_OF_TOWERS)
+        for most in (MOST_ATOMS, *COARSER) if free else ():
+            found = thin(atoms, works, sizes, most, apart)
+            own = [sum(self._works_ns[i] for i in row) for row in found.members]
+            if num_downsets(towers(found, own, sizes)) <= enough:
+                return found
+        return thin(atoms, works, sizes, MOST_ATOMS, apart)
 
     def _apart(self, atoms: Atoms) -> Apart:
         """Return pieces that are not joined: those that pins keep apart, and those of an old plan's stages."""

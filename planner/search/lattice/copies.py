@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from planner.graph.towers import NEAR, joined
 from planner.search.cut.data import CutData
 
 Edge = tuple[int, int]
@@ -40,10 +41,6 @@ class Pattern:
         ]
 
 
-NEAR = 1.25
-"""By how much the work of atoms may differ that nearly stand for each other."""
-
-
 def pattern_of(data: CutData, *, nearly: bool = False) -> Pattern:
     """Return which atoms of a cut problem stand for each other, or nearly do."""
     edges, again = _edges(data), data.again or (0,) * data.num_atoms
@@ -52,7 +49,7 @@ def pattern_of(data: CutData, *, nearly: bool = False) -> Pattern:
     counts = [colour.count(c) for c in range(max(colour) + 1)]
     alike = [counts[c] > 1 for c in colour]
     found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    for part in _joined(alike, edges):
+    for part in joined(alike, edges):
         ordered = tuple(sorted(part, key=colour.__getitem__))
         if len({colour[atom] for atom in part}) == len(part):
             found.setdefault(tuple(colour[atom] for atom in ordered), []).append(ordered)
@@ -119,24 +116,6 @@ def _refined(colour: list[int], edges: dict[Edge, tuple[int, bool]]) -> list[int
 def _numbered(keys: Iterable[object]) -> list[int]:
     numbers: dict[object, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
-
-
-def _joined(alike: Sequence[bool], edges: Iterable[Edge]) -> list[list[int]]:
-    """Return the connected parts of the atoms that others are like."""
-    root = list(range(len(alike)))
-
-    def find(atom: int) -> int:
-        while root[atom] != atom:
-            atom = root[atom]
-        return atom
-
-    for u, v in edges:
-        if alike[u] and alike[v]:
-            root[find(u)] = find(v)
-    parts: dict[int, list[int]] = {}
-    for atom in filter(alike.__getitem__, range(len(alike))):
-        parts.setdefault(find(atom), []).append(atom)
-    return list(parts.values())
 
 
 def _same(rows: Sequence[tuple[int, ...]], edges: dict[Edge, tuple[int, bool]]) -> Copies:
