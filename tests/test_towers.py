@@ -23,11 +23,16 @@ def towers_of(atoms: Atoms, works: list[int] | None = None) -> list[Rows]:
 def test_equal_towers_stay_equal_however_few_cuts_are_left(count: int, most: int) -> None:
     atoms = prepare(branches(count, 60).graph)
     thinned = thin(atoms, [1000] * len(atoms), [1] * len(atoms.graph.tensors), most)
-    assert len(thinned) <= max(most, 2 * count + 2)
+    assert len(thinned) <= most
     (rows,) = towers_of(thinned)
     places = [[[operator % 60 for operator in thinned.members[atom]] for atom in row] for row in rows]
     assert len(rows) == count
     assert all(row == places[0] for row in places)
+
+
+def test_more_towers_than_atoms_are_asked_for_are_joined_after_all() -> None:
+    atoms = prepare(branches(70, 2).graph)
+    assert len(thin(atoms, [1000] * len(atoms), [1] * len(atoms.graph.tensors), 50)) <= 50
 
 
 @pytest.mark.parametrize(("count", "length"), [(2, 5), (3, 4), (4, 3), (5, 1)])

@@ -2,9 +2,9 @@
 
 They are nearly as good as all positions, and costs stay fine, for they are sums over all operators. Segments
 that no tensor joins (the end of one branch and the start of the next) are joined last of all, for that
-would make one branch wait for another. Positions at the same place of equal towers go together, and ends of towers are
-kept: towers stay equal, so that a bound need not tell them apart (`planner.search.lattice.copies`). Leaves out cuts at
-other positions: the scope of a plan says between how many atoms cuts were sought.
+would make one branch wait for another. Positions at the same place of equal towers go together, and their ends last:
+towers stay equal, so that a bound need not tell them apart (`planner.search.lattice.copies`). Leaves out cuts at other
+positions: the scope of a plan says between how many atoms cuts were sought.
 """
 
 import heapq
@@ -37,9 +37,10 @@ def thin(
         return atoms
     order = orders(atoms, work_ns, 0, 0)[0]
     crossing = _crossing_bytes(atoms, order, bytes_of)
-    alike = _alike(order, towers(atoms, work_ns, bytes_of))
-    kept = _best_cuts(_Segments(atoms, order, work_ns), crossing, alike, most)
-    kept |= _between_layers(atoms, order, most)
+    line = _Segments(atoms, order, work_ns)
+    for alike in (_alike(order, towers(atoms, work_ns, bytes_of)), {place: [place] for place in range(1, len(order))}):
+        _join(line, crossing, alike, most)
+    kept = line.kept | _between_layers(atoms, order, most)
     kept |= _between_apart(order, kept, apart)
     pairs = [
         (atoms.members[a][0], atoms.members[b][0])
@@ -87,30 +88,25 @@ def _crossing_bytes(atoms: Atoms, order: Sequence[int], bytes_of: Sequence[int])
 
 
 def _alike(order: Sequence[int], groups: Iterable[Rows]) -> dict[int, list[int]]:
-    """Return the positions that may go, each with those at the same place of equal towers; ends of towers may not."""
-    place = {
-        atom: (g, r, i) for g, rows in enumerate(groups) for r, row in enumerate(rows) for i, atom in enumerate(row)
-    }
-    found: dict[object, list[int]] = {}
-    key_of: dict[int, object] = {}
+    """Return positions, each with those at the same place of equal towers; ends of towers are not among them."""
+    row_of = {atom: row for rows in groups for row in rows for atom in row}
+    first_of = {atom: rows[0][i] for rows in groups for row in rows for i, atom in enumerate(row)}
+    found: dict[tuple[int, int], list[int]] = {}
+    key_of: dict[int, tuple[int, int]] = {}
     for position, (a, b) in enumerate(pairwise(order), 1):
-        one, other = place.get(a), place.get(b)
-        if one and other and one[:2] == other[:2]:
-            key_of[position] = one[0], one[2], other[2]
-        elif not one and not other:
-            key_of[position] = position
-    for position, key in key_of.items():
-        found.setdefault(key, []).append(position)
+        if row_of.get(a) == row_of.get(b):
+            key_of[position] = first_of.get(a, a), first_of.get(b, b)
+            found.setdefault(key_of[position], []).append(position)
     return {position: found[key] for position, key in key_of.items()}
 
 
-def _best_cuts(line: "_Segments", crossing: Sequence[int], alike: Mapping[int, Sequence[int]], most: int) -> set[int]:
-    """Return the positions to keep, with 0 and the end.
+def _join(line: "_Segments", crossing: Sequence[int], alike: Mapping[int, Sequence[int]], most: int) -> None:
+    """Join two neighbours, and those alike, again and again until at most so many are left.
 
-    Again and again two neighbours are joined, and those alike: such as a tensor joins, that make a segment of the least
-    order of magnitude of work, and of these the ones between which most bytes cross.
+    First such as a tensor joins, that make a segment of the least order of magnitude of work, and of these the ones
+    between which most bytes cross.
     """
-    heap = [(line.cost(position), -crossing[position], position) for position in alike]
+    heap = [(line.cost(position), -crossing[position], position) for position in alike if position in line.kept]
     heapq.heapify(heap)
     while len(line.kept) - 1 > most and heap:
         cost, _, position = heapq.heappop(heap)
@@ -120,7 +116,6 @@ def _best_cuts(line: "_Segments", crossing: Sequence[int], alike: Mapping[int, S
             for neighbour in line.join(other):
                 if neighbour in alike:
                     heapq.heappush(heap, (line.cost(neighbour), -crossing[neighbour], neighbour))
-    return line.kept
 
 
 class _Segments:
