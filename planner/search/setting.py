@@ -6,6 +6,7 @@ Leaves out how plans are found.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.measured import MeasuredOperators
@@ -15,7 +16,7 @@ from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator
-from planner.graph.atoms import MOST_ATOMS, Apart, Atoms, Partition, numbered, prepare
+from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
@@ -70,19 +71,20 @@ class Setting:
         atoms = prepare(graph, pairs)
         works = self._works_ns
         sizes = [self._measured.tensor_bytes(tensor) for tensor in graph.tensors]
-        return self._thinned(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes)
-
-    def _thinned(self, atoms: Atoms, works: Sequence[int], sizes: Sequence[int]) -> Atoms:
-        """Return as many of the atoms as leave few enough downsets of towers, where nothing forbids to join them."""
         apart = self._apart(atoms)
-        free = not any(apart) and not self.problem.exact
+        finest = thin(atoms, [sum(works[i] for i in row) for row in atoms.members], sizes, apart=apart)
+        return finest if any(apart) or problem.exact else self._told_apart(finest, sizes)
+
+    def _told_apart(self, finest: Atoms, sizes: Sequence[int]) -> Atoms:
+        """Return so few atoms that a bound can go through the downsets of towers; the finest where none are so few."""
         enough = min(DOWNSETS_A_DEVICE * max(8, self.problem.num_devices), MOST_OF_TOWERS)
-        for most in (MOST_ATOMS, *COARSER) if free else ():
-            found = thin(atoms, works, sizes, most, apart)
-            own = [sum(self._works_ns[i] for i in row) for row in found.members]
-            if num_downsets(towers(found, own, sizes)) <= enough:
-                return found
-        return thin(atoms, works, sizes, MOST_ATOMS, apart)
+
+        def works(atoms: Atoms) -> list[int]:
+            return [sum(self._works_ns[i] for i in row) for row in atoms.members]
+
+        coarser = accumulate(COARSER, lambda atoms, most: thin(atoms, works(atoms), sizes, most), initial=finest)
+        few = (atoms for atoms in coarser if num_downsets(towers(atoms, works(atoms), sizes)) <= enough)
+        return next(few, finest)
 
     def _apart(self, atoms: Atoms) -> Apart:
         """Return pieces that are not joined: those that pins keep apart, and those of an old plan's stages."""
