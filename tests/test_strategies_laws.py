@@ -1,12 +1,16 @@
 """Laws of strategies' prices, over random models, shapes and configurations."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import PER_ACTION, StageCost
 from costmodel.stages.strategies import MemoryTerms, StrategyModel, TrainingJob
+from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.unions import UnionSums
 from tests.gpt_graph import cluster, gpt
 
@@ -174,3 +178,22 @@ def test_union_sums_count_what_is_shared_once(rows, own, chosen):
         keys = {key for i, key, _ in rows if i in operators}
         assert sums.over(operators) == sum(largest[key] for key in keys) + sum(own[i] for i in operators)
         assert all(sums.holds(operators, key) == (key in keys) for key in range(4))
+
+
+@pytest.mark.parametrize("order", [(), (0, 1, 8, 9, 2, 3, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23)])
+def test_groups_that_count_as_one_lie_alike_on_all_links(order: tuple[int, ...]) -> None:
+    links = (LinkGroup("pair", 2, 600.0, 3000), LinkGroup("host", 8, 300.0, 8000), LinkGroup("network", 0, 45.0, 12000))
+    cluster = Cluster((DeviceType("d", 2**40),), (Host("d", 8, 4),), links, order=order)
+    finder = GroupFinder(cluster)
+    for start in range(cluster.num_devices):
+        for size, stride in ((2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (4, 4)):
+            ranks = range(start, start + size * stride, stride)
+            if ranks[-1] >= cluster.num_devices:
+                continue
+            found = finder.canonical(ranks)
+            pairs = [(i, j) for i in range(size) for j in range(i)]
+            assert all(
+                cluster.link_between(ranks[i], ranks[j]) == cluster.link_between(found[i], found[j]) for i, j in pairs
+            )
+            if not order and size * stride <= 8 and start % 8 + size * stride <= 8 and start % 2 == 0:
+                assert found[0] == 0

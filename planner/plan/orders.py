@@ -17,6 +17,8 @@ MOST_ACTIONS = 10_000_000
 """Of all orders together that are read: a few characters of a file may ask for any number."""
 _AROUND = re.compile(r"([0-9]+[A-Z_]+?)([0-9]+)((?:\.[0-9]+)?(?:[<>][0-9]+)?)", re.ASCII)
 _TRIES = 128
+ENOUGH = 0.5
+"""Part of an order that is repeated: nothing longer is looked for."""
 Parts = tuple[str, int, str]
 """An action's text before its micro-batch, that (-1 where there is none), and the text after it."""
 
@@ -38,8 +40,8 @@ def _in_short(order: Sequence[str]) -> list[object]:
     parts = list(map(_parts, order))
     found = [_Repeated(0, 1, 0, 1)]
     for length in _lengths(parts):
-        if max(each.saved for each in found) >= len(parts) - length:
-            break  # nothing that comes again so late saves more
+        if found[-1].saved >= ENOUGH * len(parts):
+            break  # what comes again later is most often the same, several times over
         start, stop = _stretch(parts, length)
         found.append(_Repeated(start, length, _step(parts, length), (stop - start) // length))
     best = max(found, key=lambda each: each.saved)

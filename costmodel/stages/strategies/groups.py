@@ -7,6 +7,7 @@ the copies (context and data) that hold the same tensor part. Of several groups 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import lcm
 
 from costmodel.errors import UsageError
@@ -91,13 +92,28 @@ class GroupFinder:
 
     def canonical(self, ranks: Sequence[int]) -> Ranks:
         """Return the lowest ranks that lie on the links as these do."""
-        start = ranks[0] // self._period * self._period
-        return tuple(rank - start for rank in ranks)
+        first, last = min(ranks), max(ranks)
+        # within a block that one link joins it matters how they lie in the smaller blocks alone
+        beyond = [size for size in self._blocks if first // size != last // size]
+        period = max(beyond, default=1) if self._blocks else self._period
+        return tuple(rank - first // period * period for rank in ranks)
+
+    @property
+    def _unlike(self) -> bool:
+        """Whether hosts or ranks differ, so that ranks' numbers do not tell how they lie."""
+        cluster = self.cluster
+        return bool(cluster.speeds or cluster.order) or len(cluster.hosts) > 1
+
+    @cached_property
+    def _blocks(self) -> list[int]:
+        """How many ranks each kind of link joins, rising; empty where ranks differ, or blocks overlap."""
+        sizes = sorted({self.cluster.hosts[0].devices, *(group.group for group in self.cluster.groups if group.group)})
+        nested = all(larger % smaller == 0 for smaller, larger in pairwise(sizes))
+        return sizes if nested and not self._unlike else []
 
     @cached_property
     def _period(self) -> int:
-        """Ranks after which the links repeat; all of them where hosts or ranks differ."""
-        cluster = self.cluster
-        if cluster.speeds or len(cluster.hosts) > 1:
-            return cluster.num_devices
-        return lcm(cluster.hosts[0].devices, *(group.group or 1 for group in cluster.groups))
+        """Ranks after which the links repeat; all of them where they differ."""
+        if self._unlike:
+            return self.cluster.num_devices
+        return lcm(self.cluster.hosts[0].devices, *(group.group or 1 for group in self.cluster.groups))
