@@ -237,6 +237,15 @@ def test_a_trace_of_several_timelines_is_one_file(files, capsys):
     assert "one .json or .json.gz file" in answer["error"]
 
 
+@pytest.mark.parametrize(
+    "sample", [{"flop": 10**400, "tokens": 10**400}, {"flop": -5, "tokens": True}, {"flop": "x"}, 7]
+)
+def test_what_a_sample_cannot_be_is_not_counted(files, tmp_path, capsys, sample):
+    write_plan(tmp_path / "odd.json", replace(PLAN, extra={"sample": sample}))
+    code, body = compared(capsys, tmp_path / "odd.json")
+    assert (code, body["rows"][0]["tokens_per_s"], body["rows"][0]["mfu"]) == (0, None, None)
+
+
 def test_plans_under_other_habits_of_a_trainer_are_marked(files, capsys):
     other = replace(PLAN, assumptions=replace(PLAN.assumptions, habits=("plain attention",)))
     write_plan(files[0].with_name("other.json"), other)

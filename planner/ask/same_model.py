@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.model.graph import OperatorGraph
 from planner.plan import Plan
+from planner.plan.limits import of_a_sample
 
 MOST_NAMES = 3
 """Names that an error lists of many."""
-SAME_WORK = 0.01
-"""Part of a sample's work by which two profiles of one model may count it otherwise."""
+SAME_WORK = 100
+"""One part in so many of a sample's work two profiles of one model may count otherwise."""
 
 
 def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (--from)", drop: str = "--from") -> None:
@@ -62,11 +63,10 @@ def check_same_samples(plan: Plan, graph: OperatorGraph) -> None:
     DoesNotMatch
         Says what a sample takes in either.
     """
-    said, own = plan.extra.get("sample"), sample_of(graph)
-    planned = said.get("flop") if isinstance(said, dict) else None
-    if isinstance(planned, int) and abs(planned - own["flop"]) > SAME_WORK * planned:
+    planned, own = of_a_sample(plan, "flop"), sample_of(graph)["flop"]
+    if planned and SAME_WORK * abs(planned - own) > planned:
         raise DoesNotMatch(
-            f"the plan was made for samples of {planned:.3g} FLOP, and the profile's take {own['flop']:.3g}: they are "
+            f"the plan was made for samples of {planned:.3g} FLOP, and the profile's take {own:.3g}: they are "
             "of other sizes, and their times do not compare; give --profile the file that the plan was made from"
         )
 

@@ -8,6 +8,8 @@ wider.
 from collections.abc import Iterable, Sequence
 from math import comb, prod
 
+import networkx as nx
+
 from planner.graph.atoms import Atoms
 
 Rows = tuple[tuple[int, ...], ...]
@@ -54,19 +56,13 @@ def num_downsets(groups: Iterable[Rows]) -> int:
 
 def joined(alike: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Return the connected parts of the atoms that others are like."""
-    root = list(range(len(alike)))
-
-    def find(atom: int) -> int:
-        while root[atom] != atom:
-            atom = root[atom]
-        return atom
-
+    union = nx.utils.UnionFind(atom for atom, is_alike in enumerate(alike) if is_alike)
     for u, v in edges:
         if alike[u] and alike[v]:
-            root[find(u)] = find(v)
+            union.union(u, v)
     parts: dict[int, list[int]] = {}
     for atom in filter(alike.__getitem__, range(len(alike))):
-        parts.setdefault(find(atom), []).append(atom)
+        parts.setdefault(union[atom], []).append(atom)
     return list(parts.values())
 
 

@@ -1,4 +1,4 @@
-"""What a plan file says of its making: the options of the command, and the memory that a rank might hold."""
+"""What a plan file says of its making: options of the command, what a sample is, the memory that a rank might hold."""
 
 from collections.abc import Mapping
 
@@ -14,6 +14,13 @@ def options_of(plan: Plan) -> Mapping[str, object]:
 def number_of(found: object) -> int | None:
     """Return a whole number as a file has it; None for anything else."""
     return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def of_a_sample(plan: Plan, name: str) -> int:
+    """Return what a plan says of a sample, its ``flop`` or ``tokens``; 0 where it does not, or beyond 2^63."""
+    sample = plan.extra.get("sample")
+    found = number_of(sample.get(name)) if isinstance(sample, dict) else None
+    return found if found is not None and 0 < found < 2**63 else 0
 
 
 def memory_limit_of(plan: Plan) -> int | None:

@@ -8,6 +8,7 @@ for their readers (`extra`). Leaves out models whose operators do not say what t
 from costmodel.machines import catalogue
 from costmodel.stages.strategies.training import DTYPES
 from planner.plan import Plan
+from planner.plan.limits import of_a_sample
 
 PASSES = 3
 """Forward, and a backward of twice its FLOP."""
@@ -22,7 +23,7 @@ def samples_per_s(plan: Plan) -> float | None:
 
 def tokens_per_s(plan: Plan) -> float | None:
     """Return the tokens of the samples over the step time; tokens of a sample are the rows of its loss."""
-    tokens, step_ns = _of_a_sample(plan, "tokens"), plan.prediction.step_time_ns
+    tokens, step_ns = of_a_sample(plan, "tokens"), plan.prediction.step_time_ns
     return plan.batch.global_size * tokens * 1e9 / step_ns if tokens and step_ns else None
 
 
@@ -30,16 +31,9 @@ def mfu(plan: Plan) -> float | None:
     """Return the share of the peak, or None where the catalogue does not know it."""
     precision = plan.assumptions.precision or DTYPES.get(plan.training.dtype, "")
     names = [plan.cluster.device_of(rank).catalogue for rank in range(len(plan.orders))]
-    flop = PASSES * plan.batch.global_size * _of_a_sample(plan, "flop")
+    flop = PASSES * plan.batch.global_size * of_a_sample(plan, "flop")
     if not all(names) or not flop or not plan.prediction.step_time_ns:
         return None
     peaks = {name: catalogue.device(name).tflops.get(precision, 0.0) for name in set(names)}
     peak = sum(peaks[name] for name in names) * FLOP_PER_TFLOP
     return flop / (peak * plan.prediction.step_time_ns / 1e9) if peak and all(peaks.values()) else None
-
-
-def _of_a_sample(plan: Plan, name: str) -> int:
-    """Return what the plan says of a sample; 0 where it does not."""
-    sample = plan.extra.get("sample")
-    found = sample.get(name) if isinstance(sample, dict) else None
-    return found if isinstance(found, int) and found > 0 else 0
