@@ -306,3 +306,11 @@ def test_the_command_takes_a_pin_file(tmp_path, capsys):
     assert answer["status"] == "bounded"
     assert [s["ranks"] for s in answer["stages"]] == [[0, 1], [2], [2]]
     assert json.loads((tmp_path / "plan.json").read_text())["provenance"]["options"]["pins"]["stage"][2] == ["*"]
+
+
+def test_pinned_stages_in_a_loop_are_tried_under_schedules_of_loops_too(tmp_path):
+    loop = "".join(stage([f"op{i}"], ranks=[i % 2]) for i in range(8))
+    found = planned(tmp_path, loop, chain(8, work=1_000_000), num_devices=2)
+    named = planned(tmp_path, loop, chain(8, work=1_000_000), num_devices=2, schedule="interleaved-1f1b")
+    assert named.schedule == found.schedule == "interleaved-1f1b"
+    assert found.prediction == named.prediction

@@ -30,7 +30,7 @@ def expected(plan: Plan) -> list[str]:
     if not interval:
         return []
     low, high = map(milliseconds, interval)
-    return [f"measured     between {low} and {high} in four of five jobs: the model is described, not profiled"]
+    return [f"measured     between {low} and {high} in four of five jobs: the times are estimates"]
 
 
 def ladder(plan: Plan) -> list[Table]:

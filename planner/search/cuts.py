@@ -76,7 +76,11 @@ class Cuts:
     def schedules(self) -> tuple[str, ...]:
         """Schedules to try, the simplest first."""
         problem = self.evaluator.problem
-        return AUTO_LOOPED if self.family.chunks > 1 and problem.schedule == AUTO else problem.schedules
+        if problem.schedule != AUTO:
+            return problem.schedules
+        if self.family.chunks > 1:
+            return AUTO_LOOPED
+        return (*problem.schedules, *(AUTO_LOOPED if self.pinned.share_ranks else ()))
 
     @property
     def seeks_in_flight(self) -> bool:

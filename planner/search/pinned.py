@@ -28,6 +28,12 @@ class PinnedPlaces:
         taken = {rank for place in self.places.values() for rank in place.ranks}
         return tuple(rank for rank in range(self.num_devices) if rank not in taken)
 
+    @property
+    def share_ranks(self) -> bool:
+        """Whether two pinned stages run on one rank."""
+        ranks = [rank for place in self.places.values() for rank in place.ranks]
+        return len(set(ranks)) < len(ranks)
+
     def in_flight_of(self, partition: Partition) -> tuple[int, ...]:
         """Return the micro-batches in flight of each stage; empty where they are open."""
         held = {partition[atom]: number for atom, number in self.in_flight.items()}
