@@ -154,6 +154,13 @@ def test_a_plan_says_what_steps_are_to_be_expected_by_the_errors_that_its_consta
         read_plan("a.json")
 
 
+def test_errors_beyond_measure_count_as_the_largest_that_says_something(tmp_path: Path) -> None:
+    row = {"name": "memory.h100-sxm-80.bf16", "value": 1.1}
+    for percent, error in ((9e18, 10.0), (0.0, 0.0)):
+        (tmp_path / "odd.toml").write_text(to_toml([{**row, "left_out_percent": percent}]))
+        assert read_calibration(tmp_path / "odd.toml").errors[str(row["name"])] == error
+
+
 def test_the_error_of_a_step_is_the_largest_of_all_that_it_rests_on() -> None:
     values = {
         "matmul.d.bf16": 1.1,

@@ -31,6 +31,8 @@ UNFITTED = 0.25
 """Mean relative error of steps on devices that no constant was fitted on (`benchmarks.left_out`: 9 to 34 %)."""
 LEAST_ERROR = 0.03
 """That of the best source (docs/validation.md); a fit to few jobs that are much alike would say less."""
+MOST_ERROR = 10.0
+"""Beyond it an interval says nothing, and its ends no file takes."""
 FOUR_OF_FIVE = 1.6
 """Errors spread as a normal distribution lie within so many times their mean size in four cases of five."""
 UNKNOWN = {"host": 10.0, "coupled": 0.1}
@@ -170,7 +172,7 @@ def _read(path: str | Path) -> tuple[dict[str, float], dict[str, float]]:
             row["value"].fail(f"{name} lies between {low:g} and {high:g}")
         found[name] = value
         if "left_out_percent" in row:
-            errors[name] = row["left_out_percent"].number() / 100
+            errors[name] = min(row["left_out_percent"].number() / 100, MOST_ERROR)
     return found, errors
 
 
