@@ -17,6 +17,7 @@ from tests.interrupted_runs import interrupt_failures
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 60
+COMMAND_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -30,8 +31,7 @@ def planning(folder: Path, name: str) -> subprocess.Popen[str]:
     """A search that takes long, with its solver at work."""
     command = [sys.executable, "-m", "planner", "plan", "profile.json", "--devices", "4", "--batch", "32", "--stages",
                "4", "-o", name, "--time-limit", "600", "--deterministic-limit", "1000"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=folder, env=COMMAND_ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
 
 def solver_of(process: subprocess.Popen[str]) -> int:
@@ -75,6 +75,18 @@ def test_a_search_that_is_killed_leaves_no_solver(folder: Path) -> None:
         process.kill()
     assert ends(solver)
     assert not (folder / "never.json").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_told_to_end_behind_its_answer_ends_with_its_own_code(folder: Path, how: signal.Signals) -> None:
+    """Python hears signals in its usual way again when it ends."""
+    command = [sys.executable, "-m", "planner", "simulate", "--schedule", "1f1b", "--ranks", "4", "--microbatches", "8",
+               "--json"]  # fmt: skip
+    with subprocess.Popen(command, cwd=folder, env=COMMAND_ENVIRONMENT, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(how)
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_search_interrupted_at_any_moment_leaves_a_plan_that_validates() -> None:

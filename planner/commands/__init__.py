@@ -19,7 +19,7 @@ from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.limits import LIMITS, raised, read_limits
 from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
-from planner.search.interrupts import as_before, hear, listen
+from planner.search.interrupts import as_before, hear, ignore, listen
 
 COMMANDS = {
     "profile": "measure a torch model operator by operator",
@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         listen()
         code = _main(sys.argv[1:])
+        ignore()
         exec("")  # noqa: S102 - after an interrupt inside exec, as in torch's, `python -m` ends by SIGINT, not by our code
         return code
     with as_before():
@@ -125,6 +126,7 @@ def _run(arguments: list[str]) -> int:
         return CLOSED
     print_answer(answer, "--json" in arguments)
     sys.stdout.flush()
+    ignore()
     return int(answer.exit_code)
 
 

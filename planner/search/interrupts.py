@@ -29,6 +29,11 @@ def hear() -> None:
         heed(lambda: True)
 
 
+def ignore() -> None:
+    """Let signals do nothing from now on: all is done, and one that Python's end hears would end it without our code."""
+    _handle(signal.SIG_IGN)
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let signals wait in here, except within `raised`, and be ignored from then on: what is to be kept is written."""
@@ -37,7 +42,7 @@ def held_back() -> Iterator[None]:
     try:
         yield
     finally:
-        _handle(signal.SIG_IGN)
+        ignore()
 
 
 @contextmanager
