@@ -30,7 +30,7 @@ def hear() -> None:
 
 
 def ignore() -> None:
-    """Let signals do nothing from now on: all is done, and one that Python's end hears would end it without our code."""
+    """Let signals do nothing from now on: Python hears them in its usual way as it ends, and lost our exit code."""
     _handle(signal.SIG_IGN)
 
 
