@@ -175,7 +175,9 @@ class TookTooLong(BaseException):
 
 
 @contextmanager
-def _alarm(seconds: int) -> Iterator[None]:
+def alarm(seconds: int) -> Iterator[None]:
+    """Raise `TookTooLong` in here after so many seconds."""
+
     def ring(_signal: int, _frame: FrameType | None) -> None:
         raise TookTooLong
 
@@ -212,7 +214,7 @@ def judge(
 def _outcome(reader: Fuzzed, path: Path, most_s: int) -> str:
     """Return ``read``, ``refused``, or what was raised, and where."""
     try:
-        with _alarm(most_s):
+        with alarm(most_s):
             reader.read(path)
     except PenstockError:
         return "refused"

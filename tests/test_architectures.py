@@ -246,3 +246,8 @@ def test_the_bounds_of_a_step_enclose_it() -> None:
 def test_a_device_without_the_precision_is_refused() -> None:
     with pytest.raises(UsageError, match="has no bf16"):
         make("llama3-8b", "v100-sxm2-16", (1,))
+
+
+def test_layers_beyond_the_limit_of_operators_are_refused_before_any_is_built() -> None:
+    with pytest.raises(UsageError, match="num_hidden_layers 10001: 100010 operators of a model; at most 100000"):
+        describe_config("here", make_config("llama", {"num_hidden_layers": 10_001}))

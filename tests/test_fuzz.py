@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.fuzz import judge, readers
+from benchmarks.fuzz import alarm, judge, readers
 from costmodel.errors import PenstockError
 from tests.example_files import write_examples
 from tests.fuzzed_fields import READ_BY, altered
@@ -105,6 +105,9 @@ FAILED_ONCE = {
         "nccl-tests",
         '{"args": ["x/all_reduce_perf"], "config": {"devices": [{"device_info": "G"}]}, "results": [{"size": 1}]}',
     ),
+    "a program of a long name": (
+        "nccl-tests", f'{{"args": ["{"a" * 300_000}"], "config": {{"devices": []}}, "results": []}}',
+    ),
     "a device without a name": (
         "nccl-tests", '{"args": ["x/all_reduce_perf"], "config": {"devices": [{}]}, "results": []}',
     ),
@@ -116,7 +119,7 @@ FAILED_ONCE = {
     "one size of messages twice": ("aceso", ACESO.replace("1,16,64", "1,64,64")),
     "small messages alone": ("aceso", ACESO.replace("1,16,64", "1,2,3")),
 }  # fmt: skip
-"""What once ended in an error of Python's, or took the machine's memory."""
+"""What once ended in an error of Python's, or took the machine's memory, or minutes."""
 
 
 @pytest.mark.parametrize("case", FAILED_ONCE)
@@ -124,5 +127,5 @@ def test_what_failed_once_is_refused(case: str, tmp_path: Path) -> None:
     name, text = FAILED_ONCE[case]
     path = tmp_path / f"mutant{READERS[name].suffix}"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(PenstockError):
+    with pytest.raises(PenstockError), alarm(HANGS_S):
         READERS[name].read(path)

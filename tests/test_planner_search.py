@@ -15,6 +15,7 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import Whole
 from planner.ask.problem import Problem
+from planner.ask.space import Space
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
@@ -325,3 +326,16 @@ def test_the_command_says_when_messages_are_free_because_nothing_was_measured(tm
     words = ["--devices", "2", "--batch", "4", "--time-limit", "1", "-o", str(tmp_path / "plan.json")]
     assert main(["plan", str(tmp_path / "p.json"), *words]) == 0
     assert "messages are free: no links were measured or given" in capsys.readouterr().out
+
+
+def test_a_plan_of_more_actions_than_a_file_may_hold_is_refused_not_written() -> None:
+    asked = problem_of(branches(2, 6), batch=1_500_000, space=Space(stages=4, data=1), time_limit_s=2.0)
+    with pytest.raises(UsageError, match=r"a plan of [0-9]+ actions, of which a file holds at most 10000000"):
+        plan(asked)
+
+
+def test_a_step_of_very_many_actions_is_not_cut_with_care() -> None:
+    few, many = (Search(problem_of(branches(2, 6), batch=batch), None) for batch in (64, 10**6))
+    family = next(family for family in few.setting.families.all if few.setting.cuts(family).num_stages > 1)
+    assert few.prospects.is_small(family)
+    assert not many.prospects.is_small(family)

@@ -15,6 +15,8 @@ from costmodel.architectures.registry import BUILDERS
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import OperatorGraph, Parameter
 
+FEWEST_OF_A_LAYER = 10
+"""Operators that any of these models' layers has at least (GPT-NeoX's have 11): too many layers are refused unbuilt."""
 LONGEST_DEFAULT = 4096
 """Tokens of a sample when none are asked for, or what the model takes at most where that is less."""
 
@@ -163,8 +165,8 @@ def _check_shapes(config: Config) -> None:
     """Refuse heads that do not divide the width, or each other, images smaller than a patch, and too many layers."""
     for level in (config, *config.parts.values()):
         for key, value in level.values.items():
-            if "layer" in key and isinstance(value, int):
-                limits.check("operators", value, f"{level.model_type}: {key}")
+            if "layer" in key and not key.startswith("max_") and isinstance(value, int):
+                limits.check("operators", value * FEWEST_OF_A_LAYER, f"{level.model_type}: {key} {value}")
         pairs = (
             ("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("hidden_size", "attention_heads"),
             ("num_attention_heads", "num_key_value_heads"),

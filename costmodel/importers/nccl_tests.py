@@ -24,8 +24,8 @@ _CLASSES = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-_PROGRAM = re.compile(r"(\w+?)_perf\b")
-_DEVICE = re.compile(r"^#\s+Rank\s+\d+.*?\bdevice\s+\d+\s+\[[^\]]*\]\s*(.*)$", re.MULTILINE)
+_PROGRAM = re.compile(r"(?<!\w)(\w+?)_perf\b")  # from the start of a word alone: a long one is read once
+_DEVICE = re.compile(r"^#\s+Rank\s+\d+.*?\bdevice\s+\d+\s+\[[^\]\n]*\]\s*(.*)$", re.MULTILINE)
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\S*\s+\S+\s+-?\d+\s", re.MULTILINE)
 
 

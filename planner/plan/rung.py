@@ -3,8 +3,9 @@
 Leaves out recompute, schedules and the number of stages, which are no rungs of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from costmodel.machines.cluster import Cluster
 from costmodel.stages.config import StageConfig
 from planner.plan.whole import Plan
 
@@ -30,9 +31,13 @@ def strategy_of(configs: Sequence[StageConfig], is_line: bool) -> str:
 
 def cost_per_million_samples(plan: Plan) -> float | None:
     """Return what the devices that a plan uses cost for so many samples; None where one of them has no price."""
-    prices = [plan.cluster.device_of(rank).price_per_hour for rank in range(len(plan.orders))]
-    hours = plan.prediction.step_time_ns / NS_PER_HOUR * MILLION / plan.batch.global_size
-    return sum(prices) * hours if all(prices) else None
+    return cost_of_million(plan.cluster, range(len(plan.orders)), plan.prediction.step_time_ns / plan.batch.global_size)
+
+
+def cost_of_million(cluster: Cluster, devices: Iterable[int], sample_ns: float) -> float | None:
+    """Return what these devices cost for a million samples of so long; None where one of them has no price."""
+    prices = [cluster.device_of(device).price_per_hour for device in devices]
+    return sum(prices) * sample_ns / NS_PER_HOUR * MILLION if all(prices) else None
 
 
 def rung(plan: Plan) -> str:

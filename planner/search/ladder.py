@@ -10,7 +10,7 @@ from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
-from planner.plan.rung import RUNGS, cost_per_million_samples
+from planner.plan.rung import RUNGS, cost_of_million
 from planner.search.changes import Changes, gibibytes
 from planner.search.incumbent import NEAR, Incumbent
 from planner.search.misfits import misfits
@@ -56,7 +56,7 @@ class _Rungs:
     def of(self, each: Evaluated) -> Rung:
         """Return the rung of a plan that fits."""
         made = self.plan if each is self.chosen else _made(self.setting, each)
-        return self._rung(each, made, made.runs_on, why(self.incumbent, each, self.chosen, made), self._better_if(each))
+        return self._rung(each, made.runs_on, why(self.incumbent, each, self.chosen, made), self._better_if(each))
 
     def that_do_not_fit(self, fitting: Collection[str]) -> list[Rung]:
         """Return the rungs of strategies that nothing fits on; no trainer runs these plans here."""
@@ -64,7 +64,6 @@ class _Rungs:
         return [
             self._rung(
                 row[0],
-                _made(self.setting, row[0]),
                 (),
                 f"over the memory by {gibibytes(row[0].excess_bytes)}: {_how(row[0])}",
                 self.changes.with_memory(row),
@@ -72,17 +71,19 @@ class _Rungs:
             for row in (found[name] for name in RUNGS if name in found)
         ]
 
-    def _rung(self, each: Evaluated, made: Plan, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
+    def _rung(self, each: Evaluated, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
+        problem, candidate = self.setting.problem, each.candidate
+        devices = sorted({rank for place in candidate.places for rank in place.ranks})
         return Rung(
             each.strategy,
             each.step_time_ns,
-            self.setting.problem.global_batch * 1e9 / each.step_time_ns if each.step_time_ns else 0.0,
-            max(made.prediction.peak_memory_bytes),
+            problem.global_batch * 1e9 / each.step_time_ns if each.step_time_ns else 0.0,
+            max(self.setting.evaluator(candidate.microbatch_size).shortest(candidate).times.peak_memory_bytes),
             runs_on,
             why,
-            each.candidate.num_devices,
+            candidate.num_devices,
             each.excess_bytes,
-            cost_per_million_samples(made),
+            cost_of_million(problem.machines, devices, each.step_time_ns / problem.global_batch),
             better_if,
         )
 

@@ -320,7 +320,7 @@ class Search:
 
     def _wait_for_kernels(self, families: Sequence[Family]) -> None:
         """Wait until kernels are compiled: to the end where work is counted, that the same may be found everywhere."""
-        if any(can_anneal(self.setting.cuts(family)) for family in families):
+        if not self.limits.over and any(can_anneal(self.setting.cuts(family)) for family in families):
             counted = self.problem.effort.deterministic_limit is not None
             self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
             self.kernels.load()

@@ -11,9 +11,10 @@ from planner.candidate.evaluate import Evaluated
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.setting import Setting
+from planner.search.writing import about_actions
 
-MOST_STAGES = 32
-"""Stages up to which a family is cut with care: the effort rises with their square."""
+MOST_STAGES, MOST_ACTIONS = 32, 200_000
+"""Stages, and about how many actions of a step, up to which a family is cut with care: simulation takes as long."""
 NUM_CAREFUL = 6
 """Families that are cut with care, besides those whose first look came near the best."""
 NUM_LOOPED = 2
@@ -82,9 +83,9 @@ class Prospects:
         return self._setting.family_of.get(each.candidate)
 
     def is_small(self, family: Family) -> bool:
-        """Whether a family is a pipeline of not too many stages for care."""
+        """Whether a family is a pipeline of not too many stages for care, and a step not of too many actions."""
         cuts = self._setting.cuts(family)
-        return 1 < cuts.num_stages <= MOST_STAGES
+        return 1 < cuts.num_stages <= MOST_STAGES and about_actions(cuts, cuts.num_places) <= MOST_ACTIONS
 
     def is_open(self, family: Family) -> bool:
         """Whether a family may hold a better plan that the target runs."""

@@ -7,9 +7,11 @@ ways out. Leaves out how long that takes elsewhere: the rates are those of one m
 
 from dataclasses import dataclass
 
+from costmodel.errors import UsageError
 from costmodel.limits import SECONDS_UNANNOUNCED
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
+from planner.plan.orders import MOST_ACTIONS
 from planner.search.cuts import Cuts
 from planner.search.limits import Limits
 
@@ -64,6 +66,29 @@ class Writing:
 def writing_s(num_actions: int, copies: int) -> float:
     """Return about how long a plan takes to be made, checked and written, s."""
     return num_actions * (ACTION_S + (copies - 1) * COPY_S)
+
+
+def unreadable(num_actions: int, copies: int) -> str:
+    """Return why no command would read a plan; empty where it would."""
+    if num_actions * copies <= MOST_ACTIONS:
+        return ""
+    return (
+        f"a plan of {num_actions * copies} actions, of which a file holds at most {MOST_ACTIONS}; take larger "
+        "micro-batches, a smaller --batch, or fewer stages"
+    )
+
+
+def check_readable(each: Evaluated) -> None:
+    """Refuse a plan that no command would read.
+
+    Raises
+    ------
+    UsageError
+        Says how many actions it has, and how many there may be.
+    """
+    why = unreadable(each.num_actions, each.copies)
+    if why:
+        raise UsageError(why)
 
 
 def announced(each: Evaluated) -> str:
