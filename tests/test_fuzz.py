@@ -117,6 +117,7 @@ FAILED_ONCE = {
     "endless layers": ("aceso", ACESO.replace('"num_layers": 2', '"num_layers": 1e999')),
     "a billion layers": ("aceso", ACESO.replace('"num_layers": 2', '"num_layers": 1000000000')),
     "one size of messages twice": ("aceso", ACESO.replace("1,16,64", "1,64,64")),
+    "messages that never end": ("aceso", ACESO.replace("\n1,2,2\n", "\n1,2,1e-320\n")),
     "small messages alone": ("aceso", ACESO.replace("1,16,64", "1,2,3")),
 }  # fmt: skip
 """What once ended in an error of Python's, or took the machine's memory, or minutes."""

@@ -26,6 +26,8 @@ from costmodel.importers.aceso_layer import EMBEDDING, FINAL, HEAD, LAYER, base_
 MIB = 2**20
 MOST_BYTES, MOST_FILES = 64 * MIB, 10_000
 """Of all files that are read, and files that a tar may hold: the archive has 12 MB in 556 files."""
+SLOWEST_GBS = 1e-6
+"""Of a rate that was measured: a kilobyte a second."""
 LARGE_MIB = 16
 """A message of this size and more moves at the rate of its link."""
 LARGEST = 10**6
@@ -213,8 +215,10 @@ def _rates(place: str, text: str) -> list[tuple[float, float]]:
     sizes, rates = (
         ([_number(place, cell) for cell in line.split(",")] for line in lines) if len(lines) == 2 else ([], [])
     )
-    if not sizes or len(sizes) != len(rates) or min(*sizes, *rates) <= 0:
-        raise InvalidInput(f"{place}: a line of sizes in MB and one of as many rates in GB/s are needed")
+    if not sizes or len(sizes) != len(rates) or min(sizes) <= 0 or min(rates) < SLOWEST_GBS:
+        raise InvalidInput(
+            f"{place}: a line of sizes in MB and one of as many rates in GB/s, {SLOWEST_GBS:g} or more, are needed"
+        )
     if max(sizes) < LARGE_MIB:
         raise InvalidInput(f"{place}: no message of {LARGE_MIB} MB or more, whose rates are those of the link")
     return _apart(place, sorted(zip(sizes, rates, strict=True)))

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
-from planner.commands.answer import Answer
+from planner.commands.answer import Answer, say_size
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> Answer:
     if bool(args.calibration) != bool(args.profile):
         raise UsageError("--calibration FILE and --profile FILE go together: constants price a profile anew")
     plans = [read_plan(path) for path in args.plans]
+    say_size(*plans)
     if args.calibration:
         plans = _calibrated(plans, args)
     found = zip_longest(args.plans, plans, args.measured)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.commands.answer import INTERRUPTED, Answer, say
+from planner.commands.answer import INTERRUPTED, Answer, say, say_size
 from planner.commands.flags import limit
 from planner.report.text import Table, mebibytes, milliseconds, percent
 
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> Answer:
     from planner.report.what_if import what_ifs
 
     plan = read_plan(args.plan)
+    say_size(plan)
     found, changes = Explanation(plan), what_ifs(plan)
     step_ns = found.step_time_ns
     body = {

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
-from planner.commands.answer import Answer, say
+from planner.commands.answer import Answer, say, say_size
 from planner.commands.flags import limit, percent, positive, seed
 from planner.report.text import milliseconds
 
@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> Answer:
         from simulator.charts.style import check_suffix
 
         check_suffix(args.chart)
-    changes = PlanChanges(read_plan(args.plan), tuple(map(read_profile, args.profile)))
+    plan = read_plan(args.plan)
+    say_size(plan)
+    changes = PlanChanges(plan, tuple(map(read_profile, args.profile)))
     answer = ChangesAnswer(changes.plan, fixed, swept)
     if not answer.by_devices:
         changes.under(fixed)  # refuses what the plan does not have, before anything takes time
