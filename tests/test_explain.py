@@ -8,7 +8,7 @@ import pytest
 from costmodel.machines.parts import Host
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
-from planner.commands import main
+from planner.commands import answer, main
 from planner.plan import Batch, write_plan
 from planner.plan.rung import rung
 from planner.report.explanation import Explanation
@@ -185,3 +185,12 @@ def test_a_configuration_is_told_where_it_is_not_the_usual_one(tmp_path, capsys)
 )
 def test_stages_in_one_line_are_a_pipeline(plan, name):
     assert rung(plan) == name
+
+
+def test_what_takes_long_is_said_before_it_is_done(capsys, monkeypatch):
+    answer.say_size(PLAN, PLAN)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(answer, "LOOK_NS", 10**9)
+    answer.say_size(PLAN, PLAN)
+    number = 2 * sum(map(len, PLAN.lead_orders))
+    assert capsys.readouterr().err.startswith(f"{number} actions are simulated again and told apart: about {number} s")
