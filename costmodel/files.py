@@ -237,7 +237,7 @@ def read_bytes(path: Path) -> bytes:
         while piece := file.read(min(PIECE_BYTES, allowed + 1 - num_bytes)):  # room for all that is allowed is too much
             pieces.append(piece)
             num_bytes += len(piece)
-    limits.check("bytes", num_bytes, str(path))
+    limits.check("bytes", num_bytes, str(path), at_least=True)
     return b"".join(pieces)
 
 

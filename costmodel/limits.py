@@ -52,8 +52,8 @@ def most(name: str) -> int:
     return (_raised.get() or {}).get(name, LIMITS[name].most)
 
 
-def check(name: str, number: int, source: str) -> None:
-    """Refuse more than there may be.
+def check(name: str, number: int, source: str, *, at_least: bool = False) -> None:
+    """Refuse more than there may be; `at_least` where they are not counted to the end.
 
     Raises
     ------
@@ -61,10 +61,9 @@ def check(name: str, number: int, source: str) -> None:
         Says what was found where, what is allowed, and how to raise it.
     """
     if number > most(name):
-        raise UsageError(
-            f"{source}: {number} {LIMITS[name].what}; at most {most(name)} unless --limit {name}={number} allows more"
-            + _cost(name, number)
-        )
+        found, more = (f"at least {number}", "N allows N") if at_least else (f"{number}", f"{number} allows more")
+        text = f"{source}: {found} {LIMITS[name].what}; at most {most(name)} unless --limit {name}={more}"
+        raise UsageError(text + _cost(name, number))
 
 
 def announced(name: str, number: int) -> str:

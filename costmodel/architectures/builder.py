@@ -111,7 +111,7 @@ class GraphBuilder:
         size = rows * width * (element_bytes or self.precision.activation_bytes)
         sizes = tuple(size if fixed else size * n for n in self.microbatch_sizes)
         read = sum(parameter.size_bytes for parameter in owned)
-        limits.check("operators", len(self.operators) + 1, self.name)
+        limits.check("operators", len(self.operators) + 1, self.name, at_least=True)
         self.operators.append(
             Operator(
                 name, kind, module, work_flop(work), tuple(p.name for p in owned), read, sizes,

@@ -166,7 +166,8 @@ def _check_shapes(config: Config) -> None:
     for level in (config, *config.parts.values()):
         for key, value in level.values.items():
             if "layer" in key and not key.startswith("max_") and isinstance(value, int):
-                limits.check("operators", value * FEWEST_OF_A_LAYER, f"{level.model_type}: {key} {value}")
+                place, fewest = f"{level.model_type}: {key} {value}", value * FEWEST_OF_A_LAYER
+                limits.check("operators", fewest, place, at_least=True)
         pairs = (
             ("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("hidden_size", "attention_heads"),
             ("num_attention_heads", "num_key_value_heads"),
