@@ -127,6 +127,11 @@ def test_a_plan_compared_under_its_own_constants_is_as_it_was(model: Path, capsy
     assert "--profile FILE go together" in capsys.readouterr().err
     main(["model", "config.json", "-o", "other.json", "--sequence", "512"])
     assert main(["compare", "a.json", "--calibration", "slow.toml", "--profile", "other.json"]) == 6
+    main(["model", "config.json", "-o", "a100.json", "--sequence", "1024", "--device", "a100-sxm-80"])
+    for asked in (["compare", "a.json", "--calibration", "slow.toml"], ["explain", "a.json"]):
+        capsys.readouterr()
+        assert main([*asked, "--profile", "a100.json"]) == 6
+        assert "the profile was made on 'A100 SXM4 80GB'" in capsys.readouterr().err
 
 
 def test_a_plan_says_what_steps_are_to_be_expected_by_the_errors_that_its_constants_had(

@@ -330,7 +330,7 @@ def test_the_command_says_when_messages_are_free_because_nothing_was_measured(tm
 
 def test_a_plan_of_more_actions_than_a_file_may_hold_is_refused_not_written() -> None:
     asked = problem_of(branches(2, 6), batch=1_500_000, space=Space(stages=4, data=1), time_limit_s=2.0)
-    with pytest.raises(UsageError, match=r"a plan of [0-9]+ actions, of which a file holds at most 10000000"):
+    with pytest.raises(UsageError, match=r"a plan of [0-9]+ actions, of which 4000000 are allowed; .* fewer stages$"):
         plan(asked)
 
 

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 from costmodel.architectures.estimate import recalibrated
 from costmodel.calibration import Calibration, published
-from costmodel.errors import UsageError
+from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.files import Node
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
@@ -35,7 +35,7 @@ def as_it_is(
     Raises
     ------
     DoesNotMatch, InvalidInput
-        As `check_same_model` and `check_same_samples`.
+        As `check_same_model` and `check_same_samples`, and for profiles of other devices where links are typical.
     """
     return _asked(plan, profiles, cluster, len(plan.orders), global_batch, calibration)
 
@@ -57,6 +57,8 @@ def _asked(
     known, habits = calibration or _calibration(plan), options_of(plan).get("habits")
     if calibration and plan.assumptions.links == "typical":
         cluster = None
+    if cluster is None:
+        _check_device(plan, profiles)
     types = [cluster.device_of(rank) for rank in range(num_devices)] if cluster else []
     first, *others = [each for each in profiles if any(is_of(each, device) for device in types)] or profiles
     problem = Problem(
@@ -73,6 +75,16 @@ def _asked(
         trainer=plan.assumptions.trainer,
     )
     return _in_its_precision(problem, plan)
+
+
+def _check_device(plan: Plan, profiles: Sequence[Profile]) -> None:
+    """Refuse profiles of other devices where typical links are asked for: they would be those of these devices."""
+    if not any(is_of(each, device) for each in profiles for device in plan.cluster.devices):
+        raise DoesNotMatch(
+            f"the plan is of {plan.cluster.devices[0].name!r}, and the profile was made on "
+            f"{profiles[0].device.name!r}: nothing says which of the two is meant; give --profile a file of the plan's "
+            "device"
+        )
 
 
 def _in_its_precision(problem: Problem, plan: Plan) -> Problem:
@@ -92,11 +104,13 @@ def asked_again(
     Raises
     ------
     DoesNotMatch, InvalidInput
-        As `check_same_model` and `check_same_samples`.
+        As `check_same_model` and `check_same_samples`, and for profiles of other devices where links are typical.
     UsageError
         When it was pinned, and there are no pins.
     """
     options = options_of(plan)
+    if plan.assumptions.links == "typical":
+        _check_device(plan, profiles)
     if "pins" in options and pins is None:
         raise UsageError("the plan was made with pins, and a plan file does not hold them whole; give --pin FILE again")
     limits = {name: options.get(name) for name in ("time_limit_s", "deterministic_limit")}

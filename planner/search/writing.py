@@ -8,7 +8,7 @@ ways out. Leaves out how long that takes elsewhere: the rates are those of one m
 from dataclasses import dataclass
 
 from costmodel.errors import UsageError
-from costmodel.limits import SECONDS_UNANNOUNCED
+from costmodel.limits import SECONDS_UNANNOUNCED, most
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.plan.orders import MOST_ACTIONS
@@ -69,17 +69,19 @@ def writing_s(num_actions: int, copies: int) -> float:
 
 
 def unreadable(num_actions: int, copies: int) -> str:
-    """Return why no command would read a plan; empty where it would."""
-    if num_actions * copies <= MOST_ACTIONS:
+    """Return why a plan is not made: more actions than there may be, or than any command reads; else nothing."""
+    number, allowed = num_actions * copies, min(MOST_ACTIONS, most("actions"))
+    if number <= allowed:
         return ""
+    raised = f", or --limit actions={number}: about {writing_s(num_actions, copies):.0f} s" * (number <= MOST_ACTIONS)
     return (
-        f"a plan of {num_actions * copies} actions, of which a file holds at most {MOST_ACTIONS}; take larger "
-        "micro-batches, a smaller --batch, or fewer stages"
+        f"a plan of {number} actions, of which {allowed} are allowed; take larger micro-batches, a smaller --batch or "
+        f"fewer stages{raised}"
     )
 
 
 def check_readable(each: Evaluated) -> None:
-    """Refuse a plan that no command would read.
+    """Refuse a plan of too many actions.
 
     Raises
     ------
@@ -96,7 +98,8 @@ def announced(each: Evaluated) -> str:
     seconds = writing_s(each.num_actions, each.copies)
     if seconds < SECONDS_UNANNOUNCED:
         return ""
-    return f"a plan of {each.num_actions * each.copies} actions is made, checked and written: about {seconds:.0f} s"
+    number = each.num_actions * each.copies
+    return f"a plan of {number} actions is made, checked and written: about {seconds:.0f} s, for which signals wait"
 
 
 def clock_s(problem: Problem) -> float:
