@@ -2,7 +2,12 @@
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +29,19 @@ def test_two_local_ranks_are_measured_at_every_size():
     assert [size for size, _ in table] == list(SIZES_BYTES["cpu"])
     assert all(ns > 0 for _, ns in table)
     assert (links.backend, links.num_ranks) == ("gloo", 2)
+
+
+@pytest.mark.parametrize("children", [2, 3])  # the keeper of shared resources, and one rank or two
+@pytest.mark.skipif(sys.platform != "linux", reason="when a rank starts is told by /proc, which only Linux has")
+def test_sigterm_while_ranks_are_started_ends_them_without_words(children, tmp_path):
+    command = [sys.executable, "-m", "planner", "links", "-o", str(tmp_path / "links.json"), "--ranks", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        started = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(started.read_text().split()) < children:
+            time.sleep(0.0002)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate()[1] == "penstock: interrupted\n"
+    assert process.returncode == 130
 
 
 def test_the_time_that_a_message_takes_from_a_computing_rank_is_measured_by_size():

@@ -10,8 +10,10 @@ import json
 import os
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -93,13 +95,33 @@ def _run_ranks(setting: _Setting, classes: tuple[str, ...], overlap: bool) -> No
     resource_tracker.ensure_running()  # its start would let signals in again
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # ranks inherit it: it waits until they can hear
     try:
-        ranks = spawn(  # type: ignore[no-untyped-call]
-            _worker, (setting, classes, overlap), nprocs=setting.num_ranks, join=False, daemon=True
-        )
+        with _sigterm_waiting():
+            ranks = spawn(  # type: ignore[no-untyped-call]
+                _worker, (setting, classes, overlap), nprocs=setting.num_ranks, join=False, daemon=True
+            )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     while not ranks.join():
         pass
+
+
+@contextmanager
+def _sigterm_waiting() -> Iterator[None]:
+    """Hear SIGTERM when all is done in here: amid a start it left a rank with half of what it is told.
+
+    Ranks do not inherit it, for they are to end by it at any time. Only the main thread hears signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    usual = signal.signal(signal.SIGTERM, lambda number, _: waiting.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 def _under_torchrun(num_ranks: int, device: str, classes: tuple[str, ...], overlap: bool) -> Links:

@@ -109,14 +109,14 @@ def asked_again(
         When it was pinned, and there are no pins.
     """
     options = options_of(plan)
-    if plan.assumptions.links == "typical":
-        _check_device(plan, profiles)
     if "pins" in options and pins is None:
         raise UsageError("the plan was made with pins, and a plan file does not hold them whole; give --pin FILE again")
     limits = {name: options.get(name) for name in ("time_limit_s", "deterministic_limit")}
     seconds = {name: float(value) for name, value in limits.items() if isinstance(value, int | float)}
     effort = Effort(**seconds, seed=number_of(plan.provenance.get("seed")) or 0)
     problem = planned_anew(plan, profiles, plan.cluster, num_devices_asked(plan), effort, calibration)
+    if plan.assumptions.links == "typical":
+        _check_device(plan, profiles)  # more devices than the cluster has get typical links again
     return replace(problem, pins=pins)
 
 

@@ -126,7 +126,6 @@ def _run(arguments: list[str]) -> int:
         return CLOSED
     print_answer(answer, "--json" in arguments)
     sys.stdout.flush()
-    ignore()
     return int(answer.exit_code)
 
 

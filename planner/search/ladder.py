@@ -56,7 +56,8 @@ class _Rungs:
     def of(self, each: Evaluated) -> Rung:
         """Return the rung of a plan that fits."""
         made = self.plan if each is self.chosen else _made(self.setting, each)
-        return self._rung(each, made.runs_on, why(self.incumbent, each, self.chosen, made), self._better_if(each))
+        peak, text = max(made.prediction.peak_memory_bytes), why(self.incumbent, each, self.chosen, made)
+        return self._rung(each, peak, made.runs_on, text, self._better_if(each))
 
     def that_do_not_fit(self, fitting: Collection[str]) -> list[Rung]:
         """Return the rungs of strategies that nothing fits on; no trainer runs these plans here."""
@@ -64,6 +65,7 @@ class _Rungs:
         return [
             self._rung(
                 row[0],
+                self._peak_bytes(row[0]),
                 (),
                 f"over the memory by {gibibytes(row[0].excess_bytes)}: {_how(row[0])}",
                 self.changes.with_memory(row),
@@ -71,14 +73,19 @@ class _Rungs:
             for row in (found[name] for name in RUNGS if name in found)
         ]
 
-    def _rung(self, each: Evaluated, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
+    def _peak_bytes(self, each: Evaluated) -> int:
+        """Return what the fullest rank holds, without making the plan, which may have very many actions."""
+        evaluator = self.setting.evaluator(each.candidate.microbatch_size)
+        return max(evaluator.shortest(each.candidate).times.peak_memory_bytes)
+
+    def _rung(self, each: Evaluated, peak_bytes: int, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
         problem, candidate = self.setting.problem, each.candidate
         devices = sorted({rank for place in candidate.places for rank in place.ranks})
         return Rung(
             each.strategy,
             each.step_time_ns,
             problem.global_batch * 1e9 / each.step_time_ns if each.step_time_ns else 0.0,
-            max(self.setting.evaluator(candidate.microbatch_size).shortest(candidate).times.peak_memory_bytes),
+            peak_bytes,
             runs_on,
             why,
             candidate.num_devices,

@@ -28,7 +28,7 @@ from planner.search.rivals.equal_parts import Weigh, equal_parts, num_operators,
 from planner.search.rivals.megatron_uniform import megatron_uniform
 from planner.search.rivals.rival import Rival, search
 from planner.search.setting import Setting
-from planner.search.writing import announced, check_readable
+from planner.search.writing import announced, check_length
 
 
 def plan(problem: Problem, progress: Report | None = None) -> Plan:
@@ -172,7 +172,7 @@ def _chosen(outcome: Outcome) -> Plan:
     for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
         if not chosen.fits:
             break
-        check_readable(chosen)
+        check_length(chosen)
         incumbent.announce(announced(chosen))
         found = make(
             setting.evaluator(chosen.candidate.microbatch_size),

@@ -19,7 +19,7 @@ from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold, least_step_ns
 from planner.search.setting import Setting
 from planner.search.turns import Turns
-from planner.search.writing import Writing, about_actions, unreadable
+from planner.search.writing import Writing, about_actions, too_long
 
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
@@ -66,9 +66,9 @@ class Screen:
                 self._settled.add((family, places))
                 continue
             num_actions = round(about_actions(cuts, places) * self._branched)
-            too_long = unreadable(num_actions, family.config.data)
-            if too_long:
-                self.setting.families.refused = too_long
+            why = too_long(num_actions, family.config.data)
+            if why:
+                self.setting.families.refused = why
             elif self.writing.fits(num_actions, family.config.data):
                 self._look(cuts, places)
             else:

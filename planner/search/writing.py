@@ -68,7 +68,7 @@ def writing_s(num_actions: int, copies: int) -> float:
     return num_actions * (ACTION_S + (copies - 1) * COPY_S)
 
 
-def unreadable(num_actions: int, copies: int) -> str:
+def too_long(num_actions: int, copies: int) -> str:
     """Return why a plan is not made: more actions than there may be, or than any command reads; else nothing."""
     number, allowed = num_actions * copies, min(MOST_ACTIONS, most("actions"))
     if number <= allowed:
@@ -80,7 +80,7 @@ def unreadable(num_actions: int, copies: int) -> str:
     )
 
 
-def check_readable(each: Evaluated) -> None:
+def check_length(each: Evaluated) -> None:
     """Refuse a plan of too many actions.
 
     Raises
@@ -88,7 +88,7 @@ def check_readable(each: Evaluated) -> None:
     UsageError
         Says how many actions it has, and how many there may be.
     """
-    why = unreadable(each.num_actions, each.copies)
+    why = too_long(each.num_actions, each.copies)
     if why:
         raise UsageError(why)
 
