@@ -73,7 +73,7 @@ class Node:
         """Return the elements of a list."""
         if not isinstance(self.value, list):
             self.fail("a list is needed here")
-        return [self._child(str(i), value) for i, value in enumerate(self.value)]
+        return [Node(value, f"{self.pointer}/{i}", self.file) for i, value in enumerate(self.value)]
 
     def integer(self, minimum: int = 0, maximum: int = LARGEST_INTEGER) -> int:
         """Return a whole number within the bounds (both inclusive)."""
@@ -107,10 +107,14 @@ class Node:
 
     def integers(self, minimum: int = 0) -> tuple[int, ...]:
         """Return a list of whole numbers."""
+        if isinstance(self.value, list) and all(type(v) is int and minimum <= v <= LARGEST_INTEGER for v in self.value):
+            return tuple(self.value)  # most of a profile: no node for each
         return tuple(item.integer(minimum) for item in self.items())
 
     def texts(self) -> tuple[str, ...]:
         """Return a list of strings."""
+        if isinstance(self.value, list) and all(isinstance(v, str) for v in self.value):
+            return tuple(self.value)
         return tuple(item.text() for item in self.items())
 
     def build(self, make: Callable[[], T]) -> T:

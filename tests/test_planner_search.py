@@ -328,6 +328,15 @@ def test_the_command_says_when_messages_are_free_because_nothing_was_measured(tm
     assert "messages are free: no links were measured or given" in capsys.readouterr().out
 
 
+def test_a_first_plan_that_takes_longer_than_the_limit_is_said_beforehand(tmp_path, capsys, monkeypatch) -> None:
+    write_profile(tmp_path / "p.json", branches(2, 2))
+    words = ["plan", str(tmp_path / "p.json"), "--devices", "2", "--batch", "4", "-o", str(tmp_path / "plan.json")]
+    for per_operator_ns, said in ((10**6, False), (10**9, True)):
+        monkeypatch.setattr("planner.commands.plan.FIRST_PLAN_NS", per_operator_ns)
+        assert main([*words, "--time-limit", "1"]) == 0
+        assert ("operators takes about 6 s, whatever the limit of 1 s" in capsys.readouterr().err) == said
+
+
 def test_a_plan_of_more_actions_than_a_file_may_hold_is_refused_not_written() -> None:
     asked = problem_of(branches(2, 6), batch=1_500_000, space=Space(stages=4, data=1), time_limit_s=2.0)
     with pytest.raises(UsageError, match=r"a plan of [0-9]+ actions, of which 4000000 are allowed; .* fewer stages$"):

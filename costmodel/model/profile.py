@@ -130,7 +130,7 @@ def read_profile(path: str | Path) -> Profile:
     )
     origin, shards, extra = _origin(top)
     model = top["model"].members(("name", "fingerprint"))
-    operators = [(_operator(node), _times(node)) for node in top["operators"].items()]
+    operators = [_operator(node) for node in top["operators"].items()]
     graph = root.build(
         lambda: OperatorGraph(
             model["name"].text(),
@@ -243,9 +243,9 @@ _OPERATOR_KEYS = (
 _OPTIONAL_KEYS = ("saved_fixed", "work", "launches", "working_bytes")
 
 
-def _operator(node: Node) -> Operator:
+def _operator(node: Node) -> tuple[Operator, OperatorTimes]:
     fields = node.members(_OPERATOR_KEYS, _OPTIONAL_KEYS)
-    return Operator(
+    operator = Operator(
         name=fields["name"].text(),
         kind=fields["kind"].text(),
         module=fields["module"].text(),
@@ -258,6 +258,7 @@ def _operator(node: Node) -> Operator:
         in_place=fields["in_place"].flag(),
         work=Work.from_node(fields["work"]) if "work" in fields else None,
     )
+    return operator, _times(fields)
 
 
 def _saved(node: Node | None, fixed: bool) -> tuple[SavedStorage, ...]:
@@ -270,8 +271,7 @@ def _saved(node: Node | None, fixed: bool) -> tuple[SavedStorage, ...]:
     return tuple(found)
 
 
-def _times(node: Node) -> OperatorTimes:
-    fields = node.members(_OPERATOR_KEYS, _OPTIONAL_KEYS)
+def _times(fields: Mapping[str, Node]) -> OperatorTimes:
     return OperatorTimes(
         fields["forward_ns"].integers(),
         fields["backward_input_ns"].integers(),
