@@ -3,7 +3,7 @@
 The letters are torch's: F forward, B full backward, I input gradient, W weight gradient. The text of
 an action is ``<stage><kind><microbatch>`` with a sequence slice after a dot (``2F5``, ``2F5.1``); a
 transfer names the other stage (``2SEND_F5>4``, ``4RECV_F5<2``); stage-wide actions have no micro-batch
-(``2REDUCE``, ``2OPT``). Leaves out durations: those are costs.
+(``2REDUCE``, ``2OPT``). An overlapped pair of two is ``(2F5;3B1)OVERLAP_F_B``. Leaves out durations: those are costs.
 """
 
 import re
@@ -106,3 +106,8 @@ def parse_action(text: str) -> Action:
         raise InvalidInput(f"{text!r}: {allowed}")
     number = [-1 if part is None else int(part) for part in (match[3], match[4], match[6])]
     return Action(kind, int(match[1]), *number)
+
+
+def pair_text(forward: Action, backward: Action) -> str:
+    """Return the text of an overlapped pair, as torch writes it: ``(2F5;3B1)OVERLAP_F_B``."""
+    return f"({forward};{backward})OVERLAP_F_B"

@@ -44,7 +44,7 @@ class Arrivals:
 
     def __init__(self, schedule: Schedule, timeline: Timeline) -> None:
         self._graph = schedule.graph
-        self._needs = needs(schedule)
+        self._needs, self._pairs = needs(schedule), schedule.pairs
         self._spans = {span.action: span for span in timeline.spans if span.action.kind in COMPUTE}
         self._received = {span.action: span.end_ns for span in timeline.spans if span.action.kind in RECEIVES}
         absent = next((action for action in self._needs if action not in self._spans), None)
@@ -52,8 +52,9 @@ class Arrivals:
             raise InvalidInput(f"the timeline lacks {absent}; simulate this very schedule")
 
     def of(self, action: Action) -> tuple[Input, ...]:
-        """Return what a compute action needs, in no order of time."""
-        return tuple(self._input(need, action) for need in self._needs[action])
+        """Return what a compute action needs, in no order of time; a pair's F what its backward needs, too."""
+        beside = self._pairs.get(action)
+        return tuple(self._input(need, each) for each in (action, beside) if each for need in self._needs[each])
 
     def _input(self, need: Action, action: Action) -> Input:
         made = self._spans[need]

@@ -32,6 +32,8 @@ class Case:
         Stages a rank of the schedules that run any number of them; each one's own default unless given.
     slices : int
         Sequence slices of the schedules that work on slices.
+    pair_ns : int or None
+        An overlapped forward and backward, for the schedules that have such pairs.
     """
 
     ranks: int
@@ -44,6 +46,7 @@ class Case:
     w_memory_fraction: float = 0.5
     chunks: int | None = None
     slices: int = 2
+    pair_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ def standing(name: str, case: Case) -> ScheduleResult:
     limit = None if case.memory_limit_shares is None else int(case.memory_limit_shares * share)
     times = (case.forward_ns, case.backward_input_ns, case.backward_weight_ns, case.p2p_ns)
     try:
-        costs = uniform_costs(case.ranks, chunks, *times, case.w_memory_fraction, kind.placement, slices)
+        pair_ns = case.pair_ns if kind.overlapped else None
+        costs = uniform_costs(case.ranks, chunks, *times, case.w_memory_fraction, kind.placement, slices, pair_ns)
         schedule = build_schedule(name, costs, case.microbatches, memory_limit_bytes=limit, num_slices=slices)
     except (UsageError, NoPlanFits) as error:
         return ScheduleResult(name, chunks, copies, str(error))

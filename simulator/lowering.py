@@ -89,8 +89,11 @@ def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
     Raises
     ------
     InvalidInput
-        When the timeline lacks an action of the schedule, or an order (or its reductions) waits on itself.
+        When the timeline lacks an action of the schedule, an order (or its reductions) waits on itself, or the
+        schedule has overlapped pairs.
     """
+    if schedule.paired:
+        raise InvalidInput("overlapped pairs are simulated, and run by nothing; take the schedule without")
     lists: list[list[Action]] = [[] for _ in schedule.orders]
     reductions = _Reductions(schedule)
     present = {action for order in schedule.orders for action in order}

@@ -7,10 +7,11 @@ the engine starts every action as early as order, data and links allow.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from costmodel.errors import InvalidInput
 from costmodel.stages.costs import Costs, EdgeCost
-from simulator.actions import Action
+from simulator.actions import Action, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ class Schedule:
     """Orders of all ranks over a stage graph.
 
     `orders` holds compute actions (and REDUCE and OPT) in the order of each rank; a lowered schedule
-    holds SEND and RECV too.
+    holds SEND and RECV too. `paired` holds each F that runs overlapped with the backward directly behind it: both
+    start when what either needs has come, and the results of both leave when the pair ends.
     """
 
     name: str
@@ -130,6 +132,27 @@ class Schedule:
     num_microbatches: int
     orders: tuple[tuple[Action, ...], ...]
     num_slices: int = 1
+    paired: frozenset[Action] = frozenset()
+
+    @cached_property
+    def pairs(self) -> dict[Action, Action]:
+        """The backward beside each paired F.
+
+        Raises
+        ------
+        InvalidInput
+            When no backward stands directly behind one, or its own.
+        """
+        if not self.paired:
+            return {}
+        behind = {a: b for order in self.orders for a, b in pairwise(order) if a in self.paired}
+        for first in sorted(self.paired, key=str):
+            second = behind.get(first)
+            if first.kind is not Kind.F or second is None or second.kind not in (Kind.B, Kind.I):
+                raise InvalidInput(f"{first} is to run beside a backward, but {second or 'nothing'} stands behind it")
+            if (first.stage, first.microbatch) == (second.stage, second.microbatch):
+                raise InvalidInput(f"{first} cannot run beside {second}, which needs it; pair two micro-batches")
+        return behind
 
 
 def stage_graph(costs: Costs) -> StageGraph:

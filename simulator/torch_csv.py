@@ -1,6 +1,7 @@
 """torch's ``compute_only`` CSV of a pipeline schedule, both ways.
 
-One row a rank, one cell an action (``0F0``, ``1B3``, ``2I1``, ``2W1``), an empty cell an idle step: what
+One row a rank, one cell an action (``0F0``, ``1B3``, ``2I1``, ``2W1``) or an overlapped pair of two
+(``(2F5;3B1)OVERLAP_F_B``), an empty cell an idle step: what
 `torch.distributed.pipelining` writes with ``_dump_csv`` and reads with ``_load_csv``. The format knows chains of
 stages alone, each on one rank; a schedule with more (skips, replicas, slices, several micro-batches an action,
 stages without backward, recompute) is refused. SEND, RECV, REDUCE and OPT are left out: torch adds its own.
@@ -11,16 +12,17 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from costmodel.errors import InvalidInput, ReadableButWrong, UsageError
 from costmodel.files import write_text
-from simulator.actions import COMPUTE, Action, Kind
+from simulator.actions import COMPUTE, Action, Kind, pair_text
 from simulator.schedule import Schedule, StageEdge, StageGraph
 from simulator.validation import validate_schedule
 
 _CELL = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
+_PAIR = re.compile(r"\((\d+F\d+);(\d+[BI]\d+)\)OVERLAP_F_B")
 
 
 def write_torch_csv(path: str | Path, schedule: Schedule) -> None:
@@ -42,10 +44,16 @@ def torch_csv(schedule: Schedule) -> str:
             f"{beyond}, which torch's compute_only CSV cannot say; plan with --target torchtitan, or run it with the "
             "executor"
         )
-    rows = [[str(action) for action in order if action.kind in COMPUTE] for order in schedule.orders]
+    rows = [_cells(order, schedule.pairs) for order in schedule.orders]
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def _cells(order: Sequence[Action], pairs: Mapping[Action, Action]) -> list[str]:
+    beside = set(pairs.values())
+    own = [action for action in order if action.kind in COMPUTE and action not in beside]
+    return [pair_text(action, pairs[action]) if action in pairs else str(action) for action in own]
 
 
 def _beyond_the_format(schedule: Schedule) -> Iterator[str]:
@@ -89,30 +97,35 @@ def read_torch_csv(path: str | Path) -> Schedule:
 
 def schedule_from_torch_csv(text: str, name: str = "torch-csv") -> Schedule:
     """Read the text of such a file; `name` stands in errors. Raises as `read_torch_csv` does."""
-    orders = tuple(tuple(_row(row, index, name)) for index, row in enumerate(csv.reader(io.StringIO(text))))
+    cells = [tuple(_row(row, index, name)) for index, row in enumerate(csv.reader(io.StringIO(text)))]
+    orders = tuple(tuple(action for cell in row for action in cell) for row in cells)
     actions = [action for order in orders for action in order]
     if not actions:
         raise InvalidInput(f"{name}: no action at all; a row a rank with cells such as 0F0 is needed")
     num_microbatches = 1 + max(action.microbatch for action in actions)
     if num_microbatches > len(actions):
         raise InvalidInput(f"{name}: micro-batch {num_microbatches - 1} in {len(actions)} actions; number them from 0")
-    schedule = Schedule("torch-csv", _chain(orders, name), num_microbatches, orders)
+    paired = frozenset(cell[0] for row in cells for cell in row if len(cell) > 1)
+    schedule = Schedule("torch-csv", _chain(orders, name), num_microbatches, orders, paired=paired)
     problems = validate_schedule(schedule)
     if problems:
         raise ReadableButWrong(f"{name}: {len(problems)} problems, the first one is {problems[0]}")
     return schedule
 
 
-def _row(row: list[str], index: int, name: str) -> Iterator[Action]:
+def _row(row: list[str], index: int, name: str) -> Iterator[tuple[Action, ...]]:
     for column, cell in enumerate(row):
-        match = _CELL.fullmatch(cell.strip())
-        if match:
-            yield Action(Kind(match[2]), int(match[1]), int(match[3]))
-        elif cell.strip():
+        match = _PAIR.fullmatch(cell.strip())
+        texts = match.groups() if match else (cell.strip(),) if cell.strip() else ()
+        found = tuple(map(_CELL.fullmatch, texts))
+        if not all(found):
             raise InvalidInput(
                 f"{name}: row {index + 1}, column {column + 1}: {cell[:40]!r}; a cell is <stage><F, B, I or W>"
-                "<micro-batch>, as in 0F0, or empty (only compute_only files are read)"
+                "<micro-batch>, as in 0F0, an overlapped pair, as in (2F5;3B1)OVERLAP_F_B, or empty (only compute_only "
+                "files are read)"
             )
+        if found:
+            yield tuple(Action(Kind(each[2]), int(each[1]), int(each[3])) for each in found if each)
 
 
 def _chain(orders: tuple[tuple[Action, ...], ...], name: str) -> StageGraph:

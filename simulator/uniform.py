@@ -8,10 +8,11 @@ which a chunk's (and a slice's) part, and what of it stays from I until W, are w
 Leaves out static memory, reduction and optimizer.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from costmodel.errors import UsageError
-from costmodel.stages.costs import Costs, StageCost
+from costmodel.stages.costs import Costs, PairCost, StageCost
 from simulator.schedule import chain_edges
 
 
@@ -39,6 +40,7 @@ def uniform_costs(
     w_memory_fraction: float | str = 0.5,
     placement: str = "loop",
     slices: int = 1,
+    pair_ns: int | None = None,
 ) -> Costs:
     """Return the costs of one chain of stages.
 
@@ -56,6 +58,8 @@ def uniform_costs(
         ``wave``, ``two-way``, or any other for a loop (`simulator.schedules.placement`).
     slices : int
         Sequence slices of a micro-batch; the costs stay those of a whole one.
+    pair_ns : int, optional
+        An overlapped forward and backward of all of one rank's work for a micro-batch; with chunks a part, rounded up.
 
     Raises
     ------
@@ -90,7 +94,18 @@ def uniform_costs(
         for chunk in range(chunks)
         for _ in range(ranks)
     )
-    return Costs(stages, tuple(chain_edges(len(stages), p2p_ns)), where)
+    pairs = () if pair_ns is None else pair_costs(where, pair_ns, chunks)
+    return Costs(stages, tuple(chain_edges(len(stages), p2p_ns)), where, pairs=pairs)
+
+
+def pair_costs(ranks: Sequence[Sequence[int]], pair_ns: int, chunks: int) -> tuple[PairCost, ...]:
+    """Return the time of every overlapped pair that stages on some ranks can make."""
+    stages_of: dict[int, list[int]] = {}
+    for stage, row in enumerate(ranks):
+        for rank in row:
+            stages_of.setdefault(rank, []).append(stage)
+    met = {(a, b) for stages in stages_of.values() for a in stages for b in stages}
+    return tuple(PairCost(a, b, -(-pair_ns // chunks)) for a, b in sorted(met))
 
 
 def in_a_loop(stage: int, positions: int) -> int:

@@ -185,6 +185,7 @@ class EventQueueEngine:
         if self.mode != "independent":
             order = [a for a in order if a.kind is not Kind.OPT] + [a for a in order if a.kind is Kind.OPT]
         items: list[Hashable] = []
+        with_the_pair: list[Hashable] = []
         for action in order:
             transfer = str(action.kind)[:4] in ("SEND", "RECV")
             if transfer and self.p2p != "links":
@@ -201,7 +202,12 @@ class EventQueueEngine:
             if self.p2p == "blocking":
                 items += [("send", x) for x in out]
             elif self.p2p == "links" and not self.lowered:
-                items += [("issue", x) for x in out]
+                issued: list[Hashable] = [("issue", x) for x in out]
+                if action in self.schedule.paired:
+                    with_the_pair = issued
+                else:
+                    items += with_the_pair + issued
+                    with_the_pair = []
         return items
 
     def message_of(self, transfer: Action) -> Message:
@@ -283,16 +289,28 @@ class EventQueueEngine:
         self._at(self.now + time, end)
 
     def _begin_action(self, rank: int, action: Action, wake: Callable[[], None]) -> bool:
-        if self._lacks(self._facts_before(rank, action), wake):
+        together = [action]
+        if action in self.schedule.paired:
+            together.append(self.items[rank][self.at_item[rank] + 1])
+        facts = [fact for one in together for fact in self._facts_before(rank, one)]
+        if self._lacks(facts, wake):
             return False
         begin = self.now
 
         def after() -> None:
-            self.span[rank, action] = (begin, self.now)
-            self._finished(rank, action)
+            for one in together:
+                self.span[rank, one] = (begin, self.now)
+            for one in together:
+                self._finished(rank, one)
 
-        self._occupy(rank, self._duration(rank, action), after)
+        self.at_item[rank] += len(together) - 1
+        self._occupy(rank, self._together_ns(rank, together), after)
         return True
+
+    def _together_ns(self, rank: int, together: Sequence[Action]) -> int:
+        stages = tuple(action.stage for action in together)
+        own = [pair.pair_ns for pair in self.costs.pairs if (pair.forward, pair.backward) == stages]
+        return own[0] if own else sum(self._duration(rank, action) for action in together)
 
     def _facts_before(self, rank: int, action: Action) -> list[Hashable]:
         if action.kind is Kind.OPT:

@@ -2,9 +2,10 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 
-from costmodel.stages.costs import Amount, Costs, EdgeCost, StageCost
+from costmodel.stages.costs import Amount, Costs, EdgeCost, PairCost, StageCost
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule, StageGraph, stage_graph
 from tests.event_queue_engine import BACKWARD, Needs, units
@@ -35,7 +36,32 @@ def random_case(rng: Random) -> Case:
     num_ranks = schedule.graph.num_ranks
     speeds = tuple(rng.choice((1, 0.5, 0.9, 1.25, 3)) for _ in range(num_ranks)) if rng.random() < 0.3 else ()
     mode = rng.choice(("independent", "global-norm", "post-validated"))
-    return Case(schedule, costs, p2p, mode, speeds, rng.random() < 0.6)
+    case = Case(schedule, costs, p2p, mode, speeds, rng.random() < 0.6)
+    return _with_pairs(rng, case) if rng.random() < 0.5 else case
+
+
+def _with_pairs(rng: Random, case: Case) -> Case:
+    """Let some forwards run overlapped with the backwards directly behind them, some in a time of their own."""
+    lowered = any(action.peer >= 0 for order in case.schedule.orders for action in order)
+    if case.p2p == "blocking" or lowered:
+        return case
+    met = [
+        (first, second)
+        for order in case.schedule.orders
+        for first, second in pairwise(order)
+        if first.kind is Kind.F and second.kind in BACKWARD
+        if (first.stage, first.microbatch) != (second.stage, second.microbatch)
+    ]
+    chosen = [pair for pair in met if rng.random() < 0.7]
+    ends = sorted({(first.stage, second.stage) for first, second in chosen})
+    pairs = tuple(PairCost(*end, rng.randint(0, 25)) for end in ends if rng.random() < 0.8)
+    paired = frozenset(first for first, _ in chosen)
+    return replace(
+        case,
+        schedule=replace(case.schedule, paired=paired),
+        costs=replace(case.costs, pairs=pairs),
+        speeds=() if chosen else case.speeds,
+    )
 
 
 def random_costs(rng: Random, num_microbatches: int, num_slices: int) -> Costs:

@@ -49,7 +49,7 @@ def test_what_is_written_reads_back(name: str, ranks: int, tmp_path: Path) -> No
     [
         ("0F0garbage,0B0\n", "row 1, column 1: '0F0garbage'"),
         ("0F0,0B0\n1F0,1SEND_F0\n", "row 2, column 2: '1SEND_F0'"),
-        ("0F0,(0F1;0B0)OVERLAP_F_B\n", "row 1, column 2"),
+        ("0F0,(0F1;0W0)OVERLAP_F_B\n", "row 1, column 2"),
         ("0F,0B0\n", "row 1, column 1: '0F'"),
         ("\n", "no action at all"),
         ("0F0,0B0\n2F0,2B0\n", "stage 1 is nowhere, and 2 is"),

@@ -58,6 +58,11 @@ class StageCost:
     backward: bool = True
     memory_terms: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def whole_backward_ns(self) -> int:
+        """The longest B: I, W and R."""
+        return largest(self.backward_input_ns) + largest(self.backward_weight_ns) + largest(self.recompute_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeCost:
@@ -84,6 +89,15 @@ class EdgeCost:
 
 
 @dataclass(frozen=True, slots=True)
+class PairCost:
+    """What a forward of one stage and the whole backward of another take where one rank runs them overlapped."""
+
+    forward: int
+    backward: int
+    pair_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """Costs of all stages and edges, with where each stage runs.
 
@@ -95,17 +109,20 @@ class Costs:
         Ranks of each stage, its replicas; micro-batch group g runs on ``ranks[g mod len(ranks)]``.
     multiples : tuple of int
         Micro-batches that one action of the stage works on.
+    pairs : tuple of PairCost
+        Overlapped pairs that have a time of their own; others take that of both.
 
     Raises
     ------
     InvalidInput
-        On an edge to a stage that is not there, a cycle, a rank number left out, or lists of uneven length.
+        On an edge or a pair of a stage that is not there, a cycle, a rank number left out, or lists of uneven length.
     """
 
     stages: tuple[StageCost, ...]
     edges: tuple[EdgeCost, ...]
     ranks: tuple[tuple[int, ...], ...] = ()
     multiples: tuple[int, ...] = field(default=())
+    pairs: tuple[PairCost, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -125,6 +142,7 @@ class Costs:
                     f"stage {stage} has the ranks {list(ranks)}; a stage needs at least one, each named once"
                 )
         self._check_edges()
+        self._check_pairs()
         used = {rank for ranks in self.ranks for rank in ranks}
         if used != set(range(len(used))):
             raise InvalidInput(f"the stages use the ranks {sorted(used)}; ranks are numbered from 0 without a gap")
@@ -133,6 +151,15 @@ class Costs:
     def num_ranks(self) -> int:
         """How many ranks the stages use."""
         return 1 + max(rank for ranks in self.ranks for rank in ranks)
+
+    def _check_pairs(self) -> None:
+        seen: set[tuple[int, int]] = set()
+        for pair in self.pairs:
+            ends = (pair.forward, pair.backward)
+            if min(ends) < 0 or max(ends) >= len(self.stages) or ends in seen:
+                raise InvalidInput(f"a pair of the stages {ends}: each two stages stand once, numbered 0 to "
+                                   f"{len(self.stages) - 1}")  # fmt: skip
+            seen.add(ends)
 
     def _check_edges(self) -> None:
         seen: set[tuple[int, int]] = set()
@@ -183,7 +210,7 @@ def least(amount: Amount) -> int:
 def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
     """Read a costs file; with a number of micro-batches lists must have one value an action."""
     root = read_json(path)
-    top = document(root, COSTS_FORMAT, COSTS_VERSION, ("stages",), ("edges", "extra"))
+    top = document(root, COSTS_FORMAT, COSTS_VERSION, ("stages",), ("edges", "pairs", "extra"))
     stages = top["stages"].items()
     fields = [node.members(_REQUIRED, _OPTIONAL) for node in stages]
     for members in fields if num_microbatches else ():
@@ -195,6 +222,7 @@ def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
             edges,
             tuple(_ranks(members.get("rank"), i) for i, members in enumerate(fields)),
             tuple(m["microbatch_multiple"].integer(1) if "microbatch_multiple" in m else 1 for m in fields),
+            tuple(map(_pair, top["pairs"].items())) if "pairs" in top else (),
         )
     )
 
@@ -284,6 +312,11 @@ def _edges(node: Node) -> tuple[EdgeCost, ...]:
             )
         )
     return tuple(found)
+
+
+def _pair(node: Node) -> PairCost:
+    fields = node.members(("forward", "backward", "pair_ns"))
+    return PairCost(*(fields[name].integer() for name in ("forward", "backward", "pair_ns")))
 
 
 def stage_to_json(cost: StageCost) -> dict[str, object]:

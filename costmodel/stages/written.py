@@ -1,5 +1,6 @@
 """Costs of stages as a file that people may change (``penstock-costs``); its reader is `costmodel.stages.costs`."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from costmodel.files import write_json
@@ -17,4 +18,5 @@ def write_costs(path: str | Path, costs: Costs) -> None:
         {"from": e.source, "to": e.target, "p2p_ns": e.p2p_ns, "size_bytes": e.size_bytes, "gradient": e.gradient}
         for e in costs.edges
     ]
-    write_json(path, COSTS_FORMAT, COSTS_VERSION, {"stages": stages, "edges": edges})
+    pairs = {"pairs": list(map(asdict, costs.pairs))} if costs.pairs else {}
+    write_json(path, COSTS_FORMAT, COSTS_VERSION, {"stages": stages, "edges": edges, **pairs})

@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backward-input-ns", type=nanoseconds, metavar="T", default=1000, help="I (default 1000)")
     parser.add_argument("--backward-weight-ns", type=nanoseconds, metavar="T", default=1000, help="W (default 1000)")
     parser.add_argument("--p2p-ns", type=nanoseconds, metavar="T", default=0, help="delay between ranks (default 0)")
+    parser.add_argument("--pair-ns", type=nanoseconds, metavar="T",
+                        help="an overlapped F and B, of schedules that have such pairs")  # fmt: skip
     parser.add_argument("--chunks", type=positive, metavar="V", help="stages a rank where a schedule leaves it open")
     parser.add_argument(
         "--slices", type=positive, metavar="S", default=2, help="sequence slices of seq1f1b (default 2)"
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> Answer:
     case = Case(
         args.ranks, args.microbatches, args.forward_ns, args.backward_input_ns, args.backward_weight_ns, args.p2p_ns,
         None if args.memory_limit is None else float(args.memory_limit), args.w_memory_fraction, args.chunks,
-        args.slices,
+        args.slices, args.pair_ns,
     )  # fmt: skip
     if not case.forward_ns + case.backward_input_ns + case.backward_weight_ns:
         raise UsageError("all times are 0; give --forward-ns, --backward-input-ns or --backward-weight-ns above 0")

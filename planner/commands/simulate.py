@@ -36,7 +36,8 @@ POLISHED, POLISHED_S = "graph-zb", 20.0
 """The schedule that a solver improves, and the seconds that it takes at most unless told otherwise."""
 MOST_SHOWN = 64
 """Ranks up to which people see the memory of each."""
-UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "chunks", "w_memory_fraction")
+UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "pair_ns", "chunks",
+           "w_memory_fraction")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backward-input-ns", type=nanoseconds, metavar="T", help="I (default 1000)")
     parser.add_argument("--backward-weight-ns", type=nanoseconds, metavar="T", help="W (default 1000)")
     parser.add_argument("--p2p-ns", type=nanoseconds, metavar="T", help="delay between two ranks (default 0)")
+    parser.add_argument("--pair-ns", type=nanoseconds, metavar="T",
+                        help="an overlapped F and B of a rank's whole work (default: no overlap)")  # fmt: skip
     parser.add_argument("--chunks", type=positive, metavar="V", help="stages a rank (default: the schedule's)")
     parser.add_argument("--slices", type=positive, metavar="S", help="sequence slices of seq1f1b (default 2)")
     parser.add_argument(
@@ -108,6 +111,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     given = _given_orders(args)
     costs, share_bytes = _costs(args, given)
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
+    _check_pairs(args, given)
     if args.schedule == POLISHED and args.objective == "span":
         raise UsageError(f"{POLISHED} minimises the step; leave --objective out, or take zb-auto")
     start = time.perf_counter()
@@ -139,6 +143,17 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
         extra["peak_activations"] = [peak / share_bytes for peak in timeline.peak_memory_bytes]
         extra["peak_memory_bytes"] = None  # shares have no size
     return _answer(args, schedule, costs, timeline, limit, extra, share_bytes, proved_ns=proved_ns)
+
+
+def _check_pairs(args: argparse.Namespace, given: "Schedule | None") -> None:
+    """Refuse a pair's time for a schedule without pairs, where it would do nothing."""
+    from simulator.schedules import SCHEDULES
+
+    kind = SCHEDULES.get(args.schedule)
+    if args.pair_ns is not None and not (given.paired if given else kind and kind.overlapped):
+        have = ", ".join(name for name, other in SCHEDULES.items() if other.overlapped)
+        raise UsageError(f"{args.schedule} has no overlapped pairs; {have} have, and a CSV with cells as "
+                         "(2F5;3B1)OVERLAP_F_B")  # fmt: skip
 
 
 def _polished(
@@ -189,7 +204,7 @@ def _costs(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs",
     """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
     from costmodel.stages.costs import read_costs
     from simulator.schedules import SCHEDULES
-    from simulator.uniform import share_bytes, uniform_costs
+    from simulator.uniform import pair_costs, share_bytes, uniform_costs
 
     if args.costs:
         both = [name for name in UNIFORM if getattr(args, name) is not None]
@@ -207,8 +222,13 @@ def _costs(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs",
     given_ns = (args.forward_ns, args.backward_input_ns, args.backward_weight_ns)
     forward_ns, input_ns, weight_ns = (1000 if value is None else value for value in given_ns)
     slices = _slices(args) if kind else 1
-    costs = uniform_costs(ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices)
-    return replace(costs, ranks=given.graph.ranks) if given else costs, share_bytes(chunks, kept, slices)
+    costs = uniform_costs(
+        ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices, args.pair_ns
+    )
+    if given:
+        pairs = () if args.pair_ns is None else pair_costs(given.graph.ranks, args.pair_ns, chunks)
+        costs = replace(costs, ranks=given.graph.ranks, pairs=pairs)
+    return costs, share_bytes(chunks, kept, slices)
 
 
 def _shape(args: argparse.Namespace, given: "Schedule | None") -> tuple[int, int, str]:

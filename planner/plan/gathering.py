@@ -36,7 +36,7 @@ def gathering_problem(plan: Plan) -> str:
     for index, stage in enumerate(plan.stages):
         if not stage.config.in_step:
             continue
-        if len({tuple(_MICROBATCH.sub("", text) for text in plan.orders[rank]) for rank in stage.ranks}) > 1:
+        if len({_MICROBATCH.sub("", " ".join(plan.orders[rank])) for rank in stage.ranks}) > 1:
             return (
                 f"the replicas of stage {index} {_together(stage.config)}, and their orders of actions differ: plan "
                 "with another --schedule"

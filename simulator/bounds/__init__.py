@@ -18,13 +18,14 @@ The families differ in their jobs alone (`docs/bounds.md`). With X = all jobs of
 Other sets X tighten them: backwards alone start only after the way down and back, forwards of a stage without
 backward are followed by what lies downstream. REDUCE and OPT follow all of a stage's backwards and are part of
 q where the schedule has them (OPT after its own stage's REDUCE: true in every optimizer mode); OPT is also work
-of its rank. A memory limit adds what `simulator.bounds.memory_limit` derives. Leaves out that links carry one message
-at a time, and what an optimizer mode adds.
+of its rank. Where overlapped pairs have a time t of their own, F, I and W of a pair take t together, and results leave
+after t where that is sooner. A memory limit adds what `simulator.bounds.memory_limit` derives, but not to these.
+Leaves out that links carry one message at a time, and what an optimizer mode adds.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.errors import InvalidInput
 from costmodel.stages.costs import Costs
@@ -114,7 +115,7 @@ def lower_bound_ns(
     _check_family(step, family)
     found = list(_rank_bounds(step))
     scope = f"orders of {num_microbatches} micro-batches on these stages and ranks ({family}: {FAMILIES[family]})"
-    if memory_limit_bytes is not None:
+    if memory_limit_bytes is not None and not costs.pairs:
         found += MemoryLimit(step, memory_limit_bytes).bounds()
         scope += f" within {memory_limit_bytes} bytes a rank"
     ns, rank, stage, argument = max(found, key=lambda bound: bound[0])
@@ -125,6 +126,8 @@ def bound_of(
     schedule: Schedule, costs: Costs, memory_limit_bytes: int | None = None, speeds: Sequence[float] = ()
 ) -> Bound:
     """Return the bound of the family that contains a schedule, with the REDUCE, OPT and R that it has."""
+    if not schedule.paired:
+        costs = replace(costs, pairs=())
     kinds: dict[Kind, set[int]] = {Kind.REDUCE: set(), Kind.OPT: set(), Kind.R: set()}
     for order in schedule.orders:
         for action in order:
@@ -160,7 +163,7 @@ def _rank_bounds(step: Relaxation) -> Iterator[tuple[int, int, int, str]]:
     works: dict[int, dict[tuple[int, int], int]] = {}
     by_stage: dict[int, dict[int, int]] = {}
     for job in step.jobs:
-        rank, time_ns = step.rank(job), step.durations[job] * step.copies(job)
+        rank, time_ns = step.rank(job), step.occupied_ns(job) * step.copies(job)
         alike = works.setdefault(rank, {})
         key = (step.earliest[job], step.tails[job])
         alike[key] = alike.get(key, 0) + time_ns

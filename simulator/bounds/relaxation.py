@@ -6,7 +6,7 @@ Costs that are the same for all micro-batches repeat with a period; only one per
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
 
@@ -15,6 +15,9 @@ from simulator.actions import Action, Kind
 from simulator.bounds.amount_of_action import amount_of
 from simulator.dependencies import required
 from simulator.schedule import StageGraph, stage_graph
+
+_LONG_NS = 1 << 62
+"""Longer than any pair."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,30 @@ class Relaxation:
         """Rank of a job."""
         return self.graph.rank_of(action.stage, action.microbatch)
 
+    def occupied_ns(self, job: Action) -> int:
+        """Return the least that a job takes of its rank's time; jobs of an overlapped pair together no more than it."""
+        if not self.costs.pairs or job.kind is not Kind.F:
+            return self.durations[job]
+        stages, pairs = self.costs.stages, self.costs.pairs
+        beside = (pair.pair_ns - stages[pair.backward].whole_backward_ns for pair in pairs if pair.forward == job.stage)
+        return min(self.durations[job], max(0, min(beside, default=_LONG_NS) // self.num_slices))
+
     @cached_property
     def durations(self) -> dict[Action, int]:
-        """Time of each job on its rank."""
+        """Time of each job on its rank, from its start until its result leaves: alone, or in an overlapped pair."""
         return {job: self._duration(job) for job in self.jobs}
 
     def _duration(self, job: Action) -> int:
+        alone_ns = self._alone_ns(job)
+        if not self.costs.pairs or job.kind is Kind.R:
+            return alone_ns
+        end = "forward" if job.kind is Kind.F else "backward"
+        pairs_ns = (pair.pair_ns for pair in self.costs.pairs if getattr(pair, end) == job.stage)
+        pair_ns = min(pairs_ns, default=_LONG_NS) // self.num_slices
+        before_ns = self._duration(replace(job, kind=Kind.I)) if job.kind is Kind.W else 0
+        return min(alone_ns, pair_ns - before_ns)
+
+    def _alone_ns(self, job: Action) -> int:
         stage = self.costs.stages[job.stage]
         back = (stage.backward_input_ns,) if self._apart(job.stage) else (stage.backward_input_ns, stage.recompute_ns)
         parts: dict[Kind, tuple[Amount, ...]] = {

@@ -15,18 +15,22 @@ if TYPE_CHECKING:
 
 
 def timeline(times: Times) -> Timeline:
-    """Return the timeline of all actions; messages appear whether or not the orders are lowered."""
+    """Return the timeline of all actions; messages appear whether or not the orders are lowered.
+
+    The two of an overlapped pair stand one behind the other within the pair's time.
+    """
     structure = times.structure
     arrays = structure.arrays
     own = np.flatnonzero(arrays.code < SEND_F)
+    events = structure.wiring.event_of[own]
     spans = [
         Span(arrays.actions[i], rank, "collective" if beside else "compute", start, end)
         for i, rank, beside, start, end in zip(
             own.tolist(),
             arrays.rank[own].tolist(),
             ((arrays.code[own] == REDUCE) & structure.overlap_reduce).tolist(),
-            times.start[own].tolist(),
-            times.end[own].tolist(),
+            times.event_start[events].tolist(),
+            times.event_end[events].tolist(),
             strict=True,
         )
     ]

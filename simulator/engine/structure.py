@@ -16,7 +16,7 @@ from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reduc
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution
 from simulator.engine.flows import flows
 from simulator.engine.memory import Holds, activation_holds
-from simulator.engine.order_arrays import OPT, REDUCE, Ints, order_arrays
+from simulator.engine.order_arrays import OPT, REDUCE, Ints, OrderArrays, order_arrays
 from simulator.engine.times import Times
 from simulator.engine.transfers import matched, wire_blocking, wire_links, wire_nccl
 from simulator.engine.wiring import EventWiring, starts, wire_latency, wire_local
@@ -76,7 +76,9 @@ class Structure:
 
     def _wire(self, optimizer_mode: str) -> EventWiring:
         arrays, overlap = self.arrays, self.overlap_reduce
-        wiring = EventWiring(arrays, flows(arrays), layout(arrays), np.full(len(arrays.actions), -1))
+        wiring = EventWiring(arrays, flows(arrays), layout(arrays), np.full(len(arrays.actions), -1), _pairs(arrays))
+        if wiring.pairs is not None and self.p2p in ("blocking", "nccl"):
+            raise InvalidInput(f"p2p {self.p2p} has no place for overlapped pairs; take latency or links")
         P2P_MODES[self.p2p](wiring, wiring.compute_actions(overlap_reduce=overlap))
         wire_local(wiring)
         wire_reductions(wiring, overlap_reduce=overlap)
@@ -186,6 +188,10 @@ class Structure:
         """Durations of nothing and of all events, delays at all heads."""
         check_fit(costs, self.schedule.graph)
         _check_speeds(speeds, self.schedule.graph.num_ranks)
+        if self.wiring.pairs is not None and any(speed != 1 for speed in speeds):
+            raise InvalidInput(
+                "overlapped pairs have a time of their own, not one for each speed; leave the speeds out"
+            )
         try:
             table = times_table(costs, self.wiring.places)
         except OverflowError:
@@ -193,9 +199,35 @@ class Structure:
         at = self._rows if table.shape[1] == 1 else self._rows * table.shape[1] + self._columns
         delays: Ints = table[:, 0][self._delay_rows]
         durations = on_rank(table.ravel()[at], self._ranks, speeds)
+        if self.wiring.pairs is not None and costs.pairs:
+            self._overlap(durations, costs)
         if min(durations.min(), delays.min()) < 0 or durations.max() + delays.max() > _LONGEST_NS // len(durations):
             raise _too_long()
         return durations, delays
+
+    def _overlap(self, durations: Ints, costs: Costs) -> None:
+        """Give pairs with a time of their own that time, divided among the two as they are long alone."""
+        assert self.wiring.pairs is not None  # noqa: S101 - asked before
+        num_stages = len(costs.stages)
+        time_of = np.full(num_stages * num_stages, -1, np.int64)
+        for pair in costs.pairs:
+            time_of[pair.forward * num_stages + pair.backward] = pair.pair_ns
+        forward, backward = self.wiring.pairs
+        own = time_of[self.arrays.stage[forward] * num_stages + self.arrays.stage[backward]]
+        chosen = own >= 0
+        first, second = (self.wiring.event_of[one[chosen]] + 1 for one in (forward, backward))  # 0 is nothing's
+        alone = durations[first], durations[second]
+        part = (own[chosen] * (alone[0] / np.maximum(1, alone[0] + alone[1]))).astype(np.int64)
+        durations[first], durations[second] = part, own[chosen] - part
+
+
+def _pairs(arrays: OrderArrays) -> tuple[Ints, Ints] | None:
+    """Return the F and the backward of each overlapped pair, as indices of actions."""
+    if not arrays.schedule.paired:
+        return None
+    arrays.schedule.pairs  # noqa: B018 - refuses pairs that are none
+    first = np.array([i for i, action in enumerate(arrays.actions) if action in arrays.schedule.paired], np.int64)
+    return first, first + 1
 
 
 def _too_long() -> InvalidInput:

@@ -66,7 +66,7 @@ class Times:
 
     @cached_property
     def start(self) -> Ints:
-        """Start of each action, ns; of a SEND or RECV the start of its transfer."""
+        """Start of each action, ns; of a SEND or RECV the start of its transfer, in a pair that of the pair."""
         return self._of_actions(self.event_start, 0)
 
     @cached_property
@@ -76,7 +76,8 @@ class Times:
 
     def _of_actions(self, events: Ints, which: int) -> Ints:
         structure = self.structure
-        found: Ints = events[structure.wiring.event_of]
+        wiring = structure.wiring
+        found: Ints = events[wiring.leaves(wiring.event_of) if which else wiring.enters(wiring.event_of)]
         if structure.transfer_actions is not None:
             actions, messages = structure.transfer_actions
             sends = np.isin(structure.arrays.code[actions], (SEND_F, SEND_B))
@@ -89,7 +90,7 @@ class Times:
         wiring = self.structure.wiring
         if wiring.sent_by is not None:
             return self.event_start[wiring.sent_by], self.event_end[wiring.sent_by]
-        start = self.event_end[wiring.event_of[wiring.messages.source]]
+        start = self.event_end[wiring.leaves(wiring.event_of[wiring.messages.source])]
         return start, start + np.array([edge.p2p_ns for edge in self.costs.edges], np.int64)[wiring.messages.edge]
 
     @cached_property

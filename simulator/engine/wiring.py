@@ -26,12 +26,15 @@ class EventWiring:
         Event of each action; -1 for those that have none.
     sent_by, received_by : arrays of int64
         Events during which each message leaves and comes in, in the modes that have such events.
+    pairs : pair of arrays of int64, optional
+        Actions that run overlapped: the F of each pair, and the backward that stands directly behind it.
     """
 
     arrays: OrderArrays
     flow: Flows
     places: TableRows
     event_of: Ints
+    pairs: tuple[Ints, Ints] | None = None
     sent_by: Ints | None = None
     received_by: Ints | None = None
     _rows: list[Ints] = field(default_factory=list)
@@ -85,7 +88,22 @@ class EventWiring:
         """Return all arrivals, and the row of each one's delay."""
         source, target, rows = (np.concatenate([a[i] for a in self._arrivals]) for i in range(3))
         at_start = np.concatenate([np.full(len(a[0]), a[3]) for a in self._arrivals])
-        return InputRows(source, target, at_start), rows
+        return InputRows(self.leaves(source), self.enters(target), at_start), rows
+
+    def leaves(self, events: Ints) -> Ints:
+        """For each event the one with which it ends: of a pair's F that is the backward."""
+        return self._instead(events, 0, 1)
+
+    def enters(self, events: Ints) -> Ints:
+        """For each event the one with which it starts: of a pair's backward that is the F."""
+        return self._instead(events, 1, 0)
+
+    def _instead(self, events: Ints, each: int, other: int) -> Ints:
+        if self.pairs is None:
+            return events
+        instead = np.arange(self.num_events)
+        instead[self.event_of[self.pairs[each]]] = self.event_of[self.pairs[other]]
+        return instead[events]
 
     def compute_actions(self, *, overlap_reduce: bool) -> Ints:
         """Actions that stand on a compute stream, in order."""

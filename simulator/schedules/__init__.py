@@ -87,7 +87,8 @@ def build_schedule(
     name : str
         A key of `SCHEDULES`.
     costs : Costs
-        Where stages run and what they cost; fixed orders use the placement alone.
+        Where stages run and what they cost; fixed orders use the placement alone, and overlap pairs where these have
+        a time of their own.
     num_microbatches : int
     group_size : int, optional
         Of `interleaved-1f1b`; the number of ranks by default.
@@ -123,4 +124,6 @@ def build_schedule(
         costs, graph, num_microbatches, group_size, memory_limit_bytes, objective, num_slices, in_flight, seed,
         effort,
     )  # fmt: skip
-    return Schedule(name, graph, num_microbatches, kind.orders(request), num_slices)
+    orders = kind.orders(request)
+    paired = frozenset(kind.overlapped(orders)) if kind.overlapped and costs.pairs else frozenset()
+    return Schedule(name, graph, num_microbatches, orders, num_slices, paired)

@@ -2,12 +2,13 @@
 
 Every rank has a stage of both, so two copies of the parameters; micro-batches take the directions in turn. The
 order has eight steps, which `dualpipe-v` shares: it folds the same line, so that the second pipeline is the way
-back of the first. Models no time, and leaves out that a forward and the backward beside it may overlap: they run one
-after the other here.
+back of the first. Models no time: how long a forward and the backward beside it take as an overlapped pair is a
+matter of costs, and without such a time they run one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from costmodel.errors import UsageError
 from simulator.actions import Action, Kind
@@ -112,6 +113,19 @@ def _drain(row: _Row, behind: int, here: int) -> None:
         row.weight()
 
 
+def overlapped(orders: Orders) -> Iterator[Action]:
+    """Yield each forward directly before a whole backward: the two overlap.
+
+    Not so at the turn, where the first backward waits for a forward that has just ended: there the pair would only
+    start later (DeepSeek's own order makes the same exception).
+    """
+    for order in orders:
+        first = next((i for i, action in enumerate(order) if action.kind is not Kind.F), 0)
+        for i, (ahead, back) in enumerate(pairwise(order)):
+            if ahead.kind is Kind.F and back.kind is Kind.B and i + 1 != first:
+                yield ahead
+
+
 def long_enough(u: Uniform) -> bool:
     """W <= I <= F, edges that take no time, and 2 p micro-batches or more."""
     return u.p2p == 0 and u.backward_weight <= u.backward_input <= u.forward and u.microbatches >= 2 * u.ranks
@@ -130,5 +144,6 @@ KIND = ScheduleKind(
         lambda u, _: (u.ranks // 2 - 1) * (u.forward + u.backward_input - u.backward_weight),
         long_enough,
     ),
+    overlapped=overlapped,
     peak=ClosedForm("p + 1", "m >= 2 p", lambda u, _: u.ranks + 1, lambda u: u.microbatches >= 2 * u.ranks),
 )

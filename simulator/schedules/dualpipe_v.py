@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from simulator.schedules.dualpipe import check_enough, eight_steps, long_enough
+from simulator.schedules.dualpipe import check_enough, eight_steps, long_enough, overlapped
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
 from simulator.schedules.placement import wave
 
@@ -41,4 +41,5 @@ KIND = ScheduleKind(
         "p + 1 / 2", "m >= 2 p", lambda u, _: u.ranks + Fraction(1, 2), lambda u: u.microbatches >= 2 * u.ranks
     ),
     chunks=2,
+    overlapped=overlapped,
 )

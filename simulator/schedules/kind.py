@@ -5,7 +5,7 @@ nothing of lowering, gradient reduction or the optimizer. Closed forms are kept 
 as functions for tests, each with the conditions under which it holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -135,6 +135,8 @@ class ScheduleKind:
         Stages a rank unless the caller says otherwise.
     sliced : bool
         Whether it works on slices of sequences.
+    overlapped : callable or None
+        From its orders to the forwards that run beside the backward behind them, where it has such pairs.
     """
 
     name: str
@@ -149,3 +151,4 @@ class ScheduleKind:
     synthesis: bool = False
     chunks: int = 1
     sliced: bool = False
+    overlapped: Callable[[Orders], Iterable[Action]] | None = None

@@ -59,7 +59,7 @@ class _Run:
         self.lowered = is_lowered(schedule)
         self.position = [0] * len(schedule.orders)
         self.done: set[Action] = set()
-        self.waits: dict[Action, tuple[Action, ...]] = _waits(schedule) if self.lowered else needs(schedule)
+        self.waits: dict[Action, tuple[Action, ...]] = _waits(schedule) if self.lowered else _needs_in_pairs(schedule)
         self.waiters: dict[Action, set[int]] = {}
         self.home = {
             a: rank for rank, order in enumerate(schedule.orders) for a in order if a.kind in COMPUTE | RECEIVES
@@ -129,6 +129,14 @@ class _Run:
             rank = owed[1]
         starts = [i for i, wait in enumerate(path) if wait.rank == rank]
         return tuple(path[starts[0] :]) if starts else tuple(path)
+
+
+def _needs_in_pairs(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
+    """Return what each action needs: a pair starts with all that either needs, and ends with the results of both."""
+    found, pairs = needs(schedule), schedule.pairs
+    for first, second in pairs.items():
+        found[first] += found[second]
+    return {action: tuple(pairs.get(need, need) for need in needed) for action, needed in found.items()}
 
 
 def _waits(schedule: Schedule) -> dict[Action, tuple[Action, ...]]:
