@@ -316,7 +316,7 @@ PROMISES = [
     ),
     Promise(
         "large-limits-are-kept",
-        "up to 10,000 operators and 1,024 devices plan ends at most 2 s after its limit with a plan that validates",
+        "plan of up to 10,000 operators on 1,024 devices ends within its limit and 2 s, with a plan or why none fits",
         4,
         40,
         _large_limits,

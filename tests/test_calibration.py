@@ -233,8 +233,10 @@ def test_every_trainer_of_the_table_makes_a_job_and_others_are_refused() -> None
 def test_what_a_calibration_file_may_not_hold_is_named(tmp_path: Path) -> None:
     for rows, why in (
         ([{"name": "speed.h100", "value": 1.0}], "constants begin with"),
-        ([{"name": "matmul.h100.bf16", "value": 99.0}], "lies between"),
-        ([{"name": "matmul.h100.bf16", "value": 1.0}] * 2, "stands twice"),
+        ([{"name": "matmul.h100-sxm-80.bf16", "value": 99.0}], "lies between"),
+        ([{"name": "matmul.h100-sxm-80.bf16", "value": 1.0}] * 2, "stands twice"),
+        ([{"name": "matmul.h100.bf16", "value": 1.0}], "the catalogue has no device 'h100'; near it are h100"),
+        ([{"name": "network", "value": 1.0}], "the catalogue has no device ''"),
     ):
         (tmp_path / "bad.toml").write_text(to_toml(rows))
         with pytest.raises(InvalidInput, match=why):

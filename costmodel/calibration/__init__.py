@@ -11,11 +11,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
 from costmodel.files import document, read_toml
+from costmodel.machines.catalogue import device
 
 FORMAT, VERSION = "penstock-calibration", 1
 FILE = Path(__file__).with_name("constants.toml")
@@ -26,6 +27,8 @@ BOUNDS = {
     "host": (0.0, 200.0), "unfused": (1.0, 4.0), "fp8": (0.7, 3.0), "coupled": (0.0, 0.5),
 }  # fmt: skip
 """Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
+OF_DEVICES = ("matmul", "attention", "memory", "scaleup", "network")
+"""Those of a device of the catalogue, which stands behind the dot; the others are a trainer's."""
 
 UNFITTED = 0.25
 """Mean relative error of steps on devices that no constant was fitted on (`benchmarks.left_out`: 9 to 34 %)."""
@@ -167,6 +170,9 @@ def _read(path: str | Path) -> tuple[dict[str, float], dict[str, float]]:
             row["name"].fail("it stands twice; keep one of them")
         if name.partition(".")[0] not in BOUNDS:
             row["name"].fail(f"constants begin with {', '.join(BOUNDS)}")
+        kind, _, of = name.partition(".")
+        if kind in OF_DEVICES:
+            row["name"].build(partial(device, of.partition(".")[0]))
         low, high = bounds(name)
         if not low <= value <= high:
             row["value"].fail(f"{name} lies between {low:g} and {high:g}")

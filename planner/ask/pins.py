@@ -196,7 +196,12 @@ class Pins:
 
 def read_pins(path: str | Path) -> Pins:
     """Read a pin file (TOML); see `costmodel.files` for what is refused."""
-    root = read_toml(path)
+    try:
+        root = read_toml(path)
+    except InvalidInput as error:
+        if not Path(path).is_file():
+            raise
+        raise InvalidInput(f'{error}; pins are tables (docs/planning.md, "Pins"), a plan is for --from') from None
     tables = {name: node.items() for name, node in root.members((), ("together", "apart", "stage")).items()}
     together = tuple(_group(node, node.members(("operators",))["operators"]) for node in tables.get("together", ()))
     apart = tuple(_group(node, node.members(("operators",))["operators"]) for node in tables.get("apart", ()))

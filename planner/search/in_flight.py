@@ -5,6 +5,7 @@ time, as simulated. Leaves out stages that share a place, and trainers that run 
 """
 
 from dataclasses import replace
+from operator import attrgetter
 
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import LINE_TARGETS
@@ -27,7 +28,7 @@ def seeks_in_flight(problem: Problem) -> bool:
 
 
 def tuned(evaluator: Evaluator, each: Evaluated, limits: Limits) -> list[Evaluated]:
-    """Return what other numbers in flight make of a plan with one stage a rank, where that is better."""
+    """Return what other numbers in flight, or all forwards first, make of a plan of one stage a rank, where better."""
     held = [rank for place in each.candidate.places for rank in place.ranks]
     if len(held) > len(set(held)) or each.candidate.num_stages == 1:
         return []
@@ -47,4 +48,9 @@ def tuned(evaluator: Evaluator, each: Evaluated, limits: Limits) -> list[Evaluat
             if other.rank < best.rank:
                 best, found = other, True
                 break
+    if evaluator.problem.schedule == AUTO:  # the one fixed order that no numbers in flight give
+        best = min(best, evaluator.evaluate(replace(each.candidate, schedule="gpipe", in_flight=())), key=_rank)
     return [best] if best.rank < each.rank else []
+
+
+_rank = attrgetter("rank")
