@@ -318,7 +318,7 @@ def test_pinned_stages_in_a_loop_are_tried_under_schedules_of_loops_too(tmp_path
 
 def test_a_plan_where_pins_should_be_says_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"format": "penstock-plan"}')
-    with pytest.raises(InvalidInput, match="not TOML: .*; pins are tables .*, a plan is for --from"):
+    with pytest.raises(InvalidInput, match=r"not TOML: .*; pins are tables .*, a plan is for --from"):
         read_pins(tmp_path / "plan.json")
     with pytest.raises(InvalidInput, match=r"none\.toml: [^;]*(;[^;]*)?$"):
         read_pins(tmp_path / "none.toml")

@@ -105,6 +105,43 @@ def test_recompute_is_refused_where_there_is_nothing_to_do_again() -> None:
         with_recompute(with_recompute(schedule, [0]), [0])
 
 
+def simulated(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, object]:
+    code = main(["simulate", "--microbatches", "8", *words.split(), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert isinstance(told, dict)
+    return {**told, "exit": code}
+
+
+def test_the_command_runs_forwards_again_in_any_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    """1F1B of two ranks: R hides where a rank waits for its gradient, so the step is longer by m R of the last rank."""
+    plain = simulated(capsys, "--schedule 1f1b --ranks 2")
+    again = simulated(capsys, "--schedule 1f1b --ranks 2 --recompute all")
+    first = simulated(capsys, "--schedule 1f1b --ranks 2 --recompute 0")
+    assert (plain["step_time_ns"], again["step_time_ns"]) == (27_000, 35_000)
+    assert (plain["peak_activations"], again["peak_activations"]) == ([2, 1], [1, 1])
+    assert (first["exit"], first["peak_activations"]) == (0, [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--schedule 1f1b --ranks 2 --recompute 2",
+            "--recompute 2: there is no such stage with a backward; there are 2",
+        ),
+        ("--schedule 1f1b --ranks 2 --recompute x", "give all, or numbers of stages as 0,3"),
+        ("--schedule dualpipe --ranks 2 --pair-ns 9 --recompute all", "leave out --pair-ns"),
+        ("plan.json --recompute all", "--recompute does not go with a plan file"),
+    ],
+)
+def test_what_cannot_be_run_again_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = simulated(capsys, words) if "plan.json" not in words else None
+    if told is None:
+        assert main(["simulate", *words.split(), "--json"]) == 2
+        told = json.loads(capsys.readouterr().out)
+    assert (told["exit"], message in str(told["error"])) == (2, True)
+
+
 def test_the_table_has_a_row_for_every_schedule_and_marks_what_goes_beyond_the_limit() -> None:
     found = {one.name: one for one in standings(Case(4, 8, memory_limit_shares=3.5))}
     assert list(found) == list(SCHEDULES)

@@ -8,7 +8,8 @@
 A schedule is a name of the catalogue or a CSV of orders as torch writes them (one row a rank, cells like 0F0).
 Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
 activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes. graph-zb goes on seeking
-better orders until they are proved, for 20 s at most or --time-limit.
+better orders until they are proved, for 20 s at most or --time-limit. --recompute puts an R, a forward run again,
+before each backward of some stages: without --costs it takes as long as the forward.
 """
 
 import argparse
@@ -17,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
-from planner.commands.answer import Answer, say
+from planner.commands.answer import Answer
+from planner.commands.by_name import UNIFORM, check_pairs, costs_of, given_orders, remade, slices_of
 from planner.commands.flags import exact_amount, fraction, limit, nanoseconds, positive, seed
 from planner.report.text import Table, milliseconds, percent
 
@@ -36,8 +37,6 @@ POLISHED, POLISHED_S = "graph-zb", 20.0
 """The schedule that a solver improves, and the seconds that it takes at most unless told otherwise."""
 MOST_SHOWN = 64
 """Ranks up to which people see the memory of each."""
-UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "pair_ns", "chunks",
-           "w_memory_fraction")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="G",
         help="of interleaved-1f1b and group-interleaved (default: the ranks)",
     )
+    parser.add_argument("--recompute", type=_stages, metavar="STAGES",
+                        help="run forwards again before backwards, of all stages or of some (0,3)")  # fmt: skip
     parser.add_argument(
         "--memory-limit", type=exact_amount, metavar="X", help="activation shares, or bytes with --costs"
     )
@@ -87,7 +88,9 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
     from planner.report.one_replica import everything, simulated
     from simulator.engine import simulate
 
-    given = [name for name in ("schedule", "microbatches", "costs", *UNIFORM) if getattr(args, name) is not None]
+    given = [
+        name for name in ("schedule", "microbatches", "costs", "recompute", *UNIFORM) if getattr(args, name) is not None
+    ]
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own")
     plan = read_plan(args.plan)
@@ -108,10 +111,10 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 
     if not args.schedule or not args.microbatches:
         raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
-    given = _given_orders(args)
-    costs, share_bytes = _costs(args, given)
+    given = given_orders(args)
+    costs, share_bytes = costs_of(args, given)
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))
-    _check_pairs(args, given)
+    check_pairs(args, given)
     if args.schedule == POLISHED and args.objective == "span":
         raise UsageError(f"{POLISHED} minimises the step; leave --objective out, or take zb-auto")
     start = time.perf_counter()
@@ -124,11 +127,12 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
             group_size=args.group_size,
             memory_limit_bytes=limit,
             objective=args.objective or "span",
-            num_slices=_slices(args),
+            num_slices=slices_of(args),
             seed=args.seed,
         )
         if args.schedule == POLISHED:
             compute, proved_ns = _polished(args, compute, costs, limit, start)
+    compute, costs = remade(args, compute, costs)
     elapsed = time.perf_counter() - start
     synthesis = given is None and SCHEDULES[args.schedule].synthesis
     schedule = _closed(compute, costs)
@@ -145,15 +149,12 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
     return _answer(args, schedule, costs, timeline, limit, extra, share_bytes, proved_ns=proved_ns)
 
 
-def _check_pairs(args: argparse.Namespace, given: "Schedule | None") -> None:
-    """Refuse a pair's time for a schedule without pairs, where it would do nothing."""
-    from simulator.schedules import SCHEDULES
-
-    kind = SCHEDULES.get(args.schedule)
-    if args.pair_ns is not None and not (given.paired if given else kind and kind.overlapped):
-        have = ", ".join(name for name, other in SCHEDULES.items() if other.overlapped)
-        raise UsageError(f"{args.schedule} has no overlapped pairs; {have} have, and a CSV with cells as "
-                         "(2F5;3B1)OVERLAP_F_B")  # fmt: skip
+def _stages(text: str) -> tuple[int, ...]:
+    """Read a list of stages; none stand for all."""
+    parts = text.split(",")
+    if text != "all" and not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: give all, or numbers of stages as 0,3")
+    return () if text == "all" else tuple(map(int, parts))
 
 
 def _polished(
@@ -165,88 +166,6 @@ def _polished(
     left = (POLISHED_S if args.time_limit is None else args.time_limit) - (time.perf_counter() - start)
     found = polished(schedule, costs, limit, left, args.seed)
     return found.schedule, found.bound_ns
-
-
-def _given_orders(args: argparse.Namespace) -> "Schedule | None":
-    """Return the orders of a user's own CSV; None for a name of the catalogue."""
-    if not args.schedule.lower().endswith(".csv"):
-        return None
-    from simulator.torch_csv import read_torch_csv
-
-    schedule = read_torch_csv(args.schedule)
-    if schedule.num_microbatches != args.microbatches:
-        raise UsageError(f"{args.schedule} has {schedule.num_microbatches} micro-batches, not {args.microbatches}")
-    for name in ("group_size", "slices", "objective", "chunks"):
-        if getattr(args, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} does not go with a CSV of orders, which fixes it")
-    return schedule
-
-
-def _check_size(args: argparse.Namespace, num_stages: int) -> None:
-    """Refuse more actions than there may be, and announce many, before any of them is made."""
-    from simulator.schedules import SCHEDULES
-
-    kinds = 3 if args.schedule not in SCHEDULES or SCHEDULES[args.schedule].split else 2
-    number = num_stages * args.microbatches * _slices(args) * kinds
-    limits.check("actions", number, f"{num_stages} stages, {args.microbatches} micro-batches")
-    if text := limits.announced("actions", number):
-        say(text)
-
-
-def _slices(args: argparse.Namespace) -> int:
-    from simulator.schedules import SCHEDULES
-
-    kind = SCHEDULES.get(args.schedule)
-    return args.slices or (2 if kind and kind.sliced else 1)
-
-
-def _costs(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs", int]:
-    """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
-    from costmodel.stages.costs import read_costs
-    from simulator.schedules import SCHEDULES
-    from simulator.uniform import pair_costs, share_bytes, uniform_costs
-
-    if args.costs:
-        both = [name for name in UNIFORM if getattr(args, name) is not None]
-        if both:
-            raise UsageError(f"--{both[0].replace('_', '-')} does not go with --costs, which gives every stage its own")
-        costs = read_costs(args.costs, args.microbatches)
-        _check_size(args, len(costs.stages))
-        if given and costs.ranks != given.graph.ranks:
-            raise UsageError(f"{args.schedule} places its stages on {given.graph.ranks}, {args.costs} on {costs.ranks}")
-        return costs, 0
-    ranks, chunks, placement = _shape(args, given)
-    _check_size(args, ranks * chunks)
-    kind = SCHEDULES.get(args.schedule)
-    kept = 0.5 if args.w_memory_fraction is None else args.w_memory_fraction
-    given_ns = (args.forward_ns, args.backward_input_ns, args.backward_weight_ns)
-    forward_ns, input_ns, weight_ns = (1000 if value is None else value for value in given_ns)
-    slices = _slices(args) if kind else 1
-    costs = uniform_costs(
-        ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices, args.pair_ns
-    )
-    if given:
-        pairs = () if args.pair_ns is None else pair_costs(given.graph.ranks, args.pair_ns, chunks)
-        costs = replace(costs, ranks=given.graph.ranks, pairs=pairs)
-    return costs, share_bytes(chunks, kept, slices)
-
-
-def _shape(args: argparse.Namespace, given: "Schedule | None") -> tuple[int, int, str]:
-    """Return ranks, stages a rank, and placement."""
-    from simulator.schedules import SCHEDULES
-
-    if given:
-        ranks, stages = given.graph.num_ranks, given.graph.num_stages
-        if args.ranks not in (None, ranks) or stages % ranks:
-            raise UsageError(
-                f"{args.schedule} has {stages} stages on {ranks} ranks; --ranks has to agree, and the stages to divide "
-                "evenly (or give --costs FILE)"
-            )
-        return ranks, stages // ranks, "loop"
-    if not args.ranks:
-        raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
-    kind = SCHEDULES.get(args.schedule)
-    return args.ranks, args.chunks or (kind.chunks if kind else 1), kind.placement if kind else "loop"
 
 
 def _closed(schedule: "Schedule", costs: "Costs") -> "Schedule":

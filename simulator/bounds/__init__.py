@@ -115,7 +115,9 @@ def lower_bound_ns(
     _check_family(step, family)
     found = list(_rank_bounds(step))
     scope = f"orders of {num_microbatches} micro-batches on these stages and ranks ({family}: {FAMILIES[family]})"
-    if memory_limit_bytes is not None and not costs.pairs:
+    if costs.pairs:
+        scope += ", pairs overlapped or not"
+    elif memory_limit_bytes is not None:
         found += MemoryLimit(step, memory_limit_bytes).bounds()
         scope += f" within {memory_limit_bytes} bytes a rank"
     ns, rank, stage, argument = max(found, key=lambda bound: bound[0])

@@ -1,0 +1,134 @@
+"""What ``simulate --schedule`` is asked about: a schedule by name or of a user's own CSV, and its costs."""
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from costmodel import limits
+from costmodel.errors import UsageError
+from planner.commands.answer import say
+
+if TYPE_CHECKING:
+    from costmodel.stages.costs import Costs
+    from simulator.schedule import Schedule
+
+UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "pair_ns", "chunks",
+           "w_memory_fraction")  # fmt: skip
+
+
+def given_orders(args: argparse.Namespace) -> "Schedule | None":
+    """Return the orders of a user's own CSV; None for a name of the catalogue."""
+    if not args.schedule.lower().endswith(".csv"):
+        return None
+    from simulator.torch_csv import read_torch_csv
+
+    schedule = read_torch_csv(args.schedule)
+    if schedule.num_microbatches != args.microbatches:
+        raise UsageError(f"{args.schedule} has {schedule.num_microbatches} micro-batches, not {args.microbatches}")
+    for name in ("group_size", "slices", "objective", "chunks"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} does not go with a CSV of orders, which fixes it")
+    return schedule
+
+
+def costs_of(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs", int]:
+    """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
+    from costmodel.stages.costs import read_costs
+    from simulator.schedules import SCHEDULES
+    from simulator.uniform import pair_costs, share_bytes, uniform_costs
+
+    if args.costs:
+        both = [name for name in UNIFORM if getattr(args, name) is not None]
+        if both:
+            raise UsageError(f"--{both[0].replace('_', '-')} does not go with --costs, which gives every stage its own")
+        costs = read_costs(args.costs, args.microbatches)
+        _check_size(args, len(costs.stages))
+        if given and costs.ranks != given.graph.ranks:
+            raise UsageError(f"{args.schedule} places its stages on {given.graph.ranks}, {args.costs} on {costs.ranks}")
+        return costs, 0
+    ranks, chunks, placement = _shape(args, given)
+    _check_size(args, ranks * chunks)
+    kind = SCHEDULES.get(args.schedule)
+    kept = 0.5 if args.w_memory_fraction is None else args.w_memory_fraction
+    given_ns = (args.forward_ns, args.backward_input_ns, args.backward_weight_ns)
+    forward_ns, input_ns, weight_ns = (1000 if value is None else value for value in given_ns)
+    slices = slices_of(args) if kind else 1
+    costs = uniform_costs(
+        ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices, args.pair_ns
+    )
+    if given:
+        pairs = () if args.pair_ns is None else pair_costs(given.graph.ranks, args.pair_ns, chunks)
+        costs = replace(costs, ranks=given.graph.ranks, pairs=pairs)
+    return costs, share_bytes(chunks, kept, slices)
+
+
+def _shape(args: argparse.Namespace, given: "Schedule | None") -> tuple[int, int, str]:
+    """Return ranks, stages a rank, and placement."""
+    from simulator.schedules import SCHEDULES
+
+    if given:
+        ranks, stages = given.graph.num_ranks, given.graph.num_stages
+        if args.ranks not in (None, ranks) or stages % ranks:
+            raise UsageError(
+                f"{args.schedule} has {stages} stages on {ranks} ranks; --ranks has to agree, and the stages to divide "
+                "evenly (or give --costs FILE)"
+            )
+        return ranks, stages // ranks, "loop"
+    if not args.ranks:
+        raise UsageError("give --ranks P (all ranks alike), or --costs FILE")
+    kind = SCHEDULES.get(args.schedule)
+    return args.ranks, args.chunks or (kind.chunks if kind else 1), kind.placement if kind else "loop"
+
+
+def _check_size(args: argparse.Namespace, num_stages: int) -> None:
+    """Refuse more actions than there may be, and announce many, before any of them is made."""
+    from simulator.schedules import SCHEDULES
+
+    kinds = 3 if args.schedule not in SCHEDULES or SCHEDULES[args.schedule].split else 2
+    number = num_stages * args.microbatches * slices_of(args) * kinds
+    limits.check("actions", number, f"{num_stages} stages, {args.microbatches} micro-batches")
+    if text := limits.announced("actions", number):
+        say(text)
+
+
+def slices_of(args: argparse.Namespace) -> int:
+    """Return into how many slices sequences are cut."""
+    from simulator.schedules import SCHEDULES
+
+    kind = SCHEDULES.get(args.schedule)
+    return args.slices or (2 if kind and kind.sliced else 1)
+
+
+def check_pairs(args: argparse.Namespace, given: "Schedule | None") -> None:
+    """Refuse a pair's time for a schedule without pairs, where it would do nothing."""
+    from simulator.schedules import SCHEDULES
+
+    kind = SCHEDULES.get(args.schedule)
+    if args.pair_ns is not None and not (given.paired if given else kind and kind.overlapped):
+        have = ", ".join(name for name, other in SCHEDULES.items() if other.overlapped)
+        raise UsageError(f"{args.schedule} has no overlapped pairs; {have} have, and a CSV with cells as "
+                         "(2F5;3B1)OVERLAP_F_B")  # fmt: skip
+
+
+def remade(args: argparse.Namespace, schedule: "Schedule", costs: "Costs") -> tuple["Schedule", "Costs"]:
+    """Put an R before each backward of the stages that are to run their forwards again."""
+    from simulator.transformations import with_recompute
+
+    if args.recompute is None:
+        return schedule, costs
+    if schedule.paired:
+        raise UsageError("--recompute leaves no backward directly behind the forward of a pair; leave out --pair-ns")
+    chosen = args.recompute or [stage for stage, back in enumerate(schedule.graph.backward) if back]
+    stuck = [stage for stage in chosen if stage >= len(costs.stages) or not schedule.graph.backward[stage]]
+    if stuck:
+        raise UsageError(
+            f"--recompute {stuck[0]}: there is no such stage with a backward; there are {len(costs.stages)}"
+        )
+    remade = with_recompute(schedule, chosen)
+    if not args.costs:
+        stages = [replace(one, recompute_ns=one.forward_ns * (i in chosen)) for i, one in enumerate(costs.stages)]
+        return remade, replace(costs, stages=tuple(stages))
+    for stage in chosen:
+        if not costs.stages[stage].recompute_ns:
+            raise UsageError(f"{args.costs} does not say what running stage {stage} again takes; give it recompute_ns")
+    return remade, costs
