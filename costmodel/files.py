@@ -266,12 +266,11 @@ def _finite(text: str) -> float:
 
 
 def _check_depth(value: object, depth: int = 0) -> None:
-    if depth > MAX_DEPTH:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if depth >= MAX_DEPTH and inside:
         raise RecursionError
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
+    for item in inside:
+        if isinstance(item, dict | list):
             _check_depth(item, depth + 1)
 
 

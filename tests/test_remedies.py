@@ -72,6 +72,11 @@ def test_a_search_that_finds_nothing_says_what_holds_least() -> None:
     assert peak <= 1.01 * (least.excess_bytes + 1)
 
 
+def test_a_command_that_is_late_already_tries_no_ways_out() -> None:
+    said = ways_out(heavy(memory_limit_bytes=1 << 20, space=Space()), lambda problem: pytest.fail("tried"), Limits(-1))
+    assert said == "; no change that helps was verified in the time that there was"
+
+
 def test_ways_out_get_no_more_time_than_the_command_has_left() -> None:
     given: list[float] = []
 

@@ -28,6 +28,11 @@ class Limits:
         late = self._seconds * whole._reserved / whole._seconds if whole and whole._seconds else self._reserved
         return max(0.0, self._start + self._seconds - late - time.monotonic())
 
+    @property
+    def passed_s(self) -> float:
+        """Seconds since its end; 0 before."""
+        return max(0.0, time.monotonic() - self._start - self._seconds)
+
     def reserve(self, seconds: float) -> None:
         """End so much earlier, in place of what was reserved before."""
         self._reserved = seconds

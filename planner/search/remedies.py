@@ -22,9 +22,10 @@ from planner.search.setting import Setting
 SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 9.0
 """For each question what holds least, for planning again, and after which nothing more is tried without a clock."""
 LEAST_SECONDS = 0.5
-"""For ways out, however little the search has left of its time."""
+"""For ways out, however little the search has left of its time, unless it took as much more than it had."""
 MOST_TIMES = 16
 """Times as many devices up to which more of them are tried."""
+UNTRIED = "; no change that helps was verified in the time that there was"
 MARGIN = 1.02
 """Part of the memory of what holds least that is named: a short search may miss it by some bytes."""
 GIB = 2**30
@@ -43,6 +44,8 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
     whole : Limits, optional
         The deadline of the command; without one so long as `MOST_SECONDS`.
     """
+    if whole and whole.passed_s > LEAST_SECONDS:
+        return UNTRIED
     limits = Limits(max(LEAST_SECONDS, whole.left_s) if whole else MOST_SECONDS)
 
     def first(kind: Callable[[Problem], Iterator[tuple[str, Problem]]]) -> list[str]:
@@ -53,7 +56,7 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
     if found:
         return f"; verified by planning again, a plan fits {', or '.join(found)}"
     if limits.over:
-        return "; no change that helps was verified in the time that there was"
+        return UNTRIED
     return (
         "; tried in vain: every choice free, memory of hosts to offload to, and up to "
         f"{MOST_TIMES} times as many devices, where the cluster has them"
