@@ -37,7 +37,8 @@ bandwidth_gbs = 5.0
 latency_us = 12.0
 """
 COSTS = {"format": "penstock-costs", "version": 1,
-         "stages": [{"forward_ns": 1000, "backward_input_ns": 1000, "backward_weight_ns": 1000}] * 3}  # fmt: skip
+         "stages": [{"forward_ns": 1000, "backward_input_ns": 1000, "backward_weight_ns": 1000}] * 3,
+         "pairs": [{"forward": 0, "backward": 0, "pair_ns": 2500}]}  # fmt: skip
 
 
 def write_examples(home: Path) -> None:
