@@ -5,7 +5,7 @@ RECV ends (timelines hold messages whether or not the orders are lowered); one w
 made. Leaves out what an action waits for besides data: its rank's order, reductions, the optimizer's barrier.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.errors import InvalidInput
 from simulator.actions import COMPUTE, RECEIVES, Action
@@ -46,6 +46,8 @@ class Arrivals:
         self._graph = schedule.graph
         self._needs, self._pairs = needs(schedule), schedule.pairs
         self._spans = {span.action: span for span in timeline.spans if span.action.kind in COMPUTE}
+        for first, second in self._pairs.items():  # whose results leave together
+            self._spans[first] = replace(self._spans[first], end_ns=self._spans[second].end_ns)
         self._received = {span.action: span.end_ns for span in timeline.spans if span.action.kind in RECEIVES}
         absent = next((action for action in self._needs if action not in self._spans), None)
         if absent is not None:

@@ -93,7 +93,9 @@ def lower(schedule: Schedule, timeline: Timeline) -> Schedule:
         schedule has overlapped pairs.
     """
     if schedule.paired:
-        raise InvalidInput("overlapped pairs are simulated, and run by nothing; take the schedule without")
+        raise InvalidInput(
+            "overlapped pairs are simulated, and run by nothing; take latency or links, or orders without pairs"
+        )
     lists: list[list[Action]] = [[] for _ in schedule.orders]
     reductions = _Reductions(schedule)
     present = {action for order in schedule.orders for action in order}

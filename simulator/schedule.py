@@ -123,7 +123,7 @@ class Schedule:
     """Orders of all ranks over a stage graph.
 
     `orders` holds compute actions (and REDUCE and OPT) in the order of each rank; a lowered schedule
-    holds SEND and RECV too. `paired` holds each F that runs overlapped with the backward directly behind it: both
+    holds SEND and RECV too. `paired` holds each F that runs overlapped with the whole backward directly behind it: both
     start when what either needs has come, and the results of both leave when the pair ends.
     """
 
@@ -148,8 +148,10 @@ class Schedule:
         behind = {a: b for order in self.orders for a, b in pairwise(order) if a in self.paired}
         for first in sorted(self.paired, key=str):
             second = behind.get(first)
-            if first.kind is not Kind.F or second is None or second.kind not in (Kind.B, Kind.I):
-                raise InvalidInput(f"{first} is to run beside a backward, but {second or 'nothing'} stands behind it")
+            if first.kind is not Kind.F or second is None or second.kind is not Kind.B:
+                raise InvalidInput(
+                    f"{first} is to run beside a whole backward, but {second or 'nothing'} stands behind it"
+                )
             if (first.stage, first.microbatch) == (second.stage, second.microbatch):
                 raise InvalidInput(f"{first} cannot run beside {second}, which needs it; pair two micro-batches")
         return behind

@@ -22,7 +22,7 @@ from simulator.schedule import Schedule, StageEdge, StageGraph
 from simulator.validation import validate_schedule
 
 _CELL = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
-_PAIR = re.compile(r"\((\d+F\d+);(\d+[BI]\d+)\)OVERLAP_F_B")
+_PAIR = re.compile(r"\((\d+F\d+);(\d+B\d+)\)OVERLAP_F_B")
 
 
 def write_torch_csv(path: str | Path, schedule: Schedule) -> None:
@@ -107,7 +107,10 @@ def schedule_from_torch_csv(text: str, name: str = "torch-csv") -> Schedule:
         raise InvalidInput(f"{name}: micro-batch {num_microbatches - 1} in {len(actions)} actions; number them from 0")
     paired = frozenset(cell[0] for row in cells for cell in row if len(cell) > 1)
     schedule = Schedule("torch-csv", _chain(orders, name), num_microbatches, orders, paired=paired)
-    problems = validate_schedule(schedule)
+    try:
+        problems = validate_schedule(schedule)
+    except InvalidInput as error:  # pairs that are none
+        raise InvalidInput(f"{name}: {error}") from None
     if problems:
         raise ReadableButWrong(f"{name}: {len(problems)} problems, the first one is {problems[0]}")
     return schedule

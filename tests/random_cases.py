@@ -49,7 +49,7 @@ def _with_pairs(rng: Random, case: Case) -> Case:
         (first, second)
         for order in case.schedule.orders
         for first, second in pairwise(order)
-        if first.kind is Kind.F and second.kind in BACKWARD
+        if first.kind is Kind.F and second.kind is Kind.B
         if (first.stage, first.microbatch) != (second.stage, second.microbatch)
     ]
     chosen = [pair for pair in met if rng.random() < 0.7]

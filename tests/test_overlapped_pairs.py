@@ -96,7 +96,7 @@ def test_two_engines_agree_on_steps_with_pairs_and_no_bound_is_above_them() -> N
         assert sum(bubble_causes(case.schedule, case.costs, times.timeline()).totals.values()) == (
             case.schedule.graph.num_ranks * times.step_time_ns - times.compute_ns
         )
-    assert seen > 80
+    assert seen > 60
 
 
 @pytest.mark.parametrize(("name", "chunks", "placement"), [("dualpipe", 1, "two-way"), ("dualpipe-v", 2, "wave")])
@@ -129,9 +129,9 @@ def test_a_critical_path_through_pairs_takes_the_step() -> None:
 @pytest.mark.parametrize(
     ("paired", "message"),
     [
-        ("1F0", "1F0 is to run beside a backward, but 0F0 stands behind it"),
-        ("1B0", "1B0 is to run beside a backward, but 0B0 stands behind it"),
-        ("0F7", "0F7 is to run beside a backward, but nothing stands behind it"),
+        ("1F0", "1F0 is to run beside a whole backward, but 0F0 stands behind it"),
+        ("1B0", "1B0 is to run beside a whole backward, but 0B0 stands behind it"),
+        ("0F7", "0F7 is to run beside a whole backward, but nothing stands behind it"),
     ],
 )
 def test_what_is_no_pair_is_refused(paired: str, message: str) -> None:
@@ -154,7 +154,7 @@ def test_ways_of_messages_that_have_no_place_for_pairs_are_refused(p2p: str) -> 
 
 
 def test_pairs_are_not_lowered_for_nothing_runs_them() -> None:
-    with pytest.raises(InvalidInput, match="overlapped pairs are simulated, and run by nothing"):
+    with pytest.raises(InvalidInput, match="overlapped pairs are simulated, and run by nothing; take latency or links"):
         lower(two(), simulate(two(), TWO))
 
 
@@ -186,7 +186,19 @@ def test_torchs_csv_says_pairs_both_ways() -> None:
     assert str(schedules._Action.from_str("(0F1;0B0)OVERLAP_F_B")) == "(0F1;0B0)OVERLAP_F_B"
 
 
-@pytest.mark.parametrize("cell", ["(0F1;0W0)OVERLAP_F_B", "(0B0;0F1)OVERLAP_F_B", "(0F1)OVERLAP_F_B", "(0F1;0B0)"])
+def test_a_pair_that_is_none_names_the_file_and_idle_time_behind_pairs_is_no_communication(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"own\.csv: 0F1 cannot run beside 0B1"):
+        schedule_from_torch_csv(PAIRED.replace("(0F1;0B0)OVERLAP_F_B,0B1", "0B0,(0F1;0B1)OVERLAP_F_B"), "own.csv")
+    text = "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F0,(1F1;1B0)OVERLAP_F_B,(1F2;1B1)OVERLAP_F_B,1B2\n"
+    schedule, costs = schedule_from_torch_csv(text), uniform_costs(2, 1, 1000, 1000, 1000, pair_ns=2500)
+    causes = bubble_causes(schedule, costs, simulate(schedule, costs)).totals
+    assert causes["communication"] == 0
+    assert sum(causes.values()) > 0
+
+
+@pytest.mark.parametrize(
+    "cell", ["(0F1;0W0)OVERLAP_F_B", "(0F1;0I0)OVERLAP_F_B", "(0B0;0F1)OVERLAP_F_B", "(0F1)OVERLAP_F_B", "(0F1;0B0)"]
+)
 def test_a_cell_that_is_no_pair_is_refused(cell: str) -> None:
     with pytest.raises(InvalidInput, match=r"row 1, column 2: .*, an overlapped pair, as in"):
         schedule_from_torch_csv(PAIRED.replace("(0F1;0B0)OVERLAP_F_B", cell))
@@ -232,7 +244,7 @@ def test_costs_files_say_what_pairs_take(tmp_path: Path) -> None:
         ([{"forward": 0, "backward": 2, "pair_ns": 7}], r"a pair of the stages \(0, 2\)"),
         (
             [{"forward": 0, "backward": 1, "pair_ns": 7}] * 2,
-            r"a pair of the stages \(0, 1\): each two stages stand once",
+            r"the pair of the stages \(0, 1\) stands twice; keep one",
         ),
         ([{"forward": 0, "backward": 1}], "the key 'pair_ns' is missing"),
     ):

@@ -127,10 +127,11 @@ def test_the_command_runs_forwards_again_in_any_schedule(capsys: pytest.CaptureF
     [
         (
             "--schedule 1f1b --ranks 2 --recompute 2",
-            "--recompute 2: there is no such stage with a backward; there are 2",
+            "no stage 2 with a backward is there; stages are 0 to 1",
         ),
         ("--schedule 1f1b --ranks 2 --recompute x", "give all, or numbers of stages as 0,3"),
-        ("--schedule dualpipe --ranks 2 --pair-ns 9 --recompute all", "leave out --pair-ns"),
+        ("--schedule dualpipe --ranks 2 --pair-ns 9 --recompute all", "take orders, or costs, without pairs"),
+        ("--schedule zb-auto --ranks 2 --memory-limit 2 --recompute all", "without what --recompute frees"),
         ("plan.json --recompute all", "--recompute does not go with a plan file"),
     ],
 )

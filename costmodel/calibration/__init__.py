@@ -15,8 +15,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
-from costmodel.files import document, read_toml
-from costmodel.machines.catalogue import device
+from costmodel.files import Node, document, read_toml
+from costmodel.machines.catalogue import PRECISIONS, device
 
 FORMAT, VERSION = "penstock-calibration", 1
 FILE = Path(__file__).with_name("constants.toml")
@@ -27,8 +27,8 @@ BOUNDS = {
     "host": (0.0, 200.0), "unfused": (1.0, 4.0), "fp8": (0.7, 3.0), "coupled": (0.0, 0.5),
 }  # fmt: skip
 """Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
-OF_DEVICES = ("matmul", "attention", "memory", "scaleup", "network")
-"""Those of a device of the catalogue, which stands behind the dot; the others are a trainer's."""
+RATES, LINKS = ("matmul", "attention", "memory"), ("scaleup", "network")
+"""Those of a device in a precision, and of a device alone; the others are a trainer's."""
 
 UNFITTED = 0.25
 """Mean relative error of steps on devices that no constant was fitted on (`benchmarks.left_out`: 9 to 34 %)."""
@@ -170,9 +170,7 @@ def _read(path: str | Path) -> tuple[dict[str, float], dict[str, float]]:
             row["name"].fail("it stands twice; keep one of them")
         if name.partition(".")[0] not in BOUNDS:
             row["name"].fail(f"constants begin with {', '.join(BOUNDS)}")
-        kind, _, of = name.partition(".")
-        if kind in OF_DEVICES:
-            row["name"].build(partial(device, of.partition(".")[0]))
+        _check_name(row["name"])
         low, high = bounds(name)
         if not low <= value <= high:
             row["value"].fail(f"{name} lies between {low:g} and {high:g}")
@@ -180,6 +178,17 @@ def _read(path: str | Path) -> tuple[dict[str, float], dict[str, float]]:
         if "left_out_percent" in row:
             errors[name] = min(row["left_out_percent"].number() / 100, MOST_ERROR)
     return found, errors
+
+
+def _check_name(node: Node) -> None:
+    """Refuse what no device and no trainer has: it would do nothing."""
+    kind, *of = node.text().split(".")
+    what = "device" if kind in (*RATES, *LINKS) else "trainer"
+    if len(of) != (2 if kind in RATES else 1) or (kind in RATES and of[1] not in PRECISIONS):
+        shape = f"{kind}.DEVICE.PRECISION, of {', '.join(PRECISIONS)}" if kind in RATES else f"{kind}.{what.upper()}"
+        node.fail(f"it is called {shape}")
+    if what == "device":
+        node.build(partial(device, of[0]))
 
 
 def bounds(name: str) -> tuple[float, float]:

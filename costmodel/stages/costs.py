@@ -156,9 +156,10 @@ class Costs:
         seen: set[tuple[int, int]] = set()
         for pair in self.pairs:
             ends = (pair.forward, pair.backward)
-            if min(ends) < 0 or max(ends) >= len(self.stages) or ends in seen:
-                raise InvalidInput(f"a pair of the stages {ends}: each two stages stand once, numbered 0 to "
-                                   f"{len(self.stages) - 1}")  # fmt: skip
+            if ends in seen:
+                raise InvalidInput(f"the pair of the stages {ends} stands twice; keep one of them")
+            if min(ends) < 0 or max(ends) >= len(self.stages):
+                raise InvalidInput(f"a pair of the stages {ends}: stages are numbered 0 to {len(self.stages) - 1}")
             seen.add(ends)
 
     def _check_edges(self) -> None:

@@ -111,24 +111,25 @@ def check_pairs(args: argparse.Namespace, given: "Schedule | None") -> None:
 
 
 def remade(args: argparse.Namespace, schedule: "Schedule", costs: "Costs") -> tuple["Schedule", "Costs"]:
-    """Put an R before each backward of the stages that are to run their forwards again."""
+    """Put an R before each backward of the stages that are to run their forwards again; no other stage does."""
+    from simulator.schedules import SCHEDULES
     from simulator.transformations import with_recompute
 
-    if args.recompute is None:
-        return schedule, costs
+    kind, count = SCHEDULES.get(args.schedule), len(costs.stages)
     if schedule.paired:
-        raise UsageError("--recompute leaves no backward directly behind the forward of a pair; leave out --pair-ns")
-    chosen = args.recompute or [stage for stage, back in enumerate(schedule.graph.backward) if back]
-    stuck = [stage for stage in chosen if stage >= len(costs.stages) or not schedule.graph.backward[stage]]
-    if stuck:
-        raise UsageError(
-            f"--recompute {stuck[0]}: there is no such stage with a backward; there are {len(costs.stages)}"
-        )
-    remade = with_recompute(schedule, chosen)
-    if not args.costs:
-        stages = [replace(one, recompute_ns=one.forward_ns * (i in chosen)) for i, one in enumerate(costs.stages)]
-        return remade, replace(costs, stages=tuple(stages))
-    for stage in chosen:
-        if not costs.stages[stage].recompute_ns:
-            raise UsageError(f"{args.costs} does not say what running stage {stage} again takes; give it recompute_ns")
-    return remade, costs
+        raise UsageError("--recompute leaves no backward directly behind the forward of an overlapped pair; take "
+                         "orders, or costs, without pairs")  # fmt: skip
+    if kind and kind.synthesis and args.memory_limit is not None:
+        raise UsageError(f"{args.schedule} plans within --memory-limit without what --recompute frees; leave one of "
+                         "them out, or take a schedule of a fixed order")  # fmt: skip
+    chosen = args.recompute or [stage for stage in range(count) if schedule.graph.backward[stage]]
+    stuck = [stage for stage in chosen if stage >= count or not schedule.graph.backward[stage]]
+    if stuck or not chosen:
+        raise UsageError(f"--recompute: {f'no stage {stuck[0]}' if stuck else 'no stage'} with a backward is there; "
+                         f"stages are 0 to {count - 1}")  # fmt: skip
+    silent = [stage for stage in chosen if args.costs and not costs.stages[stage].recompute_ns]
+    if silent:
+        raise UsageError(f"{args.costs} does not say what running stage {silent[0]} again takes; give it recompute_ns")
+    stages = [replace(one, recompute_ns=(one.recompute_ns if args.costs else one.forward_ns) if i in chosen else 0)
+              for i, one in enumerate(costs.stages)]  # fmt: skip
+    return with_recompute(schedule, chosen), replace(costs, stages=tuple(stages))

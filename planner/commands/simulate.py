@@ -132,7 +132,9 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
         )
         if args.schedule == POLISHED:
             compute, proved_ns = _polished(args, compute, costs, limit, start)
-    compute, costs = remade(args, compute, costs)
+    if args.recompute is not None:
+        compute, costs = remade(args, compute, costs)
+        proved_ns = 0  # of orders that keep their activations
     elapsed = time.perf_counter() - start
     synthesis = given is None and SCHEDULES[args.schedule].synthesis
     schedule = _closed(compute, costs)
@@ -152,7 +154,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 def _stages(text: str) -> tuple[int, ...]:
     """Read a list of stages; none stand for all."""
     parts = text.split(",")
-    if text != "all" and not all(part.strip().isdecimal() for part in parts):
+    if text != "all" and not all(part.strip().isdecimal() and part.isascii() for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: give all, or numbers of stages as 0,3")
     return () if text == "all" else tuple(map(int, parts))
 
