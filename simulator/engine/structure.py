@@ -208,12 +208,10 @@ class Structure:
     def _overlap(self, durations: Ints, costs: Costs) -> None:
         """Give pairs with a time of their own that time, divided among the two as they are long alone."""
         assert self.wiring.pairs is not None  # noqa: S101 - asked before
-        num_stages = len(costs.stages)
-        time_of = np.full(num_stages * num_stages, -1, np.int64)
-        for pair in costs.pairs:
-            time_of[pair.forward * num_stages + pair.backward] = pair.pair_ns
+        time_of = {(pair.forward, pair.backward): pair.pair_ns for pair in costs.pairs}
         forward, backward = self.wiring.pairs
-        own = time_of[self.arrays.stage[forward] * num_stages + self.arrays.stage[backward]]
+        ends = zip(self.arrays.stage[forward].tolist(), self.arrays.stage[backward].tolist(), strict=True)
+        own = np.array([time_of.get(end, -1) for end in ends], np.int64)
         chosen = own >= 0
         first, second = (self.wiring.event_of[one[chosen]] + 1 for one in (forward, backward))  # 0 is nothing's
         alone = durations[first], durations[second]
