@@ -30,14 +30,15 @@ from cosmic_ray.work_item import WorkItem
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("benchmarks", "costmodel", "examples", "executor", "planner", "simulator", "tests", "pyproject.toml")
-ENGINE = ("engine", "engine_memory", "engine_nccl", "torch_csv", "trace", "engine_laws", "engine_agreement", "lowering")
+ENGINE = ("engine", "engine_memory", "engine_nccl", "torch_csv", "trace", "engine_laws", "engine_agreement", "lowering",
+          "overlapped_pairs")  # fmt: skip
 CHECKER = ("golden", "checker", "checker_command", "wrong_bound", "host_time", "checker_replicas", "checker_second")
 PLAN = ("golden", "files", "plan_orders", "show_diff", "checker", "one_replica", "planner_choices", "checker_replicas")
 AREAS: Mapping[str, tuple[str, ...]] = {
     "simulator/engine": ENGINE,
-    "simulator/bounds": ("bounds", "bounds_published", "search_bounds"),
+    "simulator/bounds": ("bounds", "overlapped_pairs", "bounds_published", "search_bounds"),
     "planner/checker": CHECKER,
-    "planner/plan": (*PLAN, "export", "schemas"),
+    "planner/plan": ("plan_says", *PLAN, "export", "schemas"),
 }
 """Folder -> the tests that are to find what is wrong in it, the quickest first."""
 ANNOTATIONS = "ReplaceBinaryOperator_BitOr_"

@@ -1,5 +1,7 @@
 """Exact start times of the engine on small tables."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.errors import InvalidInput, UsageError
@@ -260,6 +262,8 @@ def test_modes_and_costs_that_do_not_fit_are_refused() -> None:
         simulate(schedule, costs, optimizer_mode="none")
     with pytest.raises(InvalidInput, match="costs of 3 stages"):
         simulate(schedule, alike(3))
+    with pytest.raises(InvalidInput, match="costs of 3 stages"):
+        simulate(schedule, replace(alike(3), edges=costs.edges))
     with pytest.raises(InvalidInput, match="one positive factor a rank"):
         simulate(schedule, costs, speeds=[1.0, 0.0])
     with pytest.raises(InvalidInput, match="3 values for 2 actions"):

@@ -30,6 +30,14 @@ def test_any_orders_come_back_as_they_were(rows: list[list[str]], times: int, st
         module.LONG = module_long
 
 
+@pytest.mark.parametrize("stages", ["01", "10"])
+def test_another_stage_with_the_next_micro_batch_is_no_repetition(stages: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of two actions repeat, but from the middle on the first is another stage's."""
+    monkeypatch.setattr(module, "LONG", 0)
+    orders = (tuple(text for k in range(40) for text in (f"{stages[k // 20]}F{k}", f"2F{k}")),)
+    assert read(orders_to_json(orders)) == orders
+
+
 def later(text: str, by: int) -> str:
     head, k, tail = module._parts(text)
     return f"{head}{k + by}{tail}" if k >= 0 else text
