@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.stages.config import StageConfig
+from planner.plan.gathering import why_out_of_step
 from planner.plan.limits import of_a_sample
 from planner.plan.rung import cost_per_million_samples
 from tests.small_plan import CLUSTER, PLAN
@@ -28,3 +30,11 @@ def test_a_million_samples_cost_the_devices_hours() -> None:
 def test_a_sample_has_what_the_plan_says_where_that_can_be(said: object, taken: int) -> None:
     assert of_a_sample(replace(PLAN, extra={"sample": {"tokens": said}}), "tokens") == taken
     assert of_a_sample(PLAN, "tokens") == 0
+
+
+def test_replicas_that_gather_together_need_as_many_micro_batches_each() -> None:
+    """Two replicas under ZeRO-3: of three micro-batches one of them has none to gather for."""
+    config = StageConfig(data=2, zero=3)
+    stages = [replace(stage, ranks=(2 * i, 2 * i + 1), config=config) for i, stage in enumerate(PLAN.stages)]
+    assert why_out_of_step(stages, 2) == ""
+    assert "micro-batches" in why_out_of_step(stages, 3)
