@@ -17,6 +17,11 @@ def test_the_models_gap_is_its_objective_over_its_bound_less_one() -> None:
     assert replace(search, model_lower_bound_ns=None).model_gap is None
 
 
+def test_a_gap_above_a_bound_of_nothing_is_all_of_it() -> None:
+    assert [replace(PLAN.search, objective=ns, lower_bound_ns=0).gap for ns in (0, 5)] == [0.0, 1.0]
+    assert replace(PLAN.search, objective=125, lower_bound_ns=100).gap == 0.25
+
+
 def test_a_million_samples_cost_the_devices_hours() -> None:
     """Four devices of 2 an hour, 124 ns for 4 samples: 31 s for a million, of 8 / 3600 a second."""
     priced = replace(CLUSTER, devices=(replace(CLUSTER.devices[0], price_per_hour=2.0),))
