@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from simulator.engine import Structure
 from simulator.schedule import Schedule
-from simulator.schedules.jobs_orders import sought
+from simulator.schedules.jobs_orders import least_ns, sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.list_simulation import list_orders
 from simulator.schedules.warmup import chain_in_flight, graph_in_flight, raised_in_flight
@@ -51,7 +51,8 @@ def _best(request: Request) -> Numbers:
         raised_in_flight(request.graph, _all_forwards(request)),
     )
     best = min(dict.fromkeys(starts), key=lambda numbers: _value(request, numbers))
-    value, rounds, found = _value(request, best), 0, True
+    value, rounds = _value(request, best), 0
+    found = value > (0, least_ns(request, split=False))
     while found and rounds < MOST_ROUNDS:
         rounds, found = rounds + 1, False
         for numbers in neighbours(best):
