@@ -51,7 +51,7 @@ class Fold:
 
     def rank(self, stage: int) -> int:
         """Return the rank of a stage."""
-        return min(stage, self.num_stages - 1 - stage)
+        return stage if stage < self.num_ranks else 2 * self.num_ranks - 1 - stage
 
     def cut(self, num_actions: int) -> "Fold":
         """Return the same with fewer micro-batches."""

@@ -51,7 +51,8 @@ def peak(fold: Fold, row: Row) -> int:
     for kind, stage in row:
         kept = fold.kept[stage]
         held += fold.activation[stage] if kind == "F" else -kept if kind == "W" else kept - fold.activation[stage]
-        most = max(most, held)
+        if held > most:
+            most = held
     return most
 
 

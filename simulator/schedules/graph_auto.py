@@ -7,6 +7,7 @@ given numbers are left as they are.
 """
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 from simulator.engine import Structure
 from simulator.schedule import Schedule
@@ -19,6 +20,8 @@ CHANGES = (1, -1, 2, -2)
 """What is tried of the number of a stage."""
 MOST_ROUNDS = 8
 """How often the numbers of all stages are gone through at most."""
+MOST_FIXED, MOST_LISTED = 1_500_000, 100_000
+"""Actions that are ordered and timed at most, where each rank has one stage, and where lists are simulated."""
 Numbers = tuple[int, ...]
 """Actions that each replica of a stage keeps in flight, for each stage."""
 
@@ -41,22 +44,28 @@ def _by_numbers(request: Request, numbers: Numbers) -> Orders:
 
 
 def _best(request: Request) -> Numbers:
-    """Return numbers that no change of one stage betters."""
-    least = graph_in_flight(request.costs, request.graph, request.num_microbatches, latency=False)
+    """Return numbers that no change of one stage betters, as far as there is work left for trying."""
+    graph = request.graph
+    alone = all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks))
+    left = (MOST_FIXED if alone else MOST_LISTED) // (2 * graph.num_stages * request.num_microbatches)
     starts = (
-        least,
-        graph_in_flight(request.costs, request.graph, request.num_microbatches, latency=True),
-        chain_in_flight(request.graph),
-        raised_in_flight(request.graph, [2 * number for number in chain_in_flight(request.graph)]),
-        raised_in_flight(request.graph, _all_forwards(request)),
+        graph_in_flight(request.costs, graph, request.num_microbatches, latency=False),
+        graph_in_flight(request.costs, graph, request.num_microbatches, latency=True),
+        chain_in_flight(graph),
+        raised_in_flight(graph, [2 * number for number in chain_in_flight(graph)]),
+        raised_in_flight(graph, _all_forwards(request)),
     )
-    best = min(dict.fromkeys(starts), key=lambda numbers: _value(request, numbers))
-    value, rounds = _value(request, best), 0
+    some = list(dict.fromkeys(starts))[: max(1, left)]
+    value, best = min(((_value(request, numbers), numbers) for numbers in some), key=itemgetter(0))
+    rounds, left = 0, left - len(some)
     found = value > (0, least_ns(request, split=False))
     while found and rounds < MOST_ROUNDS:
         rounds, found = rounds + 1, False
         for numbers in neighbours(best):
-            other = raised_in_flight(request.graph, numbers)
+            if left <= 0:
+                break
+            left -= 1
+            other = raised_in_flight(graph, numbers)
             if other != best and (tried := _value(request, other)) < value:
                 best, value, found = other, tried, True
                 break
