@@ -57,7 +57,7 @@ def test_both_of_a_pair_start_and_end_with_it_and_memory_with_them() -> None:
 
 
 def test_a_pair_waits_for_what_either_needs_and_sends_when_it_ends() -> None:
-    """Rank 0 runs stage 0 and the last stage, 2; rank 1 the one between: 0F1 waits with 2B0 for nothing but 2F0."""
+    """Rank 0 runs the stages 0 and 3, rank 1 those between: 0F1 runs beside 3B0, then 1F1 beside 2B0."""
     costs = uniform_costs(2, 2, 8, 8, 8, 1, placement="wave", pair_ns=14)
     graph = stage_graph(costs)
     orders = orders_of("0F0 3F0 0F1 3B0 3F1 0B0 3B1 0B1", "1F0 2F0 1F1 2B0 2F1 1B0 2B1 1B1")
@@ -164,8 +164,7 @@ def test_pairs_that_wait_on_each_other_are_found() -> None:
     orders = orders_of("0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2")
     sound = Schedule("sound", stage_graph(costs), 3, orders)
     assert validate_schedule(sound) == ()
-    stuck = replace(sound, paired=frozenset({parse_action("0F2"), parse_action("1F2")}) - {parse_action("1F2")})
-    assert validate_schedule(stuck) == ()
+    assert validate_schedule(replace(sound, paired=frozenset({parse_action("0F2")}))) == ()
     orders = orders_of("0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1F1 1B0 1B1 1F2 1B2")
     stuck = Schedule(
         "stuck", stage_graph(costs), 3, orders, paired=frozenset({parse_action("0F1"), parse_action("1F1")})

@@ -27,7 +27,7 @@ BOUNDS = {
     "host": (0.0, 200.0), "unfused": (1.0, 4.0), "fp8": (0.7, 3.0), "coupled": (0.0, 0.5),
 }  # fmt: skip
 """Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
-RATES, LINKS = ("matmul", "attention", "memory"), ("scaleup", "network")
+RATES, LINKS = (*COMPUTE.values(), "memory"), ("scaleup", "network")
 """Those of a device in a precision, and of a device alone; the others are a trainer's."""
 
 UNFITTED = 0.25

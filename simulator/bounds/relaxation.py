@@ -16,9 +16,6 @@ from simulator.bounds.amount_of_action import amount_of
 from simulator.dependencies import required
 from simulator.schedule import StageGraph, stage_graph
 
-_LONG_NS = 1 << 62
-"""Longer than any pair."""
-
 
 @dataclass(frozen=True)
 class Relaxation:
@@ -112,11 +109,27 @@ class Relaxation:
 
     def occupied_ns(self, job: Action) -> int:
         """Return the least that a job takes of its rank's time; jobs of an overlapped pair together no more than it."""
-        if not self.costs.pairs or job.kind is not Kind.F:
+        if job.kind is not Kind.F or job.stage not in self._beside_ns:
             return self.durations[job]
-        stages, pairs = self.costs.stages, self.costs.pairs
-        beside = (pair.pair_ns - stages[pair.backward].whole_backward_ns for pair in pairs if pair.forward == job.stage)
-        return min(self.durations[job], max(0, min(beside, default=_LONG_NS) // self.num_slices))
+        return min(self.durations[job], max(0, self._beside_ns[job.stage] // self.num_slices))
+
+    @cached_property
+    def _beside_ns(self) -> dict[int, int]:
+        """For each stage the least that an overlapped pair takes beyond the backward in it."""
+        found: dict[int, int] = {}
+        for pair in self.costs.pairs:
+            left_ns = pair.pair_ns - self.costs.stages[pair.backward].whole_backward_ns
+            found[pair.forward] = min(found.get(pair.forward, left_ns), left_ns)
+        return found
+
+    @cached_property
+    def _pairs_ns(self) -> dict[tuple[bool, int], int]:
+        """The shortest overlapped pair that the forward (True) or the backward of each stage can be a part of."""
+        found: dict[tuple[bool, int], int] = {}
+        for pair in self.costs.pairs:
+            for end in ((True, pair.forward), (False, pair.backward)):
+                found[end] = min(found.get(end, pair.pair_ns), pair.pair_ns)
+        return found
 
     @cached_property
     def durations(self) -> dict[Action, int]:
@@ -124,14 +137,11 @@ class Relaxation:
         return {job: self._duration(job) for job in self.jobs}
 
     def _duration(self, job: Action) -> int:
-        alone_ns = self._alone_ns(job)
-        if not self.costs.pairs or job.kind is Kind.R:
+        alone_ns, pair_ns = self._alone_ns(job), self._pairs_ns.get((job.kind is Kind.F, job.stage))
+        if pair_ns is None or job.kind is Kind.R:
             return alone_ns
-        end = "forward" if job.kind is Kind.F else "backward"
-        pairs_ns = (pair.pair_ns for pair in self.costs.pairs if getattr(pair, end) == job.stage)
-        pair_ns = min(pairs_ns, default=_LONG_NS) // self.num_slices
         before_ns = self._duration(replace(job, kind=Kind.I)) if job.kind is Kind.W else 0
-        return min(alone_ns, pair_ns - before_ns)
+        return min(alone_ns, pair_ns // self.num_slices - before_ns)
 
     def _alone_ns(self, job: Action) -> int:
         stage = self.costs.stages[job.stage]

@@ -221,10 +221,10 @@ class Structure:
 
 def _pairs(arrays: OrderArrays) -> tuple[Ints, Ints] | None:
     """Return the F and the backward of each overlapped pair, as indices of actions."""
-    if not arrays.schedule.paired:
+    pairs = arrays.schedule.pairs
+    if not pairs:
         return None
-    arrays.schedule.pairs  # noqa: B018 - refuses pairs that are none
-    first = np.array([i for i, action in enumerate(arrays.actions) if action in arrays.schedule.paired], np.int64)
+    first = np.array([i for i, action in enumerate(arrays.actions) if action in pairs], np.int64)
     return first, first + 1
 
 

@@ -6,14 +6,15 @@ sought, as `graph-zb` does with whole backwards: where stages share a rank, numb
 given numbers are left as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from operator import itemgetter
 
 from simulator.engine import Structure
-from simulator.schedule import Schedule
+from simulator.schedule import Schedule, StageGraph
 from simulator.schedules.jobs_orders import least_ns, sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
-from simulator.schedules.list_simulation import list_orders
+from simulator.schedules.list_simulation import fixed_order, list_orders
 from simulator.schedules.warmup import chain_in_flight, graph_in_flight, raised_in_flight
 
 CHANGES = (1, -1, 2, -2)
@@ -45,9 +46,8 @@ def _by_numbers(request: Request, numbers: Numbers) -> Orders:
 
 def _best(request: Request) -> Numbers:
     """Return numbers that no change of one stage betters, as far as there is work left for trying."""
-    graph = request.graph
-    alone = all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks))
-    left = (MOST_FIXED if alone else MOST_LISTED) // (2 * graph.num_stages * request.num_microbatches)
+    graph, made = request.graph, _maker(request)
+    left = (MOST_FIXED if _alone(graph) else MOST_LISTED) // (2 * graph.num_stages * request.num_microbatches)
     starts = (
         graph_in_flight(request.costs, graph, request.num_microbatches, latency=False),
         graph_in_flight(request.costs, graph, request.num_microbatches, latency=True),
@@ -56,7 +56,7 @@ def _best(request: Request) -> Numbers:
         raised_in_flight(graph, _all_forwards(request)),
     )
     some = list(dict.fromkeys(starts))[: max(1, left)]
-    value, best = min(((_value(request, numbers), numbers) for numbers in some), key=itemgetter(0))
+    value, best = min(((_value(request, made(numbers)), numbers) for numbers in some), key=itemgetter(0))
     rounds, left = 0, left - len(some)
     found = value > (0, least_ns(request, split=False))
     while found and rounds < MOST_ROUNDS:
@@ -66,10 +66,25 @@ def _best(request: Request) -> Numbers:
                 break
             left -= 1
             other = raised_in_flight(graph, numbers)
-            if other != best and (tried := _value(request, other)) < value:
+            if other != best and (tried := _value(request, made(other))) < value:
                 best, value, found = other, tried, True
                 break
     return best
+
+
+def _alone(graph: StageGraph) -> bool:
+    """Whether each rank has one stage."""
+    return all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks))
+
+
+def _maker(request: Request) -> Callable[[Numbers], Orders]:
+    """Return what makes orders of numbers; of ranks with one stage those that it has made before stay as they are."""
+    graph = request.graph
+    if not _alone(graph):
+        return partial(_by_numbers, request)
+    homes = [graph.stages_of(rank)[0] for rank in range(graph.num_ranks)]
+    row = cache(lambda rank, number: fixed_order(graph, rank, request.num_microbatches, (number,) * graph.num_stages))
+    return lambda numbers: tuple(row(rank, numbers[stage]) for rank, stage in enumerate(homes))
 
 
 def _all_forwards(request: Request) -> Numbers:
@@ -87,10 +102,10 @@ def neighbours(numbers: Numbers) -> Iterator[Numbers]:
                 yield (*numbers[:stage], number + change, *numbers[stage + 1 :])
 
 
-def _value(request: Request, numbers: Numbers) -> tuple[int, int]:
+def _value(request: Request, orders: Orders) -> tuple[int, int]:
     """Return by how many bytes the worst rank is over its limit, and the step."""
-    order = Schedule("graph-auto", request.graph, request.num_microbatches, _by_numbers(request, numbers))
-    times = Structure(order).times(request.costs)
+    schedule = Schedule("graph-auto", request.graph, request.num_microbatches, orders)
+    times = Structure(schedule).times(request.costs)
     limit = request.memory_limit_bytes
     over = max(0, max(times.peak_memory_bytes) - limit) if limit is not None else 0
     return over, times.step_time_ns

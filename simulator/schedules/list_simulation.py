@@ -7,7 +7,6 @@ not: the numbers in flight bound it. Starts at once on what is ready, never look
 """
 
 import heapq
-from functools import lru_cache
 
 from costmodel.stages.costs import Costs, StageCost, at
 from simulator.actions import Action, Kind
@@ -36,15 +35,10 @@ def list_orders(costs: Costs, graph: StageGraph, num_microbatches: int, in_fligh
 def fixed_order(graph: StageGraph, rank: int, num_microbatches: int, in_flight: tuple[int, ...]) -> tuple[Action, ...]:
     """Return the 1F1B order of a rank with one stage."""
     (stage,) = graph.stages_of(rank)
-    return _with_number(graph, rank, stage, num_microbatches, in_flight[stage])
-
-
-@lru_cache(256)  # who seeks numbers changes one at a time
-def _with_number(graph: StageGraph, rank: int, stage: int, num_microbatches: int, number: int) -> tuple[Action, ...]:
     microbatches = graph.microbatches_of(stage, rank, num_microbatches)
     if not graph.backward[stage]:
         return forwards(stage, microbatches)
-    return one_forward_one_backward(stage, microbatches, number)
+    return one_forward_one_backward(stage, microbatches, in_flight[stage])
 
 
 class _ListSimulation:
