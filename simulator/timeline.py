@@ -14,8 +14,8 @@ from costmodel.files import Node, document, read_json, write_json
 from simulator.actions import COMPUTE, Action, parse_action
 
 TIMELINE_FORMAT, TIMELINE_VERSION = "penstock-timeline", 1
-STREAMS = ("compute", "send", "receive", "collective")
-EXCLUSIVE = frozenset({"compute", "collective"})
+STREAMS = ("compute", "send", "receive", "collective", "offload", "reload")
+EXCLUSIVE = frozenset({"compute", "collective", "offload", "reload"})
 """Streams that do one thing at a time; several messages may travel at once."""
 
 

@@ -41,6 +41,7 @@ def uniform_costs(
     placement: str = "loop",
     slices: int = 1,
     pair_ns: int | None = None,
+    offload_ns: int = 0,
 ) -> Costs:
     """Return the costs of one chain of stages.
 
@@ -60,6 +61,8 @@ def uniform_costs(
         Sequence slices of a micro-batch; the costs stay those of a whole one.
     pair_ns : int, optional
         An overlapped forward and backward of all of one rank's work for a micro-batch; with chunks a part, rounded up.
+    offload_ns : int
+        All that a rank keeps for one micro-batch copied to the host, and as long back.
 
     Raises
     ------
@@ -69,7 +72,7 @@ def uniform_costs(
     """
     if ranks < 1 or chunks < 1:
         raise UsageError(f"{ranks} ranks with {chunks} chunks; at least one of each is needed")
-    times = (forward_ns, backward_input_ns, backward_weight_ns, p2p_ns)
+    times = (forward_ns, backward_input_ns, backward_weight_ns, offload_ns, p2p_ns)
     if min(times) < 0:
         raise UsageError(f"the times {times} ns hold a negative one; times are 0 or more")
     fraction = _fraction(w_memory_fraction)
@@ -82,7 +85,7 @@ def uniform_costs(
                 f"and {ranks}; take another number, or dualpipe-v"
             )
         where = tuple((stage, ranks - 1 - stage) for stage in range(ranks))
-    forward, backward_input, backward_weight = (split_evenly(total, chunks) for total in times[:3])
+    forward, backward_input, backward_weight, copied = (split_evenly(total, chunks) for total in times[:4])
     stages = tuple(
         StageCost(
             forward[chunk],
@@ -90,6 +93,7 @@ def uniform_costs(
             backward_weight[chunk],
             activation_bytes=slices * fraction.denominator,
             weight_activation_bytes=slices * fraction.numerator,
+            offload_ns=copied[chunk],
         )
         for chunk in range(chunks)
         for _ in range(ranks)

@@ -8,13 +8,14 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodel.stages.costs import Amount, Costs
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule
 
 BACKWARD = (Kind.B, Kind.I)
+COPIES = (Kind.OFFLOAD, Kind.RELOAD)
 COMPUTING = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R)
 Unit = tuple[int, int]
 
@@ -28,6 +29,11 @@ def units(schedule: Schedule, action: Action) -> set[Unit]:
     stop = action.microbatch + schedule.graph.multiples[action.stage]
     pieces = range(schedule.num_slices) if action.slice_index < 0 else (action.slice_index,)
     return {(k, piece) for k in range(action.microbatch, stop) for piece in pieces}
+
+
+def unit_of(action: Action) -> tuple[int, int, int]:
+    """Return stage, micro-batch and slice."""
+    return action.stage, action.microbatch, action.slice_index
 
 
 def item_is_last_send(items: list[Hashable], i: int) -> bool:
@@ -130,6 +136,9 @@ class EventQueueEngine:
         self.links: dict[tuple[int, int], Link] = defaultdict(Link)
         self.collectives: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.issued: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.copies: dict[tuple[int, Kind], list[Action]] = defaultdict(list)
+        self.copying: set[tuple[int, Kind]] = set()
+        self.back = {unit_of(a): a for order in schedule.orders for a in order if a.kind is Kind.RELOAD}
         self.lowered = any(str(a.kind)[:4] in ("SEND", "RECV") for order in schedule.orders for a in order)
         self.messages = self._messages()
         self.by_name = {message.name: message for message in self.messages}
@@ -193,7 +202,8 @@ class EventQueueEngine:
             if self.p2p == "blocking":
                 into = self.into[action]
                 items += [("receive", x) for x in sorted(into, key=lambda x: (x.source.stage, *x.name[3:]))]
-            if action.kind is Kind.REDUCE and self.overlap:  # it is issued as the action before it ends
+            copied = action.kind in COPIES
+            if copied or (action.kind is Kind.REDUCE and self.overlap):  # issued as the action before it ends
                 sends = next((i for i, item in enumerate(items) if item_is_last_send(items, i)), len(items))
                 items.insert(sends, action)
                 continue
@@ -268,6 +278,10 @@ class EventQueueEngine:
                 begun = self._begin_transfer(rank, item[0], item[1], wake)
             elif item.kind is Kind.REDUCE:
                 begun = self._begin_reduce(rank, item)
+            elif item.kind in COPIES:
+                self.copies[rank, item.kind].append(item)
+                self._copy(rank, item.kind)
+                begun = True
             elif item.kind in (Kind.SEND_F, Kind.SEND_B):
                 begun = self._issue(self.message_of(item))
             elif item.kind in (Kind.RECV_F, Kind.RECV_B):
@@ -318,9 +332,34 @@ class EventQueueEngine:
         needed = self.needs.of(action)
         home = [need for need in needed if self.rank_of[need] == rank or need.stage == action.stage]
         facts: list[Hashable] = [("done", need) for need in home]
+        if action.kind in BACKWARD and unit_of(action) in self.back:
+            facts.append(("copied", self.back[unit_of(action)]))
         if self.p2p != "blocking":
             facts += [("arrived", need, action) for need in needed if need not in home]
         return facts
+
+    def _copy(self, rank: int, kind: Kind) -> None:
+        """Start the copy at the head of a direction if it can start."""
+        stream = (rank, kind)
+        if stream in self.copying or not self.copies[stream]:
+            return
+        action = self.copies[stream][0]
+        source = Kind.F if kind is Kind.OFFLOAD else Kind.OFFLOAD
+        fact = "done" if source is Kind.F else "copied"
+        if self._lacks([(fact, replace(action, kind=source))], lambda: self._copy(rank, kind)):
+            return
+        self.copying.add(stream)
+        begin = self.now
+
+        def end() -> None:
+            self.copying.remove(stream)
+            self.copies[stream].pop(0)
+            self.span[rank, action] = (begin, self.now)
+            self._state(("copied", action))
+            self._copy(rank, kind)
+
+        length = amount_of(self.schedule, self.costs.stages[action.stage].offload_ns, action)
+        self._at(self.now + length, end)
 
     def _facts_before_update(self, rank: int, stage: int) -> list[Hashable]:
         facts: list[Hashable] = []
@@ -475,6 +514,10 @@ class EventQueueEngine:
                 taken, freed = self._held(rank, action)
                 begin, end = self.span[rank, action]
                 changes += [(begin, 1, taken), (end, 1, -freed)]
+            elif action.kind in COPIES:
+                size = amount_of(self.schedule, self.costs.stages[action.stage].activation_bytes, action)
+                begin, end = self.span[rank, action]
+                changes.append((end, 0, -size) if action.kind is Kind.OFFLOAD else (begin, 2, size))
         for message in self.messages:
             changes += self._buffered(rank, message)
         levels = [level]

@@ -8,7 +8,7 @@ from random import Random
 from costmodel.stages.costs import Amount, Costs, EdgeCost, PairCost, StageCost
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule, StageGraph, stage_graph
-from tests.event_queue_engine import BACKWARD, Needs, units
+from tests.event_queue_engine import BACKWARD, COPIES, Needs, units
 
 SENDS = {Kind.F: (Kind.SEND_F, Kind.RECV_F), Kind.B: (Kind.SEND_B, Kind.RECV_B), Kind.I: (Kind.SEND_B, Kind.RECV_B)}
 
@@ -98,6 +98,7 @@ def _stage(rng: Random, num_groups: int, num_slices: int) -> StageCost:
         reduce_ns=rng.choice((0, 5, 30)),
         optimizer_ns=rng.choice((0, 3)),
         backward=rng.random() < 0.9,
+        offload_ns=rng.choice((0, 2, 9, 30)),
     )
 
 
@@ -132,19 +133,28 @@ def random_orders(rng: Random, costs: Costs, num_microbatches: int, num_slices: 
 
 def _actions(rng: Random, costs: Costs, stage: int, piece: int, num_microbatches: int) -> list[Action]:
     split, again = rng.random() < 0.5, rng.random() < 0.2
+    copied = not again and rng.random() < 0.3
     found = []
     for k in range(0, num_microbatches, costs.multiples[stage]):
         found.append(Action(Kind.F, stage, k, piece))
         if costs.stages[stage].backward:
             kinds = ([Kind.R] if again else []) + ([Kind.I, Kind.W] if split else [Kind.B])
+            if copied and rng.random() < 0.7:
+                kinds += [Kind.OFFLOAD, Kind.RELOAD]
             found += [Action(kind, stage, k, piece) for kind in kinds]
     return found
 
 
 def _all_needs(rng: Random, schedule: Schedule, actions: list[Action], lowered: bool) -> dict[Hashable, list[Hashable]]:
     """What stands before what: compute actions, pairs of transfers, reductions and updates."""
-    graph, needs = schedule.graph, Needs(schedule)
+    graph, needs, copied = schedule.graph, Needs(schedule), [a for a in actions if a.kind in COPIES]
+    actions = [action for action in actions if action.kind not in COPIES]
     before: dict[Hashable, list[Hashable]] = {action: list(needs.of(action)) for action in actions}
+    for copy in copied:
+        before[copy] = [replace(copy, kind=Kind.F if copy.kind is Kind.OFFLOAD else Kind.OFFLOAD)]
+        for backward in (replace(copy, kind=kind) for kind in BACKWARD if copy.kind is Kind.RELOAD):
+            if backward in before:
+                before[backward].append(copy)
     for target in actions if lowered else ():
         for source in needs.of(target):
             ranks = [graph.rank_of(end.stage, end.microbatch) for end in (source, target)]

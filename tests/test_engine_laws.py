@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InvalidInput
 from costmodel.stages.costs import Amount, Costs, StageCost
+from simulator.actions import Kind
 from simulator.engine import Structure
 from tests.random_cases import Case, random_case
 
@@ -40,6 +41,7 @@ def changed(costs: Costs, change: Change) -> Costs:
             stage,
             reduce_ns=change(stage.reduce_ns),
             optimizer_ns=change(stage.optimizer_ns),
+            offload_ns=change(stage.offload_ns),
             **{name: mapped(getattr(stage, name), change) for name in TIMES},
         )
         for stage in costs.stages
@@ -91,9 +93,10 @@ def test_memory_ends_at_the_static_part_and_never_falls_below_it(seed: int) -> N
 @given(seeds, seeds)
 @settings(max_examples=100, deadline=None)
 def test_the_peak_without_buffers_depends_on_the_orders_alone(seed: int, other: int) -> None:
+    """Copies to the host and back take their time beside the orders."""
     case = random_case(Random(seed))
     structure = structure_of(case)
-    if structure:
+    if structure and not any(action.kind is Kind.OFFLOAD for order in case.schedule.orders for action in order):
         edges = tuple(replace(edge, size_bytes=0) for edge in case.costs.edges)
         costs = replace(case.costs, edges=edges)
         slower = changed(costs, Change(Random(other)))
@@ -126,7 +129,9 @@ def test_where_messages_take_no_time_the_longest_way_takes_the_whole_step(seed: 
     case = random_case(Random(seed))
     structure = structure_of(case)
     if structure:
-        costs = replace(case.costs, edges=tuple(replace(edge, p2p_ns=0) for edge in case.costs.edges))
+        stages = tuple(replace(stage, offload_ns=0) for stage in case.costs.stages)
+        edges = tuple(replace(edge, p2p_ns=0) for edge in case.costs.edges)
+        costs = replace(case.costs, stages=stages, edges=edges)
         times = structure.times(costs)
         assert sum(times.on_path_ns) == times.step_time_ns
 

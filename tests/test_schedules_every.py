@@ -1,20 +1,18 @@
 """Every schedule of the catalogue: legal, the same for two engines, compared in one table; and a user's own orders."""
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from costmodel.errors import InvalidInput, NoPlanFits, UsageError
+from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.commands import main
 from simulator.comparison import Case, standing, standings
-from simulator.engine import Structure, simulate
+from simulator.engine import simulate
 from simulator.schedules import SCHEDULES, build_schedule
 from simulator.torch_csv import write_torch_csv
-from simulator.transformations import with_recompute
 from simulator.uniform import share_bytes, uniform_costs
 from tests.schedule_promises import engine_failures, times_of
 
@@ -74,73 +72,6 @@ def test_slices_of_causal_attention_take_the_times_that_the_costs_list() -> None
     schedule = build_schedule("seq1f1b", costs, 2, num_slices=2)
     assert [str(action) for action in schedule.orders[1]][:4] == ["1F0.0", "1F0.1", "1B0.1", "1F1.0"]
     assert simulate(schedule, costs).compute_ns == 2 * 2 * (3 + 3)
-
-
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "dualpipe-v", "hanayo", "interleaved-zb"])
-def test_any_schedule_takes_recompute_and_holds_less_for_it(name: str) -> None:
-    kind = SCHEDULES[name]
-    chunks = 2 if kind.placement == "loop" else kind.chunks
-    plain = uniform_costs(4, chunks, 8, 8, 8, placement=kind.placement)
-    part = 8 // chunks
-    again = replace(plain, stages=(StageCost(part, part, part, recompute_ns=part),) * len(plain.stages))
-    schedule = build_schedule(name, plain, 8)
-    before = Structure(schedule).times(plain)
-    after = Structure(with_recompute(schedule, range(schedule.graph.num_stages))).times(again)
-    assert max(after.peak_memory_bytes) < max(before.peak_memory_bytes)
-    assert before.step_time_ns < after.step_time_ns <= before.step_time_ns + (8 + 4) * 8
-
-
-def test_an_r_of_its_own_runs_while_the_gradient_is_on_its_way() -> None:
-    costs = Costs((StageCost(10, 10, 10, recompute_ns=10),) * 2, (EdgeCost(0, 1),))
-    schedule = build_schedule("1f1b", costs, 1)
-    inside = Structure(schedule).times(costs).step_time_ns
-    assert inside - Structure(with_recompute(schedule, [0, 1])).times(costs).step_time_ns == 10
-
-
-def test_recompute_is_refused_where_there_is_nothing_to_do_again() -> None:
-    schedule = build_schedule("1f1b", uniform_costs(2, 1, 1, 1, 1), 1)
-    with pytest.raises(InvalidInput, match="stage 2 has no backward to recompute for; stages are 0 to 1"):
-        with_recompute(schedule, [2])
-    with pytest.raises(InvalidInput, match="the orders hold an R of one of these stages already"):
-        with_recompute(with_recompute(schedule, [0]), [0])
-
-
-def simulated(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, object]:
-    code = main(["simulate", "--microbatches", "8", *words.split(), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert isinstance(told, dict)
-    return {**told, "exit": code}
-
-
-def test_the_command_runs_forwards_again_in_any_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    """1F1B of two ranks: R hides where a rank waits for its gradient, so the step is longer by m R of the last rank."""
-    plain = simulated(capsys, "--schedule 1f1b --ranks 2")
-    again = simulated(capsys, "--schedule 1f1b --ranks 2 --recompute all")
-    first = simulated(capsys, "--schedule 1f1b --ranks 2 --recompute 0")
-    assert (plain["step_time_ns"], again["step_time_ns"]) == (27_000, 35_000)
-    assert (plain["peak_activations"], again["peak_activations"]) == ([2, 1], [1, 1])
-    assert (first["exit"], first["peak_activations"]) == (0, [1, 1])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "--schedule 1f1b --ranks 2 --recompute 2",
-            "no stage 2 with a backward is there; stages are 0 to 1",
-        ),
-        ("--schedule 1f1b --ranks 2 --recompute x", "give all, or numbers of stages as 0,3"),
-        ("--schedule dualpipe --ranks 2 --pair-ns 9 --recompute all", "take orders, or costs, without pairs"),
-        ("--schedule zb-auto --ranks 2 --memory-limit 2 --recompute all", "without what --recompute frees"),
-        ("plan.json --recompute all", "--recompute does not go with a plan file"),
-    ],
-)
-def test_what_cannot_be_run_again_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    told = simulated(capsys, words) if "plan.json" not in words else None
-    if told is None:
-        assert main(["simulate", *words.split(), "--json"]) == 2
-        told = json.loads(capsys.readouterr().out)
-    assert (told["exit"], message in str(told["error"])) == (2, True)
 
 
 def test_the_table_has_a_row_for_every_schedule_and_marks_what_goes_beyond_the_limit() -> None:

@@ -42,6 +42,8 @@ class StageCost:
         Gradient reduction over the stage's replicas, and its optimizer step.
     backward : bool
         False for a stage whose output needs no gradient: it has forwards only.
+    offload_ns : int
+        One action's activation copied to host memory by OFFLOAD, and as long back by RELOAD, where orders have these.
     memory_terms : tuple of (str, int)
         What `static_bytes` is made of.
     """
@@ -57,6 +59,7 @@ class StageCost:
     optimizer_ns: int = 0
     backward: bool = True
     memory_terms: tuple[tuple[str, int], ...] = ()
+    offload_ns: int = 0
 
     @property
     def whole_backward_ns(self) -> int:
@@ -230,7 +233,7 @@ def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
 
 _REQUIRED = ("forward_ns", "backward_input_ns", "backward_weight_ns")
 _OPTIONAL = ("rank", "activation_bytes", "weight_activation_bytes", "static_bytes", "recompute_ns", "reduce_ns",
-             "optimizer_ns", "microbatch_multiple", "backward")  # fmt: skip
+             "optimizer_ns", "microbatch_multiple", "backward", "offload_ns")  # fmt: skip
 
 
 def _check_lengths(fields: dict[str, Node], num_microbatches: int) -> None:
@@ -265,6 +268,7 @@ def _stage(fields: dict[str, Node]) -> StageCost:
         reduce_ns=value("reduce_ns", 0),
         optimizer_ns=value("optimizer_ns", 0),
         backward=fields["backward"].flag() if "backward" in fields else True,
+        offload_ns=value("offload_ns", 0),
     )
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from costmodel.stages.costs import Costs
     from simulator.schedule import Schedule
 
-UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "pair_ns", "chunks",
-           "w_memory_fraction")  # fmt: skip
+UNIFORM = ("ranks", "forward_ns", "backward_input_ns", "backward_weight_ns", "p2p_ns", "pair_ns", "offload_ns",
+           "chunks", "w_memory_fraction")  # fmt: skip
 
 
 def given_orders(args: argparse.Namespace) -> "Schedule | None":
@@ -54,8 +54,9 @@ def costs_of(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs
     forward_ns, input_ns, weight_ns = (1000 if value is None else value for value in given_ns)
     slices = slices_of(args) if kind else 1
     costs = uniform_costs(
-        ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices, args.pair_ns
-    )
+        ranks, chunks, forward_ns, input_ns, weight_ns, args.p2p_ns or 0, kept, placement, slices, args.pair_ns,
+        args.offload_ns or 0,
+    )  # fmt: skip
     if given:
         pairs = () if args.pair_ns is None else pair_costs(given.graph.ranks, args.pair_ns, chunks)
         costs = replace(costs, ranks=given.graph.ranks, pairs=pairs)
@@ -110,26 +111,72 @@ def check_pairs(args: argparse.Namespace, given: "Schedule | None") -> None:
                          "(2F5;3B1)OVERLAP_F_B")  # fmt: skip
 
 
-def remade(args: argparse.Namespace, schedule: "Schedule", costs: "Costs") -> tuple["Schedule", "Costs"]:
-    """Put an R before each backward of the stages that are to run their forwards again; no other stage does."""
-    from simulator.schedules import SCHEDULES
-    from simulator.transformations import with_recompute
+def remade(
+    args: argparse.Namespace, schedule: "Schedule", costs: "Costs", limit: int | None
+) -> tuple["Schedule", "Costs"]:
+    """Run forwards again, and copy activations to the host and back, where that is asked for."""
+    if args.recompute is not None:
+        schedule, costs = _recomputed(args, schedule, costs, limit)
+    if args.offload is not None:
+        schedule = _offloaded(args, schedule, costs)
+    return schedule, costs
 
-    kind, count = SCHEDULES.get(args.schedule), len(costs.stages)
-    if schedule.paired:
-        raise UsageError("--recompute leaves no backward directly behind the forward of an overlapped pair; take "
-                         "orders, or costs, without pairs")  # fmt: skip
-    if kind and kind.synthesis and args.memory_limit is not None:
-        raise UsageError(f"{args.schedule} plans within --memory-limit without what --recompute frees; leave one of "
-                         "them out, or take a schedule of a fixed order")  # fmt: skip
-    chosen = args.recompute or [stage for stage in range(count) if schedule.graph.backward[stage]]
-    stuck = [stage for stage in chosen if stage >= count or not schedule.graph.backward[stage]]
-    if stuck or not chosen:
-        raise UsageError(f"--recompute: {f'no stage {stuck[0]}' if stuck else 'no stage'} with a backward is there; "
-                         f"stages are 0 to {count - 1}")  # fmt: skip
+
+def _recomputed(
+    args: argparse.Namespace, schedule: "Schedule", costs: "Costs", limit: int | None
+) -> tuple["Schedule", "Costs"]:
+    """Put an R before each backward of the stages that are to run their forwards again; no other stage does."""
+    from simulator.transformations import recomputed_ahead, with_recompute
+
+    chosen = _chosen(args, "recompute", schedule)
     silent = [stage for stage in chosen if args.costs and not costs.stages[stage].recompute_ns]
     if silent:
         raise UsageError(f"{args.costs} does not say what running stage {silent[0]} again takes; give it recompute_ns")
     stages = [replace(one, recompute_ns=(one.recompute_ns if args.costs else one.forward_ns) if i in chosen else 0)
               for i, one in enumerate(costs.stages)]  # fmt: skip
-    return with_recompute(schedule, chosen), replace(costs, stages=tuple(stages))
+    schedule, costs = with_recompute(schedule, chosen), replace(costs, stages=tuple(stages))
+    return schedule if limit is None else recomputed_ahead(schedule, costs, limit, _p2p(args)), costs
+
+
+def _offloaded(args: argparse.Namespace, schedule: "Schedule", costs: "Costs") -> "Schedule":
+    """Let the activations of stages leave and come back wherever that makes nothing wait."""
+    from simulator.transformations import with_offload
+
+    again = {action.stage for order in schedule.orders for action in order if action.kind == "R"}
+    chosen = [stage for stage in _chosen(args, "offload", schedule) if args.offload or stage not in again]
+    if not chosen:
+        raise UsageError("--offload: all stages recompute, which keeps nothing that could leave; name stages for each")
+    silent = [stage for stage in chosen if not costs.stages[stage].offload_ns]
+    if silent:
+        have = f"give stage {silent[0]} of {args.costs} offload_ns" if args.costs else "give --offload-ns"
+        raise UsageError(f"--offload: nothing says how long a copy to the host takes; {have}")
+    found = with_offload(schedule, costs, chosen, _p2p(args))
+    if found == schedule:
+        longest = max(costs.stages[stage].offload_ns for stage in chosen)
+        raise UsageError(f"--offload: no backward is far enough behind its forward for copies of {longest} ns to the "
+                         "host and as long back; nothing would leave")  # fmt: skip
+    return found
+
+
+def _p2p(args: argparse.Namespace) -> str:
+    """Return how messages take time before orders are lowered."""
+    return "latency" if args.p2p == "nccl" else args.p2p
+
+
+def _chosen(args: argparse.Namespace, name: str, schedule: "Schedule") -> list[int]:
+    """Return the stages that a flag names, all with a backward where it says so."""
+    from simulator.schedules import SCHEDULES
+
+    kind, count, stages = SCHEDULES.get(args.schedule), schedule.graph.num_stages, getattr(args, name)
+    if schedule.paired:
+        raise UsageError(f"--{name} leaves no backward directly behind the forward of an overlapped pair; take orders, "
+                         "or costs, without pairs")  # fmt: skip
+    if kind and kind.synthesis and args.memory_limit is not None:
+        raise UsageError(f"{args.schedule} plans within --memory-limit without what --{name} frees; leave one of "
+                         "them out, or take a schedule of a fixed order")  # fmt: skip
+    chosen = stages or [stage for stage in range(count) if schedule.graph.backward[stage]]
+    stuck = [stage for stage in chosen if stage >= count or not schedule.graph.backward[stage]]
+    if stuck or not chosen:
+        raise UsageError(f"--{name}: {f'no stage {stuck[0]}' if stuck else 'no stage'} with a backward is there; "
+                         f"stages are 0 to {count - 1}")  # fmt: skip
+    return list(chosen)

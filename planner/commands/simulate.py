@@ -9,7 +9,9 @@ A schedule is a name of the catalogue or a CSV of orders as torch writes them (o
 Without --costs, the --..-ns times are those of all of one rank's work for one micro-batch, and memory is in
 activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes. graph-zb goes on seeking
 better orders until they are proved, for 20 s at most or --time-limit. --recompute puts an R, a forward run again,
-before each backward of some stages: without --costs it takes as long as the forward.
+before each backward of some stages: without --costs it takes as long as the forward; with --memory-limit it runs
+earlier where a rank idles and the limit allows it. --offload copies what forwards keep to the host and back, beside
+compute, where both copies fit before the backward: the step takes as long as without.
 """
 
 import argparse
@@ -65,6 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--recompute", type=_stages, metavar="STAGES",
                         help="run forwards again before backwards, of all stages or of some (0,3)")  # fmt: skip
+    parser.add_argument("--offload", type=_stages, metavar="STAGES",
+                        help="copy activations to the host and back where nothing waits (all, or 0,3)")  # fmt: skip
+    parser.add_argument("--offload-ns", type=nanoseconds, metavar="T",
+                        help="copy of what a rank keeps of a micro-batch, one way")  # fmt: skip
     parser.add_argument(
         "--memory-limit", type=exact_amount, metavar="X", help="activation shares, or bytes with --costs"
     )
@@ -89,7 +95,9 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
     from simulator.engine import simulate
 
     given = [
-        name for name in ("schedule", "microbatches", "costs", "recompute", *UNIFORM) if getattr(args, name) is not None
+        name
+        for name in ("schedule", "microbatches", "costs", "recompute", "offload", *UNIFORM)
+        if getattr(args, name) is not None
     ]
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with a plan file, which has its own")
@@ -132,9 +140,11 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
         )
         if args.schedule == POLISHED:
             compute, proved_ns = _polished(args, compute, costs, limit, start)
-    if args.recompute is not None:
-        compute, costs = remade(args, compute, costs)
+    if args.recompute is not None or args.offload is not None:
+        compute, costs = remade(args, compute, costs, limit)
         proved_ns = 0  # of orders that keep their activations
+    elif args.offload_ns is not None:
+        raise UsageError("--offload-ns goes with --offload, which says whose activations are copied")
     elapsed = time.perf_counter() - start
     synthesis = given is None and SCHEDULES[args.schedule].synthesis
     schedule = _closed(compute, costs)

@@ -127,10 +127,13 @@ def lower_bound_ns(
 def bound_of(
     schedule: Schedule, costs: Costs, memory_limit_bytes: int | None = None, speeds: Sequence[float] = ()
 ) -> Bound:
-    """Return the bound of the family that contains a schedule, with the REDUCE, OPT and R that it has."""
+    """Return the bound of the family that contains a schedule, with the REDUCE, OPT and R that it has.
+
+    A memory limit adds nothing where activations are away for a while (OFFLOAD).
+    """
     if not schedule.paired:
         costs = replace(costs, pairs=())
-    kinds: dict[Kind, set[int]] = {Kind.REDUCE: set(), Kind.OPT: set(), Kind.R: set()}
+    kinds: dict[Kind, set[int]] = {Kind.REDUCE: set(), Kind.OPT: set(), Kind.R: set(), Kind.OFFLOAD: set()}
     for order in schedule.orders:
         for action in order:
             if action.kind in kinds:
@@ -140,7 +143,7 @@ def bound_of(
         costs,
         schedule.num_microbatches,
         family_of(schedule),
-        memory_limit_bytes,
+        None if kinds[Kind.OFFLOAD] else memory_limit_bytes,
         recomputes=[stage in kinds[Kind.R] for stage in stages],
         num_slices=schedule.num_slices,
         speeds=speeds,

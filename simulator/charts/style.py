@@ -55,6 +55,8 @@ STYLES = {
     Kind.R: Style("#e8eef3", "....", "black", "R recompute"),
     Kind.REDUCE: Style("#ffffff", "xxxx", "black", "gradient reduction"),
     Kind.OPT: Style("#2b2b2b", "", "white", "optimizer"),
+    Kind.OFFLOAD: Style("#8f7ab8", "", "white", "to the host"),
+    Kind.RELOAD: Style("#d9cdec", "....", "black", "back from the host"),
     Kind.SEND_F: Style("#9a9a9a", "||||", "black", "send"),
     Kind.SEND_B: Style("#9a9a9a", "||||", "black", "send"),
     Kind.RECV_F: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),

@@ -85,9 +85,11 @@ def gantt(
                 _bars(ax, _of(own, (stream,)), _Row(place - 0.42 + compute + 0.11 * lane, 0.1), {})
         collectives = _Row(place - 0.42 + compute - 0.14, 0.14)
         _bars(ax, _of(own, ("collective",)), collectives, {})
+        for lane, stream in enumerate(("offload", "reload")):
+            _bars(ax, _of(own, (stream,)), _Row(place - 0.42 + 0.09 * lane, 0.09), {})
     summary = f"step {milliseconds(timeline.step_time_ns)}, bubble {timeline.bubble_ratio:.1%}"
     ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
-    shown = ("compute", "collective", *(("send", "receive") if communication else ()))
+    shown = ("compute", "collective", "offload", "reload", *(("send", "receive") if communication else ()))
     legend_beside(ax, _samples(span.action.kind for span in timeline.spans if span.stream in shown))
     return ax
 

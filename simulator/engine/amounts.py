@@ -94,7 +94,9 @@ def times_table(costs: Costs, places: TableRows) -> Ints:
         amounts = (stage.forward_ns, stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)
         f, i, w, r = (per_column(amount, places, index) for amount in amounts)
         wide = np.zeros_like(f)
-        for kind, row in enumerate((f, i + r, w, i + w + r, r, wide + stage.reduce_ns, wide + stage.optimizer_ns)):
+        copied = per_column(stage.offload_ns, places, index)
+        closing = (wide + stage.reduce_ns, wide + stage.optimizer_ns)
+        for kind, row in enumerate((f, i + r, w, i + w + r, r, *closing, copied, copied)):
             by_kind[kind, index, : len(f)] = row
         by_kind[ALONE_I, index, : len(f)], by_kind[ALONE_B, index, : len(f)] = i, i + w
     table[places.edge_row : places.zero_row] = np.array(edges, np.int64)[:, None]
@@ -107,7 +109,8 @@ def _rows(stage: StageCost) -> list[int]:
         at(amount, 0)
         for amount in (stage.forward_ns, stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)
     )
-    return [f, i + r, w, i + w + r, r, stage.reduce_ns, stage.optimizer_ns, 0, 0, 0, 0, i, i + w]
+    closing, copied = [stage.reduce_ns, stage.optimizer_ns], [stage.offload_ns] * 2
+    return [f, i + r, w, i + w + r, r, *closing, *copied, 0, 0, 0, 0, i, i + w]
 
 
 def per_column(amount: Amount, places: TableRows, stage: int) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.errors import InvalidInput
 from simulator.dependencies import carries_gradient
-from simulator.engine.order_arrays import B, Bools, F, I, Ints, OrderArrays, R, W, unit_table
+from simulator.engine.order_arrays import OFFLOAD, RELOAD, B, Bools, F, I, Ints, OrderArrays, R, W, unit_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +57,8 @@ class Flows:
         For each F, the I or B of the same micro-batches; -1 where there is none.
     weight_of, recompute_of : arrays of int64
         For each I and each backward: its W, its R; -1 where there is none.
+    offload_of, reload_of : arrays of int64
+        For each F: the OFFLOAD of its activation, and the RELOAD that brings it back; -1 where there is none.
     """
 
     messages: Messages
@@ -64,6 +66,8 @@ class Flows:
     backward_of: Ints
     weight_of: Ints
     recompute_of: Ints
+    offload_of: Ints
+    reload_of: Ints
 
 
 def flows(arrays: OrderArrays) -> Flows:
@@ -82,13 +86,34 @@ def flows(arrays: OrderArrays) -> Flows:
         pairs += _slice_chains(arrays, forwards, backwards)
     messages, stages = _between_stages(arrays, forwards, backwards)
     pairs.append(stages)
+    offloads, reloads = _copies(arrays, forwards, backwards, recomputes)
     return Flows(
         messages,
         _not_implied(arrays, pairs),
         _partner(arrays, forwards, backwards),
         _partner(arrays, backwards, weights),
         _partner(arrays, backwards, recomputes),
+        _partner(arrays, forwards, offloads),
+        _partner(arrays, forwards, reloads),
     )
+
+
+def _copies(arrays: OrderArrays, forwards: Ints, backwards: Ints, recomputes: Ints) -> tuple[Ints, Ints]:
+    """Return the units of OFFLOAD and RELOAD, which go together, between a forward and its backward."""
+    offloads, reloads = unit_table(arrays, (OFFLOAD,)), unit_table(arrays, (RELOAD,))
+    there = (offloads >= 0) | (reloads >= 0)
+    for others, why in (
+        ((offloads, reloads), "has only one of OFFLOAD and RELOAD; what leaves comes back"),
+        ((forwards, backwards), "needs a forward before OFFLOAD and a backward behind RELOAD; add the missing action"),
+    ):
+        alone = there & (np.minimum(*others) < 0)
+        if alone.any():
+            action = arrays.actions[np.maximum(offloads, reloads)[alone][0]]
+            raise InvalidInput(f"{action} stands where its stage {why}")
+    if (there & (recomputes >= 0)).any():
+        action = arrays.actions[offloads[there & (recomputes >= 0)][0]]
+        raise InvalidInput(f"{action} copies an activation that R makes again; leave one of the two out")
+    return offloads, reloads
 
 
 def _pairs(arrays: OrderArrays, needed: Ints, needing: Ints) -> tuple[Ints, Ints]:

@@ -2,7 +2,8 @@
 
 F takes its activation at its start; B frees it at its end, or I frees what only it needs and W the rest.
 A forward without a backward frees it at its own end. With an R in the orders F keeps only its input (the
-bytes of its edges), up to the end of R; R takes the activation at its start. The static part stays.
+bytes of its edges), up to the end of R; R takes the activation at its start. With an OFFLOAD the activation is freed
+when its copy to the host has ended, and taken again when RELOAD's starts. The static part stays.
 
 A message takes its bytes on the sender from the end of its action until the transfer ends, and on the
 receiver from the start of the transfer until the action that reads it has ended (or its R). It carries
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.engine.amounts import TableRows, per_column, uniform
-from simulator.engine.order_arrays import F, Ints, OrderArrays
+from simulator.engine.order_arrays import OFFLOAD, RELOAD, F, Ints, OrderArrays
 
 if TYPE_CHECKING:
     from costmodel.stages.costs import Costs
@@ -57,15 +58,16 @@ def activation_holds(arrays: OrderArrays, flow: Flows) -> Holds:
     backward = flow.backward_of[forward]
     has = backward >= 0
     weight = np.where(has, flow.weight_of[backward], -1)
-    again = np.where(has, flow.recompute_of[backward], -1)
+    again = np.maximum(np.where(has, flow.recompute_of[backward], -1), flow.reload_of[forward])
     take = 2 * np.where(again >= 0, again, forward)
     split = weight >= 0
     free = 2 * np.where(has, backward, forward) + 1
+    away = flow.offload_of[forward] >= 0
     return Holds(
-        np.concatenate([forward, forward[split]]),
-        np.concatenate([take, take[split]]),
-        np.concatenate([free, 2 * weight[split] + 1]),
-        np.concatenate([split.astype(np.int64), np.full(np.count_nonzero(split), 2)]),
+        np.concatenate([forward, forward[split], forward[away]]),
+        np.concatenate([take, take[split], 2 * forward[away]]),
+        np.concatenate([free, 2 * weight[split] + 1, 2 * flow.offload_of[forward[away]] + 1]),
+        np.concatenate([split.astype(np.int64), np.full(split.sum(), 2), np.zeros(away.sum(), np.int64)]),
     )
 
 
@@ -116,13 +118,27 @@ def memory(times: Times) -> Memory:
     for stage, ranks in enumerate(structure.schedule.graph.ranks):
         static[list(ranks)] += costs.stages[stage].static_bytes
     change = _activation_changes(times)
-    if any(edge.size_bytes for edge in costs.edges):
+    buffers = any(edge.size_bytes for edge in costs.edges)
+    if buffers:
         change += _kept_inputs(times)
-        return _with_buffers(times, static, change)
     moments = np.flatnonzero(change)
     action = moments // 2
     when = np.where(moments % 2, times.end[action], times.start[action])
-    return Memory(num_ranks, static, arrays.rank[action], when, change[moments])
+    own = (arrays.rank[action], when, change[moments], _turns(arrays.code[action]))
+    if not buffers and (own[3] == _IN_ORDER).all():
+        return Memory(num_ranks, static, *own[:3])
+    rank, time_ns, sizes, turn = map(np.concatenate, zip(own, *([_buffers(times)] if buffers else []), strict=True))
+    order = np.lexsort((turn, time_ns, rank))
+    return Memory(num_ranks, static, rank[order], time_ns[order], sizes[order])
+
+
+_FREED, _IN_ORDER, _TAKEN = range(3)
+"""What comes first of all that happens at one instant."""
+
+
+def _turns(code: Ints) -> Ints:
+    """Return the turn of changes that actions make: those on the compute stream keep their order, copies are apart."""
+    return np.where(code == OFFLOAD, _FREED, np.where(code == RELOAD, _TAKEN, _IN_ORDER))
 
 
 def _activation_changes(times: Times) -> Ints:
@@ -178,8 +194,8 @@ def _kept_inputs(times: Times) -> Ints:
     return change
 
 
-def _with_buffers(times: Times, static: Ints, change: Ints) -> Memory:
-    """Merge the changes from actions with those from send and receive buffers."""
+def _buffers(times: Times) -> tuple[Ints, Ints, Ints, Ints]:
+    """Ranks, times, changes and turns of send and receive buffers."""
     structure, messages = times.structure, times.structure.wiring.messages
     arrays, again = structure.arrays, _again(times)
     edge_bytes = np.array([edge.size_bytes for edge in times.costs.edges], np.int64)
@@ -191,13 +207,10 @@ def _with_buffers(times: Times, static: Ints, change: Ints) -> Memory:
     freed = np.concatenate([times.sent[1], times.end[reader]])
     held = freed > taken
     where = np.concatenate([arrays.rank[messages.source], arrays.rank[messages.target]])[held]
-    sizes, taken, freed = np.tile(sizes, 2)[held], taken[held], freed[held]
-    moments = np.flatnonzero(change)
-    action = moments // 2
-    when = np.where(moments % 2, times.end[action], times.start[action])
-    rank = np.concatenate([where, arrays.rank[action], where])
-    time_ns = np.concatenate([freed, when, taken])
-    order = np.lexsort((time_ns, rank))
-    return Memory(
-        len(static), static, rank[order], time_ns[order], np.concatenate([-sizes, change[moments], sizes])[order]
+    sizes = np.tile(sizes, 2)[held]
+    return (
+        np.tile(where, 2),
+        np.concatenate([freed[held], taken[held]]),
+        np.concatenate([-sizes, sizes]),
+        np.repeat([_FREED, _TAKEN], len(sizes)),
     )

@@ -19,10 +19,10 @@ from simulator.schedule import Schedule, StageGraph, check_multiples
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-KINDS = (Kind.F, Kind.I, Kind.W, Kind.B, Kind.R, Kind.REDUCE, Kind.OPT,
+KINDS = (Kind.F, Kind.I, Kind.W, Kind.B, Kind.R, Kind.REDUCE, Kind.OPT, Kind.OFFLOAD, Kind.RELOAD,
          Kind.SEND_F, Kind.RECV_F, Kind.SEND_B, Kind.RECV_B)  # fmt: skip
 """Kinds that the engine knows, by code."""
-F, I, W, B, R, REDUCE, OPT, SEND_F, RECV_F, SEND_B, RECV_B = range(len(KINDS))  # noqa: E741
+F, I, W, B, R, REDUCE, OPT, OFFLOAD, RELOAD, SEND_F, RECV_F, SEND_B, RECV_B = range(len(KINDS))  # noqa: E741
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 

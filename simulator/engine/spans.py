@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.actions import Action, Kind
-from simulator.engine.order_arrays import REDUCE, SEND_F
+from simulator.engine.order_arrays import OFFLOAD, REDUCE, RELOAD, SEND_F
 from simulator.timeline import STREAMS, Span, Timeline
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ def timeline(times: Times) -> Timeline:
     arrays = structure.arrays
     own = np.flatnonzero(arrays.code < SEND_F)
     events = structure.wiring.event_of[own]
+    beside = {OFFLOAD: "offload", RELOAD: "reload"} | ({REDUCE: "collective"} if structure.overlap_reduce else {})
     spans = [
-        Span(arrays.actions[i], rank, "collective" if beside else "compute", start, end)
-        for i, rank, beside, start, end in zip(
+        Span(arrays.actions[i], rank, beside.get(code, "compute"), start, end)
+        for i, rank, code, start, end in zip(
             own.tolist(),
             arrays.rank[own].tolist(),
-            ((arrays.code[own] == REDUCE) & structure.overlap_reduce).tolist(),
+            arrays.code[own].tolist(),
             times.event_start[events].tolist(),
             times.event_end[events].tolist(),
             strict=True,

@@ -13,6 +13,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.stages.costs import Costs
 from simulator.engine.amounts import check_fit, layout, on_rank, times_table
 from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
+from simulator.engine.copies import wire_copies
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution
 from simulator.engine.flows import flows
 from simulator.engine.memory import Holds, activation_holds
@@ -81,6 +82,7 @@ class Structure:
             raise InvalidInput(f"p2p {self.p2p} has no place for overlapped pairs; take latency or links")
         P2P_MODES[self.p2p](wiring, wiring.compute_actions(overlap_reduce=overlap))
         wire_local(wiring)
+        wire_copies(wiring)
         wire_reductions(wiring, overlap_reduce=overlap)
         wire_optimizer(wiring, optimizer_mode, overlap_reduce=overlap)
         return wiring

@@ -12,7 +12,7 @@ import numpy as np
 from simulator.engine.amounts import ALONE_B, ALONE_I, TableRows
 from simulator.engine.event_graph import InputRows
 from simulator.engine.flows import Flows, Messages
-from simulator.engine.order_arrays import OPT, REDUCE, B, Bools, I, Ints, OrderArrays
+from simulator.engine.order_arrays import OFFLOAD, OPT, REDUCE, RELOAD, B, Bools, I, Ints, OrderArrays
 
 
 @dataclass(slots=True, eq=False)
@@ -127,8 +127,9 @@ class EventWiring:
 
         To be asked before collectives have events.
         """
-        latest = np.maximum.accumulate(self.event_of)
-        owner = np.maximum.accumulate(np.where(self.event_of >= 0, self.arrays.rank, -1))
+        here = (self.event_of >= 0) & ~np.isin(self.arrays.code, (OFFLOAD, RELOAD))
+        latest = np.maximum.accumulate(np.where(here, self.event_of, -1))
+        owner = np.maximum.accumulate(np.where(here, self.arrays.rank, -1))
         return np.where(owner == self.arrays.rank, latest, -1)
 
 
