@@ -68,7 +68,7 @@ def test_too_many_downsets_are_not_listed() -> None:
 
 @pytest.mark.parametrize("profile", [chain(40), branches(4, 6)])
 def test_the_default_search_proves_more_than_closed_forms(profile: Profile) -> None:
-    problem = pipelines(profile, 6, 24, schedule="auto", deterministic_limit=1.0)
+    problem = pipelines(profile, 6, 24, schedule="graph-auto", deterministic_limit=1.0)
     setting = Setting(problem)
     found = plan(problem).search
     assert found.lower_bound_ns is not None

@@ -101,7 +101,8 @@ def test_the_graph_plan_is_never_slower_than_the_chain_plan(seed: int) -> None:
     profile = random_profile(Random(seed), 14, latency_ns=3000)
     found = plan(problem_of(profile, 3))
     rival = plan(problem_of(profile, 3, planner="chain"))
-    assert found.search.objective <= rival.search.objective == found.search.baselines["chain"]
+    assert found.search.objective <= rival.search.objective
+    assert rival.search.objective <= found.search.baselines["chain"] <= rival.search.objective * 1.05
 
 
 def test_a_chain_relays_every_tensor_through_the_stages_between() -> None:
@@ -263,7 +264,7 @@ def test_a_killed_solver_leaves_the_heuristic_plan(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(child.subprocess, "Popen", start_and_kill)
     profile = u_net(6)
-    found = plan(problem_of(profile))
+    found = plan(problem_of(profile, schedule="graph-1f1b"))
     assert started
     assert found.search.limited_by == "solver lost"
     check(found, profile)

@@ -4,6 +4,8 @@ The family of the least bound comes first, for it alone holds the bound of the s
 as its bound is the least. Leaves out how a bound is proved.
 """
 
+from dataclasses import replace
+
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.cut.build import cut_data
@@ -73,7 +75,7 @@ class Bounding:
             if family is None:
                 break
             if finding["kind"] == "bound":
-                self._bounds.rise(family, finding["ns"])
+                self._bounds.rise(family, finding["ns"], by_times=True)
                 self._bounds.settle(limits)
             elif finding["kind"] == "partition":
                 self._offer(family, tuple(finding["partition"]))
@@ -82,6 +84,9 @@ class Bounding:
             else:
                 self._work -= finding["work"]
                 goes_on = not finding["ended"]
+        if self._solver.busy and family and not self._estimates and self._is_moot(family):
+            self._solver.drop()
+            goes_on = True
         if self._solver.busy:
             return
         if family and not goes_on and not self._estimates:  # all is proved, or the process was lost
@@ -91,6 +96,11 @@ class Bounding:
         self._asked = None
         if not limits.over and self._work > 0:
             self._ask(limits)
+
+    def _is_moot(self, family: Family) -> bool:
+        """Whether a family's bound no longer holds the search's down: another kind of backward is better meanwhile."""
+        best = self._bounds.incumbent.best
+        return best.fits and self._bounds.halves_count > family.split and self._bounds.of[family] > best.step_time_ns
 
     def _offer(self, family: Family, partition: Partition) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
@@ -106,7 +116,7 @@ class Bounding:
             return
         family, *rest = counting[:2]
         rises = family not in self._ended and of[family] < best.step_time_ns and self._is_known(family)
-        own, again = self._setting.family_of.get(best.candidate), self._work - self._all * (1 - FIRST_PART)
+        own, again = self._whole_family(best), self._work - self._all * (1 - FIRST_PART)
         first_over = again <= 0 if self._counted else self._first.over
         if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
             self.estimates[own] = 0, 0
@@ -116,6 +126,11 @@ class Bounding:
             until_ns = min([best.step_time_ns, *(int(of[other] * FURTHER) + 1 for other in rest)])
             seconds, work = (limits.left_s, self._work) if first_over else (self._first.left_s, again)
             self._send(family, best.step_time_ns, until_ns, seconds, work)
+
+    def _whole_family(self, each: Evaluated) -> Family | None:
+        """Return the family of a candidate's cut, whose estimate does not depend on how backwards run."""
+        found = self._setting.family_of.get(each.candidate)
+        return replace(found, split=False) if found else None
 
     def _least_estimate(self, family: Family, best: Evaluated) -> Partition:
         """Return the cut of a family that has the least estimate, of those that were found or are made for it."""
@@ -129,7 +144,7 @@ class Bounding:
 
     def _is_known(self, family: Family) -> bool:
         """Whether the lattice bounds a family's cuts."""
-        return self._setting.is_cut_exactly(family) and self._setting.cuts(family).num_places > 1
+        return self._setting.is_bounded_exactly(family) and self._setting.cuts(family).num_places > 1
 
     def _send(
         self, family: Family, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()

@@ -19,8 +19,9 @@ FACTOR = 4
 """Times as large a batch, and times as fast links, that are tried."""
 FAR = 1.5
 """Times the chosen plan's step above which nothing is tried."""
-WORTH = 0.999
-"""Part of the chosen plan's step below which another is called faster."""
+WORTH, CUT_AGAIN = 0.999, 0.97
+"""Part of the chosen plan's step below which another is called faster; of that of a pipeline, which a change may cut
+and halve anew."""
 NEAR, NUM_PLANS = 1.1, 4
 """Times the step of a strategy's best up to which its plans are simulated, and how many of them."""
 MOST_ACTIONS = 30_000
@@ -44,7 +45,8 @@ class Changes:
             return ""
         for number, (text, _) in enumerate(self._changed):
             found, chosen = (self._best_of(one.strategy, number) for one in (each, self.chosen))
-            if found and chosen and found.step_time_ns < WORTH * chosen.step_time_ns:
+            worth = CUT_AGAIN if self.chosen.candidate.num_stages > 1 else WORTH
+            if found and chosen and found.step_time_ns < worth * chosen.step_time_ns:
                 return f"{text}: {_faster(found, chosen)}"
         return ""
 

@@ -14,11 +14,13 @@ from planner.ask.problem import AUTO, AUTO_LOOPED
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Atoms, Partition
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.in_flight import Numbers, seeks_in_flight
 from planner.search.pinned import PinnedPlaces
+from simulator.schedules import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,22 @@ class Cuts:
         problem = self.evaluator.problem
         if problem.schedule != AUTO:
             return problem.schedules
+        if self.family.split:
+            return (WITHIN_LIMIT,)
         if self.family.chunks > 1:
             return AUTO_LOOPED
         return (*problem.schedules, *(AUTO_LOOPED if self.pinned.share_ranks else ()))
 
     @property
+    def in_halves(self) -> bool:
+        """Whether backwards run in halves, one stage a place."""
+        return self.family.chunks == 1 and all(SCHEDULES[name].split for name in self.schedules)
+
+    @property
     def seeks_in_flight(self) -> bool:
         """Whether the micro-batches in flight of each stage are open."""
-        return self.family.chunks == 1 and not self.pinned.in_flight and seeks_in_flight(self.evaluator.problem)
+        whole = self.family.chunks == 1 and not self.family.split
+        return whole and not self.pinned.in_flight and seeks_in_flight(self.evaluator.problem)
 
     @property
     def always_line(self) -> bool:

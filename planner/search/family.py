@@ -13,6 +13,7 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from planner.ask.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.ask.targets import config_not_run
+from planner.candidate.order import WITHIN_LIMIT
 from planner.search.device_orders import device_orders
 from simulator.schedules import SCHEDULES
 
@@ -22,12 +23,17 @@ CHUNKS = (1, 2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What all candidates of a family have in common; `order` numbers the order of devices (`device_orders`)."""
+    """What all candidates of a family have in common.
+
+    `order` numbers the order of devices (`device_orders`); `split` says whether backwards run in two halves where
+    schedules are open (`planner.search.halves`).
+    """
 
     config: StageConfig
     microbatch_size: int
     chunks: int = 1
     order: int = 0
+    split: bool = False
 
     @property
     def devices_a_place(self) -> int:
@@ -88,7 +94,7 @@ class FamilySpace:
         problem, fixed = self.problem, self.problem.space.chunks
         if fixed:
             return (fixed,)
-        looped = problem.schedule == AUTO or SCHEDULES[problem.schedule].placement == "loop"
+        looped = problem.schedule in (AUTO, WITHIN_LIMIT) or SCHEDULES[problem.schedule].placement == "loop"
         several = looped and self.most_places(Family(config, 1)) > 1 and problem.target != ONE_A_DEVICE
         return CHUNKS if several and problem.pins is None else (1,)
 

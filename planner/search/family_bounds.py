@@ -7,11 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heapify, heappush, heapreplace
-from itertools import count
+from itertools import count, product
 
+from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
+from planner.ask.problem import AUTO
 from planner.candidate.candidate import is_looped
+from planner.candidate.order import WITHIN_LIMIT
 from planner.search.family import Family
+from planner.search.halves import halved, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.line_bounds import by_replicas_ns, in_line_ns
@@ -46,12 +50,16 @@ class FamilyBounds:
         """Take a family that was found before it was looked at."""
         self.of.setdefault(family, self.setting.bound_ns(family) or 0)
 
-    def rise(self, family: Family, bound_ns: int) -> None:
-        """Take what is proved of a family whatever the order of its devices."""
-        for order in range(len(self.setting.families.orders)):
-            one = replace(family, order=order)
-            if one in self.of:
-                self.of[one] = max(self.of[one], bound_ns)
+    def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
+        """Take what is proved of a family whatever the order of its devices.
+
+        What its times alone prove holds where forwards run again, too, which only adds to them.
+        """
+        for order, recompute in product(range(len(self.setting.families.orders)), RECOMPUTE):
+            if recompute == family.config.recompute or (by_times and family.config.recompute == "none"):
+                one = replace(family, order=order, config=replace(family.config, recompute=recompute))
+                if one in self.of:
+                    self.of[one] = max(self.of[one], bound_ns)
 
     def take_unseen(self, families: Iterable[Family], limits: Limits) -> None:
         """Bound families that there was no time to look at; without time for that nothing bounds them.
@@ -73,8 +81,22 @@ class FamilyBounds:
 
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
+        self._settle(self.counting, limits)
+        self._settle_replicas(limits)
+        rises = self.least_ns > self.incumbent.lower_bound_ns
+        self.incumbent.lower_bound_ns = self.least_ns
+        if rises:
+            self.incumbent.say("bound")
+
+    def settle_halves(self, limits: Limits) -> None:
+        """Bound halved backwards, too, where these are open and do not count."""
+        if seeks_halves(self.setting.problem) and not self.halves_count:
+            self._halve()
+            self._settle([family for family in self.of if family.split], limits)
+
+    def _settle(self, families: Iterable[Family], limits: Limits) -> None:
         number = count()
-        rows = [(self.of[family], next(number), family) for family in self.counting]
+        rows = [(self.of[family], next(number), family) for family in families]
         heapify(rows)
         while rows and not limits.over:
             family = rows[0][2]
@@ -89,11 +111,6 @@ class FamilyBounds:
                 if one is not family:
                     heappush(rows, (self.of[one], next(number), one))
             heapreplace(rows, (self.of[family], next(number), family))
-        self._settle_replicas(limits)
-        rises = self.least_ns > self.incumbent.lower_bound_ns
-        self.incumbent.lower_bound_ns = self.least_ns
-        if rises:
-            self.incumbent.say("bound")
 
     @property
     def _raise(self) -> Sequence[Callable[[Family], int | None]]:
@@ -110,11 +127,36 @@ class FamilyBounds:
         """Families that count for the bound: while one stage a rank is best, those of one stage a rank.
 
         Of several stages a rank little is known but their work; where their plan is no better, its bound stands beside
-        (`looped_ns`). A proof is of all.
+        (`looped_ns`). So it is with halved backwards (`halved_ns`). A proof is of all.
         """
-        whole = [family for family in self.of if family.chunks == 1]
+        if self.halves_count:
+            self._halve()
+        open_ones = [family for family in self.of if self.halves_count or not family.split]
+        whole = [family for family in open_ones if family.chunks == 1]
         looped = bool(self.incumbent.found) and is_looped(self.incumbent.best.candidate.places)
-        return list(self.of) if looped or not whole or self.setting.problem.exact else whole
+        return open_ones if looped or not whole or self.setting.problem.exact else whole
+
+    @property
+    def halves_count(self) -> bool:
+        """Whether the best plan runs backwards in halves that were open beside whole ones."""
+        found = self.incumbent.found and self.setting.problem.schedule == AUTO
+        return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
+
+    def _halve(self) -> None:
+        """Take the families of halved backwards beside all that are known, whose work is no less."""
+        for family in [family for family in self.of if not family.split and halved(family) not in self.of]:
+            one = halved(family)
+            self.of[one], self._raised[one] = self.setting.families.work_ns(family) or 0, 0
+        for first, alike in list(self._alike.items()):
+            self._alike.setdefault(halved(first), list(map(halved, alike)))
+
+    @property
+    def halved_ns(self) -> int | None:
+        """What halved backwards take at least, where these are open and do not count; None elsewhere."""
+        if self.halves_count or not seeks_halves(self.setting.problem):
+            return None
+        halves = (bound_ns for family, bound_ns in self.of.items() if family.split)
+        return min([*halves, *self._by_replicas_even.values()], default=0)
 
     @property
     def least_ns(self) -> int:
@@ -125,22 +167,30 @@ class FamilyBounds:
     def looped_ns(self) -> int | None:
         """The least bound of the families that do not count; None where all do."""
         counting = set(self.counting)
-        return min((bound_ns for family, bound_ns in self.of.items() if family not in counting), default=None)
+        rest = (family for family in self.of if family not in counting and family.split <= self.halves_count)
+        return min(map(self.of.__getitem__, rest), default=None)
 
     @property
     def proved(self) -> bool:
         """Whether no family at all may hold anything better than the best."""
-        best = self.incumbent.best
-        return best.fits and best.step_time_ns == self._least_ns(self.of)
+        best, halved_ns = self.incumbent.best, self.halved_ns
+        whole = best.fits and best.step_time_ns == self._least_ns(self.of)
+        return whole and (halved_ns is None or halved_ns >= best.step_time_ns)
 
     def _least_ns(self, of: Collection[Family]) -> int:
         if not self.seen_all:
             return 0
-        return min([*(self.of[family] for family in of), *self._by_replicas.values()], default=0)
+        by_replicas = self._by_replicas_even if self.halves_count else self._by_replicas
+        return min([*(self.of[family] for family in of), *by_replicas.values()], default=0)
 
     @cached_property
     def _by_replicas(self) -> dict[Family, int]:
-        """Bounds of stages with replicas of their own number, on all devices however few stages are allowed."""
+        """Bounds of whole backwards of stages with replicas of their own number."""
+        return dict(self._by_replicas_even)
+
+    @cached_property
+    def _by_replicas_even(self) -> dict[Family, int]:
+        """Work of stages with replicas of their own number, on all devices however few stages are allowed."""
         if not may_vary(self.setting):
             return {}
         families, num = self.setting.families, self.setting.problem.num_devices
@@ -159,9 +209,12 @@ class FamilyBounds:
 
     @property
     def nothing_fits(self) -> bool:
-        """Whether it is proved that nothing does; replicas by stage keep fewer micro-batches in flight each."""
-        all_known = self.seen_all and bool(self.of) and self.impossible == set(self.of)
-        return all_known and not may_vary(self.setting)
+        """Whether it is proved that nothing does; replicas by stage, and halves, may keep fewer in flight."""
+        whole = {family for family in self.of if not family.split}
+        all_known = self.seen_all and bool(whole) and whole <= self.impossible
+        problem = self.setting.problem
+        by_order = any(problem.memory_limits_bytes) and any(self.of[family] < NEVER for family in whole)
+        return all_known and not (seeks_halves(problem) and by_order) and not may_vary(self.setting)
 
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""

@@ -12,6 +12,7 @@ from costmodel.stages.strategies import EXECUTOR
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import config_not_run
 from planner.candidate.evaluate import Evaluated
+from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
 from planner.search.writing import Writing
@@ -158,6 +159,7 @@ class Incumbent:
         remade = any(place.config.recompute != "none" for place in known.places)
         torn = self.tears(known.partition) if known.num_stages > 1 else 0
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
+        schedule += known.schedule == WITHIN_LIMIT  # fused before split
         return len(rungs) + remade, sorted(rungs, reverse=True), torn, known.num_stages, schedule, known.line, each.rank
 
     def announce(self, line: str) -> None:

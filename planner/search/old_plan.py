@@ -16,10 +16,12 @@ from planner.candidate.again import candidate_of, is_line, partition_of, passes_
 from planner.candidate.candidate import IN_FLIGHT, Candidate, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
+from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan import Plan, SearchResult
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
+from planner.search.halves import halved, seeks_halves
 from planner.search.in_flight import seeks_in_flight
 from planner.search.incumbent import Incumbent
 from planner.search.setting import Setting
@@ -140,7 +142,8 @@ def _family(setting: Setting, candidate: Candidate) -> Family | None:
     for family in () if setting.pinned.places else setting.families.all:
         alike = (family.config, family.microbatch_size, family.chunks) == own
         if alike and setting.cuts(family).places(candidate.partition) == places:
-            return family
+            split = candidate.schedule == WITHIN_LIMIT and seeks_halves(setting.problem)
+            return halved(family) if split else family
     return None
 
 
@@ -150,6 +153,8 @@ def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: F
     schedules = setting.cuts(family).schedules if family else problem.schedules
     if not is_looped(found.places) and seeks_in_flight(problem):
         schedules = (*schedules, IN_FLIGHT)
+    if seeks_halves(problem):
+        schedules = tuple(dict.fromkeys((*schedules, WITHIN_LIMIT)))
     if family is None and not _is_varied(setting, found):
         yield f"{_unlike(setting, found)}, which is not searched here"
     if found.schedule not in schedules:

@@ -7,6 +7,7 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
@@ -19,6 +20,7 @@ from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
+from planner.search.halves import halved, in_halves, seeks_halves
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
@@ -47,6 +49,8 @@ PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
 """Most of the time left after the first look that may pass before families are annealed once, before the best are
 annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
 starts."""
+HALVES_PART = 0.3
+"""Most of the time left that backwards in halves may take, each time."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
 NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
@@ -151,6 +155,7 @@ class Search:
         self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()
+            self._halve(self.limits)
             return
         if self._anneals:
             self._cut_in_every_way()
@@ -159,6 +164,8 @@ class Search:
             self._prove()
         else:
             self._tune()
+            self._halve(self.limits)
+            self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
             self.bounding.finish(self.limits)
 
     @property
@@ -218,12 +225,16 @@ class Search:
             self.solver.start()  # it imports while these are cut
         self.rounds.briefly(open_ones, self.brief)
         self._change_options()
+        promising = self._promising()  # for lines, which halved graphs do not make less worth having
+        self._halve(Limits(self.limits.left_s * OPTIONS_PART))
+        self._anneal_halves(open_ones)
         self.rounds.run(NUM_ROUNDS, self.annealed)
+        self._halve(Limits(self.limits.left_s * HALVES_PART))
         careful = self._promising()
         self._cut_graphs(careful)
         self._change_options()
         self._shake(NUM_SHAKES_BEFORE, seed, self.improved)
-        for cuts in careful:
+        for cuts in promising if seeks_halves(self.problem) else careful:
             self._cut_line(cuts)
         if self.problem.exact:
             return
@@ -231,9 +242,11 @@ class Search:
         if solving.solve([cuts.family for cuts in careful], self.limits):
             self.limited_by = "solver lost"
         self._change_options()
+        self._halve(Limits(self.limits.left_s * HALVES_PART))
         self.last = Limits(self.limits.left_s * LAST_PART)
         self.rounds.run(NUM_ROUNDS_AFTER, self.last)
         self._improve()
+        self._halve(Limits(self.limits.left_s * HALVES_PART))
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
     def _improve(self) -> None:
@@ -278,7 +291,8 @@ class Search:
 
     def _cut_line(self, cuts: Cuts) -> None:
         """Cut a family into stages in one line, as the chain planner does; the best lines may be better as graphs."""
-        if self.early.over or not self.prospects.is_open(cuts.family) or cuts.family.chunks > 1:
+        known = self.lines if self.lines.found else self.incumbent
+        if self.early.over or not self.prospects.is_open(cuts.family, known) or cuts.family.chunks > 1:
             return
         found = cut(cuts, 0, self.lines, self.early, line=True)
         if can_anneal(cuts) and self.kernels.ready(0.0):
@@ -338,6 +352,39 @@ class Search:
                 self.incumbent.offer([found])
         self.incumbent.say("micro-batches in flight")
 
+    def _halve(self, limits: Limits) -> None:
+        """Run backwards of the best plans in two halves, and of the best lines; improve the best cut for that."""
+        if not seeks_halves(self.problem) or self.setting.pinned.in_flight:
+            return
+        lines = Incumbent(self.problem, self.aim, self.setting.tears)
+        lines.offer(each for each in self.incumbent.found.values() if each.candidate.line)
+        for found in (lines, self.incumbent):
+            if found.found and not found.best.num_mixed:
+                self._halve_best(found, limits)
+            self.incumbent.offer(found.found.values())
+        if self.bounds.halves_count:
+            self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
+        self.incumbent.say("split backwards")
+        self._hear()
+
+    def _halve_best(self, incumbent: Incumbent, limits: Limits) -> None:
+        for family, each in in_halves(self.setting, incumbent, limits):
+            if family:
+                self.bounds.know(family)
+            incumbent.offer([each])
+        best, own = incumbent.best, self.prospects.family_of(incumbent.best)
+        if own and own.split and not self.setting.pinned_partition:
+            polish(self.setting.cuts(own), [best], incumbent, limits)
+
+    def _anneal_halves(self, families: Sequence[Family]) -> None:
+        """Anneal families with backwards in halves, whose stages are to be even and not to come back soon."""
+        if seeks_halves(self.problem) and not self.setting.pinned.in_flight:
+            halves = list(map(halved, families))
+            for family in halves:
+                self.bounds.know(family)
+            self.rounds.briefly(halves, Limits(self.limits.left_s * HALVES_PART))
+            self._hear()
+
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
         family = self.prospects.family_of(best)
@@ -374,8 +421,9 @@ class Search:
             self.bounds.take_orders_of_pinned()
         bound_ns = self.bounds.least_ns or None
         own = self.setting.family_of.get(incumbent.best.candidate) if incumbent.found else None
-        estimate = self.bounding.estimates.get(own) if own else None
+        estimate = self.bounding.estimates.get(replace(own, split=False)) if own else None
         impossible = self.bounds.nothing_fits
         looped_ns = self.bounds.looped_ns if bound_ns else None
-        limited_by, old = self.limited_by, self.old_plan
-        return Outcome(self.setting, incumbent, bound_ns, rivals, limited_by, impossible, estimate, looped_ns, old)
+        halved_ns = self.bounds.halved_ns if bound_ns else None
+        beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan)
+        return Outcome(self.setting, incumbent, bound_ns, rivals, *beside)

@@ -28,6 +28,8 @@ class Outcome:
         Of the best plan's family: the least m - 1 times the largest stage plus the longest path, and its bound.
     looped_bound_ns : int, optional
         The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
+    halved_bound_ns : int, optional
+        That of plans whose backwards run in halves, where it leaves these out.
     old_plan : OldPlan, optional
         What became of the plan that the search was to start from.
     """
@@ -40,4 +42,5 @@ class Outcome:
     impossible: bool
     estimate: tuple[int, int] | None = None
     looped_bound_ns: int | None = None
+    halved_bound_ns: int | None = None
     old_plan: OldPlan | None = None

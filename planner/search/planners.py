@@ -15,6 +15,7 @@ from planner.ask.targets import default_target, refusal, refused
 from planner.candidate.candidate import is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
+from planner.candidate.order import WITHIN_LIMIT
 from planner.plan import Plan, SearchResult
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
@@ -197,18 +198,24 @@ def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResul
     """
     step_ns = chosen.step_time_ns
     best_ns = min(best.step_time_ns, step_ns)
-    bound_ns, looped_ns = outcome.lower_bound_ns, outcome.looped_bound_ns
+    bound_ns, looped_ns, halved_ns = outcome.lower_bound_ns, outcome.looped_bound_ns, outcome.halved_bound_ns
     if bound_ns is not None and looped_ns is not None and is_looped(chosen.candidate.places):
         bound_ns, looped_ns = min(bound_ns, looped_ns), None
+    if bound_ns is not None and halved_ns is not None and chosen.candidate.schedule == WITHIN_LIMIT:
+        bound_ns, halved_ns = min(bound_ns, halved_ns), None
     wrong = bound_ns is not None and bound_ns > best_ns
     status = "baseline" if outcome.setting.problem.planner != "ours" else "bounded"
-    if status == "bounded" and bound_ns == step_ns and (looped_ns is None or looped_ns >= step_ns):
+    if (
+        status == "bounded"
+        and bound_ns == step_ns
+        and all(beside is None or beside >= step_ns for beside in (looped_ns, halved_ns))
+    ):
         status = "optimal"
     return SearchResult(
         "heuristic" if wrong or (bound_ns is None and status == "bounded") else status,
         step_ns,
         None if wrong else bound_ns,
-        scope(outcome.setting) + _left_out(looped_ns, best_ns),
+        scope(outcome.setting) + _left_out(looped_ns, halved_ns, best_ns),
         outcome.baselines,
         best_ns,
         BROKEN_BOUND if wrong else outcome.limited_by,
@@ -216,11 +223,17 @@ def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResul
     )
 
 
-def _left_out(looped_ns: int | None, best_ns: int) -> str:
+def _left_out(looped_ns: int | None, halved_ns: int | None, best_ns: int) -> str:
     """Say what the bound leaves out."""
-    if looped_ns is None or looped_ns >= best_ns:
-        return ""
-    return f"; one stage a rank: of several a rank it is only proved that they take at least {looped_ns / 1e6:.3f} ms"
+    parts = (
+        ("one stage a rank: of several a rank", looped_ns),
+        ("whole backwards: of split ones", halved_ns),
+    )
+    return "".join(
+        f"; {what} it is only proved that they take at least {ns / 1e6:.3f} ms"
+        for what, ns in parts
+        if ns is not None and ns < best_ns
+    )
 
 
 BROKEN_BOUND = "a lower bound above the plan, which is a bug of Penstock's"

@@ -51,7 +51,7 @@ class Prospects:
         return [family for family in open_ones if family in chosen]
 
     def open_ones(self) -> list[Family]:
-        """Return families that may hold a better plan and are small enough to cut with care.
+        """Return families of whole backwards that may hold a better plan and are small enough to cut with care.
 
         Of those that differ in what they keep alone one: those that were looked at first, the best of them first, then
         those of the least bound.
@@ -60,7 +60,7 @@ class Prospects:
         for family in (*self.reached(), *sorted(self._bounds_ns, key=self._bounds_ns.__getitem__)):
             config = replace(family.config, zero=0, recompute="none", offload="none")
             kind = replace(family, config=config)
-            if kind not in first and self.is_open(family) and self.is_small(family):
+            if kind not in first and not family.split and self.is_open(family) and self.is_small(family):
                 first[kind] = family
         return list(first.values())
 
@@ -87,9 +87,9 @@ class Prospects:
         cuts = self._setting.cuts(family)
         return 1 < cuts.num_stages <= MOST_STAGES and about_actions(cuts, cuts.num_places) <= MOST_ACTIONS
 
-    def is_open(self, family: Family) -> bool:
-        """Whether a family may hold a better plan that the target runs."""
-        best = self._incumbent.best
+    def is_open(self, family: Family, known: Incumbent | None = None) -> bool:
+        """Whether a family may hold a better plan that the target runs than any, or than those of some kind."""
+        best = (known or self._incumbent).best
         if self._bounds_ns[family] >= (best.step_time_ns if best.fits else NEVER):
             return False
         return self._incumbent.runs_config(family.config, pipelined=self._setting.cuts(family).num_stages > 1)

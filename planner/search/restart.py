@@ -10,25 +10,27 @@ from dataclasses import dataclass, field
 from costmodel.errors import NoPlanFits, UsageError
 from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated
+from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
-from planner.search.annealing.data import RULES
+from planner.search.annealing.data import LOOPED, RULES
 from planner.search.cuts import Cuts
 from planner.search.in_flight import Numbers
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.prospects import is_near
 
-LOOPED = "interleaved-1f1b"
-"""The schedule of several stages a place that can be annealed."""
-
 Annealed = tuple[Partition, Numbers]
 
 
 def can_anneal(cuts: Cuts) -> bool:
-    """Whether annealing knows what runs there: F and whole B in known orders, nothing pinned."""
-    known = cuts.seeks_in_flight or any(name in RULES for name in cuts.schedules)
+    """Whether annealing knows what runs there: whole backwards in known orders, or any in halves; nothing pinned."""
+    known = cuts.seeks_in_flight or cuts.in_halves or any(name in RULES for name in cuts.schedules)
     if cuts.family.chunks > 1:
-        known = cuts.schedules[0] == LOOPED and cuts.num_microbatches % cuts.num_places == 0 and cuts.num_places > 1
+        known = (
+            cuts.schedules[0] in (LOOPED, WITHIN_LIMIT)
+            and cuts.num_microbatches % cuts.num_places == 0
+            and cuts.num_places > 1
+        )
     return known and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
 
 

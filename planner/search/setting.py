@@ -184,7 +184,7 @@ class Setting:
         """
         config = family.config
         key = (config.data, config.tensor, config.context, config.expert, config.sequence, config.zero, config.offload,
-               family.microbatch_size, family.chunks, num_places)  # fmt: skip
+               family.microbatch_size, family.chunks, family.split, num_places)  # fmt: skip
         if key not in self._bounds:
             self._bounds[key] = self._bound_ns(family, num_places)
         return self._bounds[key]
@@ -244,7 +244,7 @@ class Setting:
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound where the cut model knows the family (`planner.search.closed_form`)."""
         cheap = self.bound_ns(family, num_places) or 0
-        if not self.is_cut_exactly(family) or num_places == 1:
+        if not self.is_bounded_exactly(family) or num_places == 1:
             return cheap
         if family not in self._data:
             self._data[family] = cut_data(self.cuts(family), 0, binding=False)
@@ -256,10 +256,16 @@ class Setting:
 
         What several operators gather together once, and stages that share a place, it does not know.
         """
+        return all(name in FUSED for name in self.cuts(family).schedules) and self._is_plain(family)
+
+    def is_bounded_exactly(self, family: Family) -> bool:
+        """Whether bounds by operators know a family: as the cut model does, or with backwards in halves."""
+        return self.is_cut_exactly(family) or (self.cuts(family).in_halves and self._is_plain(family))
+
+    def _is_plain(self, family: Family) -> bool:
         config = family.config
         plain = config.tensor == config.context == config.expert == 1 and family.chunks == 1
-        fused = all(name in FUSED for name in self.cuts(family).schedules)
-        return plain and fused and self._as_profiled and not self.pinned.places
+        return plain and self._as_profiled and not self.pinned.places
 
 
 FUSED = ("gpipe", "1f1b", "eager-1f1b", "graph-1f1b", "graph-eager-1f1b", "graph-kfkb", "graph-auto")

@@ -5,6 +5,7 @@ Leaves out the model and its process (`planner.search.cut`), and proofs by simul
 
 from collections.abc import Sequence
 
+from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import AUTO
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
@@ -93,6 +94,8 @@ class Solving:
                 ended = True
                 if finding["status"] == "INFEASIBLE":
                     self.bounds.impossible.add(family)
+                    if not request.data.limit:  # pins alone, whatever the order
+                        self.bounds.rise(family, NEVER)
         self._lost |= not ended and not limits.hit
         if tried and min(tried, key=lambda each: each.rank).rank <= self.incumbent.best.rank:
             polish(cuts, tried, self.incumbent, limits)

@@ -13,6 +13,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated
+from planner.candidate.order import WITHIN_LIMIT
 from planner.search.cuts import by_stage
 from planner.search.family import Family
 from planner.search.few_cuts import every_partition
@@ -35,7 +36,11 @@ def may_vary(setting: Setting) -> bool:
     """
     problem = setting.problem
     fixed = problem.space.data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
-    run = problem.schedule in ("auto", IN_FLIGHT, *SCHEDULES) and problem.target in ("", "any", "executor")
+    run = problem.schedule in ("auto", IN_FLIGHT, WITHIN_LIMIT, *SCHEDULES) and problem.target in (
+        "",
+        "any",
+        "executor",
+    )
     return run and not fixed and not problem.machines.speeds and problem.planner == "ours" and not problem.exact
 
 

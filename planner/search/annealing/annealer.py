@@ -1,7 +1,8 @@
 """Annealed cuts of a family: the best of many thousand random changes, by a compiled value of a cut.
 
 The value (`planner.search.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes out. Effort
-is counted in changes, so that the result depends on inputs and seed alone. Leaves out split backward and pinned stages.
+is counted in changes, so that the result depends on inputs and seed alone. Where backwards run in halves the closed
+form alone judges, for their orders take too long to make. Leaves out pinned stages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from costmodel.errors import UsageError
 from costmodel.stages.costs import at
 from planner.ask.problem import AUTO_SCHEDULES
 from planner.graph.atoms import Partition, numbered
-from planner.search.annealing.data import RULES, Cut, Floats, Ints, Room, room_for
+from planner.search.annealing.data import LOOPED, RULES, Cut, Floats, Ints, Room, room_for
 from planner.search.annealing.kernels import (
     DELAYED,
     DEPTH,
@@ -35,8 +36,8 @@ from simulator.actions import Kind
 
 CHANGES = 200
 """Simulated changes for each atom and stage, as far as the work allows."""
-MOST_CLOSED = 20_000
-"""Changes that the closed form judges before."""
+MOST_CLOSED, MOST_HALVED = 20_000, 200_000
+"""Changes that the closed form judges before, and where it judges alone."""
 WORK, FEWEST = 60_000_000, 1_000
 """Atoms, flows and actions that are gone through in the simulated changes, and how many are made however long."""
 HOT, COLD = 0.05, 1e-4
@@ -75,6 +76,8 @@ class Annealer:
         self._hot, more = (LOOPED_HOT, LOOPED_CHANGES) if looped else (HOT, 1)
         self._num_closed = 0 if looped else max(1, round(effort * min(most, MOST_CLOSED)))
         self._num_changes = max(1, round(effort * more * min(most, max(FEWEST, WORK // work))))
+        if self.cut.halved:
+            self._num_closed = self._num_changes = max(1, round(effort * min(most, MOST_HALVED)))
 
     def annealed(self, start: Partition | None, seed: int) -> Iterator[tuple[Partition, Numbers]]:
         """Yield what annealing makes of a cut, or of an even one; then, where they are open, with numbers in flight."""
@@ -84,7 +87,7 @@ class Annealer:
         if start is None and self._num_closed:
             self._walk(room, self._num_closed, self._hot, simulated=False)
             room.stage[:] = room.best
-        self._walk(room, self._num_changes, AGAIN if start else self._hot, simulated=True)
+        self._walk(room, self._num_changes, AGAIN if start else self._hot, simulated=not self.cut.halved)
         yield from self._numbered(room, open_numbers=False)
         if self._cuts.seeks_in_flight:
             room.stage[:] = room.best
@@ -155,6 +158,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
         count if len(orders) else min(count, FILLED * stages),
         line,
         cuts.fixed_stages is not None or len(orders) > 0,
+        cuts.in_halves,
     )
 
 
@@ -206,7 +210,7 @@ def _orders(cuts: Cuts) -> Ints:
     if cuts.family.chunks == 1:
         return np.zeros((0, 0, 3), np.int64)
     partition = balanced(cuts.at_places(cuts.shares_ns, cuts.num_stages))
-    run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), cuts.schedules[0], line=False))
+    run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), LOOPED, line=False))
     ways = {Kind.F: 0, Kind.B: 1}
     found: dict[int, list[tuple[int, int, int]]] = {}
     for order in run.times.structure.schedule.orders:

@@ -18,6 +18,9 @@ Dice = NDArray[np.uint64]
 RULES = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b", "gpipe")
 """Schedules whose micro-batches in flight are known: `Cut.warmups` are places in this list."""
 
+LOOPED = "interleaved-1f1b"
+"""The schedule of several stages a place by which cuts are valued, backwards in halves too."""
+
 
 class Cut(NamedTuple):
     """What a cut is valued by.
@@ -44,8 +47,9 @@ class Cut(NamedTuple):
         What a stage loses to one end of a message.
     num_microbatches, num_simulated : int
         Of a step; those beyond the simulated ones take the busiest stage's time each.
-    line, full : bool
-        Whether what flows passes through every stage on its way; whether no stage may be empty.
+    line, full, halved : bool
+        Whether what flows passes through every stage on its way; whether no stage may be empty; whether backwards run
+        in halves.
     """
 
     works: Floats
@@ -64,6 +68,7 @@ class Cut(NamedTuple):
     num_simulated: int
     line: bool
     full: bool
+    halved: bool
 
 
 class Loads(NamedTuple):

@@ -129,7 +129,10 @@ def _over(cut: Cut, at: Loads) -> float:
 
 @inlined
 def _closed(cut: Cut, at: Loads) -> float:
-    """Return the largest of the stages' own work with the longest way there, then the one back or what ends a step."""
+    """Return the largest of the stages' own work with the longest way there, then the one back or what ends a step.
+
+    Where backwards run in halves nothing has to come back.
+    """
     worst = 0.0
     if len(cut.orders):
         return _shared(cut, at)
@@ -142,7 +145,9 @@ def _closed(cut: Cut, at: Loads) -> float:
             there[s, 0] = max(there[s, 0], there[p, 0] + at.works[p, FORWARD] + way)
             both[s, 0] = max(both[s, 0], both[p, 0] + at.works[p, FORWARD] + at.works[p, BACKWARD] + 2 * way)
         own = cut.num_microbatches * (at.works[s, FORWARD] + at.works[s, BACKWARD])
-        step = own + max(both[s, 0], there[s, 0] + at.works[s, CLOSING])
+        step = own + there[s, 0] + at.works[s, CLOSING]
+        if not cut.halved:  # else W may be the last of a step
+            step = max(step, own + both[s, 0])
         over = (at.works[s, STATIC] + at.works[s, KEPT]) / cut.places[LIMIT, s] - 1
         worst = max(worst, step * (1 + PENALTY * max(0.0, over)))
     return worst
@@ -377,6 +382,6 @@ def compile_all() -> None:
     orders = alive = np.zeros((0, 0, 3), np.int64)
     warmups = np.array([0])
     cut = Cut(
-        works, flows, nothing, ints, ints, first, square, places, warmups, orders, alive, 0.0, 1, 1, False, False
+        works, flows, nothing, ints, ints, first, square, places, warmups, orders, alive, 0.0, 1, 1, False, False, False
     )  # fmt: skip
     anneal(cut, room_for(cut, np.array([0, 1, 1, 1]), 0), 1, 0.1, 0.1, True)

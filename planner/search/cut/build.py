@@ -6,6 +6,7 @@ cut problem is a relaxation of the simulated one. Leaves out the solver.
 
 from collections.abc import Sequence
 
+from costmodel.model.whole import SplitRatios
 from planner.search.cut.data import CutData
 from planner.search.cut.memory import held, limit_bytes, unit_bytes
 from planner.search.cut.transfers import least_host_ns, transfers
@@ -48,12 +49,13 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
     ]
     remade = cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
     again = [sum(forward_ns[o] for o in row if operators[o].trainable) for row in atoms.members] if remade else []
+    ratios = cuts.evaluator.ratios if cuts.in_halves else SplitRatios()
     return CutData(
         num_stages=cuts.num_stages,
         num_microbatches=cuts.num_microbatches,
         unit_ns=unit_ns,
-        forward=_down(forward, scale),
-        backward=_down(backward, scale),
+        forward=_down([int(ns * ratios.forward) for ns in forward], scale),
+        backward=_down([int(ns * ratios.backward) for ns in backward], scale),
         closing=_down(_closing(cuts), scale),
         precedence=tuple((u, v) for u, row in enumerate(atoms.reduction) for v in row),
         sinks=tuple(a for a, row in enumerate(atoms.successors) if not row),
@@ -67,7 +69,8 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
         least=least_ns // unit_ns,
         host=_down((least_host_ns(cuts),), scale)[0],
         apart=cuts.evaluator.apart,
-        again=_down(again, scale),
+        again=_down([int(ns * ratios.forward) for ns in again], scale),
+        split=cuts.in_halves,
     )
 
 

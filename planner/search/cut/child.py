@@ -163,6 +163,10 @@ class Solver:
             found.pop()
         return found
 
+    def drop(self) -> None:
+        """Give up what it is at work on, and what it knows."""
+        self._end()
+
     def _end(self) -> None:
         self.busy = False
         if self._process is None:

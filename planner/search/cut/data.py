@@ -111,6 +111,8 @@ class CutData:
         What each atom's forward takes that its stage runs again before each backward, which may be while it waits.
     all_stages : bool
         Whether no stage may be empty.
+    split : bool
+        Whether backwards run in halves, so that nothing has to come back before a stage may end.
     messages : SentTensors, optional
         Instead of `crossings`, for graphs of stages alone or for lines alone.
     """
@@ -135,6 +137,7 @@ class CutData:
     apart: tuple[tuple[tuple[int, ...], ...], ...] = ()
     again: tuple[int, ...] = ()
     all_stages: bool = False
+    split: bool = False
     messages: SentTensors | None = None
 
     @property

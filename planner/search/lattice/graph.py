@@ -1,7 +1,8 @@
 """A cut problem as its lattice: work, and what crosses, of each downset; edges along which paths are counted.
 
-A path that a gradient comes back on goes along the edges with a gradient, any other along all. An edge with a longer
-way beside it is left out, for that way meets more stages. Leaves out flows (`planner.search.lattice.flows`).
+A path that a gradient comes back on goes along the edges with a gradient, any other along all; where backwards run in
+halves none counts as coming back, for W may be the last of a stage. An edge with a longer way beside it is left out,
+for that way meets more stages. Leaves out flows (`planner.search.lattice.flows`).
 """
 
 from collections.abc import Iterable
@@ -72,7 +73,7 @@ class Kinds:
 def kinds_of(data: CutData, pattern: Pattern) -> Kinds:
     """Return the kinds of edges of a cut problem."""
     crossings = {(c.producer, c.consumer): c for c in data.crossings}
-    gradients = _reduced(data.num_atoms, [edge for edge, c in crossings.items() if c.gradient])
+    gradients = _reduced(data.num_atoms, [edge for edge, c in crossings.items() if c.gradient and not data.split])
     everywhere = set(data.precedence)
     rows: dict[tuple[int, int], list[Edge]] = {}
     for u, v in sorted(gradients | everywhere):

@@ -1,0 +1,90 @@
+"""Plans whose backwards run in two halves, made of the best plans that run them whole.
+
+What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its work;
+W may come last. Leaves out cuts that are made for halves from the start:
+those of the bound (`planner.search.bounding`) and of local search come close.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.costs import Costs, at, least
+from planner.ask.problem import AUTO, Problem
+from planner.ask.targets import LINE_TARGETS
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.order import WITHIN_LIMIT
+from planner.search.family import Family
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+from planner.search.setting import Setting
+from simulator.schedule import stage_graph
+
+MOST_ACTIONS = 60_000
+"""Actions of a plan up to which its backwards are halved: making their order takes as long as simulating hundreds."""
+MOST_TRIED = 16
+"""Plans that are halved, the best first."""
+
+
+def seeks_halves(problem: Problem) -> bool:
+    """Whether halved backwards are open: others run schedules by name, and a proof ranges over whole ones."""
+    open_ones = problem.schedule == AUTO and problem.planner in ("ours", "chain") and not problem.exact
+    return open_ones and problem.target not in LINE_TARGETS and problem.num_devices > 1
+
+
+def halved(family: Family) -> Family:
+    """Return the family of the same cuts with backwards in halves."""
+    return replace(family, split=True)
+
+
+def in_halves(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[tuple[Family | None, Evaluated]]:
+    """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
+    whole: dict[Candidate, Evaluated] = {}
+    for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
+        known = each.candidate
+        short = 0 < each.num_actions * 3 // 2 <= MOST_ACTIONS
+        if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
+            whole.setdefault(replace(known, schedule=WITHIN_LIMIT, in_flight=()), each)
+    for candidate, each in list(whole.items())[:MOST_TRIED]:
+        if limits.over:
+            return
+        evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
+        best = incumbent.best
+        if not incumbent.runs(each) or (best.fits and _least_ns(evaluator, candidate) >= best.step_time_ns):
+            continue
+        try:
+            found = evaluator.evaluate(candidate)
+        except (UsageError, NoPlanFits):
+            continue
+        if family:
+            setting.family_of[candidate] = halved(family)
+        yield halved(family) if family else None, found
+
+
+def _least_ns(evaluator: Evaluator, candidate: Candidate) -> float:
+    """Return what a plan's stages take at least in halves."""
+    costs = evaluator.pricer.price(candidate.partition, candidate.places, candidate.line).costs
+    return least_in_halves_ns(costs, evaluator.num_microbatches) / max(evaluator.problem.speeds)
+
+
+def least_in_halves_ns(costs: Costs, num_microbatches: int) -> int:
+    """Return the most that any rank takes: forwards that lead to one of its stages, then all its work."""
+    graph = stage_graph(costs)
+    heads = [0] * graph.num_stages
+    for stage in graph.order:
+        for edge in costs.edges:
+            if edge.source == stage:
+                reached = heads[stage] + least(costs.stages[stage].forward_ns) + edge.p2p_ns
+                heads[edge.target] = max(heads[edge.target], reached)
+    longest = 0
+    for rank in range(graph.num_ranks):
+        work = 0
+        for stage in graph.stages_of(rank):
+            cost, multiple = costs.stages[stage], graph.multiples[stage]
+            parts = (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns)
+            work += sum(
+                at(part, k // multiple) for k in graph.microbatches_of(stage, rank, num_microbatches) for part in parts
+            )
+        longest = max(longest, work + min((heads[stage] for stage in graph.stages_of(rank)), default=0))
+    return longest
