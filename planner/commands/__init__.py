@@ -27,6 +27,7 @@ COMMANDS = {
     "links": "measure latency and bandwidth between ranks",
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
+    "ablation": "say what each means of a plan gains: branches, larger micro-batches, split backward, shared devices",
     "partition": "cut another planner's instance under that planner's own objective, with a proved bound",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",

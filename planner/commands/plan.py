@@ -55,12 +55,29 @@ KEEPS_ITS_BEST = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
+    add_question(parser, "of the whole command (default 10)")
+    parser.add_argument("-o", "--output", required=True, metavar="plan.json")
+    parser.add_argument(
+        "--from",
+        dest="old_plan",
+        metavar="PLAN",
+        help="start from this plan of the same model and say what moved (profile, cluster or flags have changed)",
+    )
+    parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="prove that no plan is better, for small problems (up to 100 pieces and 6 stages; give --time-limit 120)",
+    )
+
+
+def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
+    """Declare what is asked: the model, the machines, what is fixed, and for how long a plan is sought."""
+    parser.set_defaults(old_plan=None, exact=False)
     parser.add_argument(
         "profiles", nargs="+", metavar="PROFILE", help="profile file; on a mixed cluster one a device type"
     )
     parser.add_argument("--devices", type=positive, required=True, metavar="N")
     parser.add_argument("--batch", type=positive, required=True, metavar="B", help="samples of one step")
-    parser.add_argument("-o", "--output", required=True, metavar="plan.json")
     parser.add_argument("--cluster", metavar="FILE", help="cluster file (default: the device and links of the profile)")
     parser.add_argument("--microbatch-size", type=positive, metavar="b", help="fix it (default: search)")
     parser.add_argument("--schedule", default="auto", metavar="NAME", help="a schedule of the catalogue, or auto")
@@ -76,14 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
-    parser.add_argument(
-        "--from",
-        dest="old_plan",
-        metavar="PLAN",
-        help="start from this plan of the same model and say what moved (profile, cluster or flags have changed)",
-    )
     parser.add_argument("--max-stages", type=positive, metavar="K")
-    parser.add_argument("--time-limit", type=limit, default=10.0, metavar="S", help="of the whole command (default 10)")
+    parser.add_argument("--time-limit", type=limit, default=10.0, metavar="S", help=limit_of)
     parser.add_argument(
         "--deterministic-limit", type=limit, metavar="X", help="of the solver, in its own units of work; 0 = without it"
     )
@@ -92,11 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=TARGETS,
         default="",
         help="trainer that must take the plan, or any (default: executor for profiles of torch modules, else any)",
-    )
-    parser.add_argument(
-        "--exact",
-        action="store_true",
-        help="prove that no plan is better, for small problems (up to 100 pieces and 6 stages; give --time-limit 120)",
     )
     parser.add_argument("--seed", type=seed, default=0)
     _add_choices(parser)
@@ -156,7 +162,7 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     from planner.plan import write_plan
     from planner.search.planners import BROKEN_BOUND
 
-    problem = _problem(args, start)
+    problem = problem_of(args, start)
     if problem.effort.deterministic_limit is None:
         _say_least(len(problem.profile.graph.operators), problem.effort.time_limit_s)
     answer = make_plan(problem, progress=say)
@@ -174,7 +180,7 @@ def _say_least(num_operators: int, limit_s: float) -> None:
         say(f"{text}, whatever the limit of {limit_s:g} s")
 
 
-def _problem(args: argparse.Namespace, start: float) -> "Problem":
+def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     """Read the files; the time that this takes is taken from the limit of the search."""
     from costmodel.architectures.estimate import recalibrated
     from costmodel.calibration import published, read_calibration

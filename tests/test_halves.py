@@ -1,0 +1,129 @@
+"""Backwards in halves beside whole ones: found under ``auto``, bounded, dear where measured so, and what they gain."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from costmodel.model.profile import Profile, write_profile
+from costmodel.model.whole import SplitRatios, Whole
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from planner.commands import main
+from planner.plan import Plan
+from planner.report.ablation import ablation
+from planner.search.halves import least_in_halves_ns, seeks_halves
+from planner.search.planners import plan
+from simulator.engine import Structure
+from simulator.schedules import build_schedule
+from tests.pipelines import pipelines
+from tests.random_profiles import branches, chain, random_profile, u_net
+
+PROFILES = {"branches": branches(4, 6), "chain": chain(12), "U-Net": u_net(6), "random": random_profile(Random(5), 16)}
+
+
+def planned(profile: Profile, num_devices: int = 4, batch: int = 8, **options: object) -> Plan:
+    return plan(pipelines(profile, num_devices, batch, 1, deterministic_limit=0.05, **options))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_auto_is_never_above_the_best_of_either_kind_of_backward(name: str) -> None:
+    """Naming the schedule finds nothing better by more than the two searches differ anyway."""
+    found = planned(PROFILES[name], schedule="auto").search
+    alone = (planned(PROFILES[name], schedule=schedule) for schedule in ("graph-auto", "graph-zb"))
+    best = min(each.search.best_step_time_ns for each in alone)
+    assert found.best_step_time_ns <= best * 1.01
+    assert found.lower_bound_ns is not None
+    assert found.lower_bound_ns <= min(best, found.best_step_time_ns)
+
+
+def test_an_answer_in_halves_is_bounded_by_its_own_family() -> None:
+    """Four towers on four devices with few micro-batches: halves save waits, and the bound knows that they may."""
+    whole = planned(PROFILES["branches"], schedule="graph-auto").search
+    found = planned(PROFILES["branches"], schedule="auto")
+    assert found.schedule == "graph-zb"
+    assert found.search.best_step_time_ns < 0.95 * whole.best_step_time_ns
+    assert found.search.lower_bound_ns is not None
+    assert whole.lower_bound_ns is not None
+    assert found.search.lower_bound_ns < whole.lower_bound_ns
+    assert "whole backwards" not in found.search.scope
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.1, True), (1.15, False)])
+def test_dear_halves_are_not_chosen_and_bounded_beside_the_gap(ratio: float, said: bool) -> None:
+    """Where their bound is no better than the answer there is nothing to say."""
+    dear = (SplitRatios(ratio, ratio),) * 3
+    profile = replace(PROFILES["branches"], whole=Whole((1, 2, 4), split=dear))
+    found = planned(profile, schedule="auto")
+    assert found.schedule != "graph-zb"
+    text = "whole backwards: of split ones it is only proved that they take at least"
+    assert (text in found.search.scope) == said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"schedule": "1f1b"}, {"schedule": "auto", "exact": True}, {"schedule": "auto", "target": "megatron"}],
+)
+def test_halves_are_left_alone_where_they_are_not_asked_for(options: dict[str, object]) -> None:
+    assert not seeks_halves(pipelines(PROFILES["chain"], 2, 4, 1, **options))
+
+
+def test_what_halves_take_at_least_is_below_every_order_of_them() -> None:
+    for seed in range(40):
+        rng = Random(seed)
+        count = rng.randint(1, 4)
+        stages = tuple(StageCost(*(rng.randint(1, 20) for _ in range(3))) for _ in range(count))
+        edges = tuple(EdgeCost(i, j, rng.randint(0, 9)) for j in range(count) for i in range(j) if rng.random() < 0.6)
+        ranks = tuple((rng.randrange(s + 1),) if rng.random() < 0.3 else (s,) for s in range(count))
+        used = sorted({rank for row in ranks for rank in row})
+        costs = Costs(stages, edges, tuple((used.index(row[0]),) for row in ranks))
+        num_microbatches = rng.randint(1, 5)
+        step_ns = Structure(build_schedule("graph-zb", costs, num_microbatches)).times(costs).step_time_ns
+        assert least_in_halves_ns(costs, num_microbatches) <= step_ns
+
+
+def test_each_means_ranges_over_what_the_one_before_did() -> None:
+    problem = pipelines(PROFILES["branches"], 4, 8, None, schedule="auto", deterministic_limit=0.05)
+    found = ablation(replace(problem, space=replace(problem.space, chunks=None)))
+    steps = [row.step_time_ns for row in found.rows]
+    assert steps == sorted(steps, reverse=True)
+    assert [row["means"] for row in found.to_json()["rows"]] == [  # type: ignore[index,attr-defined]
+        "stages in a line", "branches side by side", "larger micro-batches", "split backward",
+        "stages that share devices",
+    ]  # fmt: skip
+    gain = 1.0
+    for factor in found.gains:
+        gain *= factor
+    assert found.to_json()["gain"] == pytest.approx(gain)
+    assert found.rows[1].plan.batch.microbatch_size == found.rows[0].plan.batch.microbatch_size
+    assert found.gains[1] > 1.05  # four towers need not wait for each other
+
+
+def test_the_command_answers_with_rows_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile, chart = tmp_path / "profile.json", tmp_path / "gains.svg"
+    write_profile(profile, branches(2, 4))
+    words = ["ablation", str(profile), "--devices", "2", "--batch", "4", "--deterministic-limit", "0.05", "--json"]
+    assert main([*words, "--chart", str(chart)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["rows"]) == 5
+    assert told["gain"] >= 1
+    assert "branches side by side" in chart.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--schedule", "1f1b"], "--schedule fixes what an ablation opens row by row"),
+        (["--planner", "chain"], "--planner fixes"),
+        (["--microbatch-size", "1"], "--microbatch-size fixes"),
+        (["--chunks", "1"], "--chunks fixes"),
+        (["--chart", "gains.txt"], "gains.txt"),
+    ],
+)
+def test_a_flag_that_fixes_what_a_row_opens_is_refused(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_profile(tmp_path / "profile.json", chain(4))
+    code = main(["ablation", str(tmp_path / "profile.json"), "--devices", "2", "--batch", "4", *flags, "--json"])
+    assert (code, message in json.loads(capsys.readouterr().out)["error"]) == (2, True)
