@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import networkx as nx
@@ -25,7 +25,8 @@ from benchmarks.kept_rows import add_output, kept
 from costmodel.architectures.command import DEFAULT_DEVICE
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster, read_cluster
-from planner import Effort, Plan, Problem, make_plan
+from costmodel.model.profile import Profile
+from planner import Effort, Plan, Problem, Space, make_plan
 from planner.search.planners import PLANNERS
 
 MODELS = ("zoo:mmt", "zoo:uno", "zoo:dlrm", "zoo:unet3d", "zoo:gpt", "llama3-8b")
@@ -34,11 +35,14 @@ SAMPLES_A_DEVICE = 8
 
 @dataclass(frozen=True)
 class Asked:
-    """What all planners are asked alike: `seconds` of each, a cluster and a micro-batch size where they are given."""
+    """What all planners are asked alike: `seconds` of each, a cluster, a micro-batch size and choices where given."""
 
     seconds: float
     cluster: Cluster | None = None
     microbatch_size: int | None = None
+    samples_a_device: int = SAMPLES_A_DEVICE
+    space: Space = field(default_factory=Space)
+    optimizer: str = "adam"
 
     @property
     def device(self) -> str:
@@ -52,7 +56,8 @@ def rows(models: list[str], devices: list[int], planners: list[str], asked: Aske
         for count in devices:
             ours_ns = 0
             for planner in planners:
-                row = {"model": model, "devices": count, "planner": planner, **answer(model, count, planner, asked)}
+                found = answer(profile_of(model, asked.device), count, planner, asked)
+                row = {"model": model, "devices": count, "planner": planner, **found}
                 best_ns = row.get("best_step_time_ns", 0)
                 ours_ns = best_ns if planner == "ours" else ours_ns
                 if ours_ns and best_ns:
@@ -60,12 +65,12 @@ def rows(models: list[str], devices: list[int], planners: list[str], asked: Aske
                 yield row
 
 
-def answer(model: str, devices: int, planner: str, asked: Asked) -> dict[str, Any]:
+def answer(profile: Profile, devices: int, planner: str, asked: Asked) -> dict[str, Any]:
     """Return what one planner comes to."""
     size = asked.microbatch_size
     problem = Problem(
-        profile_of(model, asked.device), asked.cluster, devices, SAMPLES_A_DEVICE * devices * (size or 1),
-        microbatch_size=size, planner=planner, target="any", effort=Effort(asked.seconds),
+        profile, asked.cluster, devices, asked.samples_a_device * devices * (size or 1), microbatch_size=size,
+        planner=planner, target="any", optimizer=asked.optimizer, space=asked.space, effort=Effort(asked.seconds),
     )  # fmt: skip
     start = time.perf_counter()
     try:
@@ -80,7 +85,10 @@ def answer(model: str, devices: int, planner: str, asked: Asked) -> dict[str, An
         "depth": depth(plan),
         "stages": len(plan.stages),
         "strategy": made.to_json()["strategy"],
+        "schedule": plan.schedule,
+        "microbatch_size": plan.batch.microbatch_size,
         "gap": plan.search.gap,
+        "model_gap": plan.search.model_gap,
     }
 
 

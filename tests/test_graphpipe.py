@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
+from benchmarks import graphpipe as evaluation
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
@@ -313,3 +315,16 @@ def test_stages_are_placed_as_they_are_listed_and_within_hosts() -> None:
         [(0, 1, 2), (3, 4), (5,), (6, 7)],
         [(0, 1, 2), (4, 5), (3,), (6, 7)],
     ]
+
+
+def test_the_evaluation_of_graphpipe_runs_in_small(tmp_path: Path) -> None:
+    """Two branches on eight devices, a second for each planner: ours is never behind, and what is drawn is there."""
+    found = list(evaluation.rows(("case-study",), 1.0))
+    assert [row["planner"] for row in found] == ["ours", "pipedream", "piper", "alpa", "graphpipe"]
+    ratios = [row["over_ours"] for row in found if "over_ours" in row]
+    assert len(ratios) > 2
+    assert min(ratios) == 1
+    assert all(evaluation.text_of(row) for row in found)
+    assert any("pipedream" in line for line in evaluation.summary(found))
+    evaluation.draw(found, str(tmp_path / "evaluation.svg"))
+    assert "case-study" in (tmp_path / "evaluation.svg").read_text()

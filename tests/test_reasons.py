@@ -112,7 +112,7 @@ def files(folder, problem: Problem):
 
 
 def test_the_command_answers_with_all_of_it(tmp_path, capsys):
-    flags = files(tmp_path, chain_problem(space=replace(chain_problem().space, data=1, stages=2)))
+    flags = files(tmp_path, chain_problem(space=replace(chain_problem().space, data=1, stages=2, chunks=1)))
     assert main(["explain", *flags, "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert body["priced_again_ns"] == body["step_time_ns"]

@@ -34,7 +34,7 @@ def heavy(**options: object) -> Problem:
 
 
 def test_a_choice_to_drop_is_named_before_anything_that_costs() -> None:
-    problem = heavy(memory_limit_bytes=20 << 20)
+    problem = replace(heavy(memory_limit_bytes=20 << 20), schedule="graph-1f1b")  # halves would fit
     text = refusal(problem)
     assert "verified by planning again, a plan fits without --recompute" in text
     assert "--devices" not in text.split("verified")[1]

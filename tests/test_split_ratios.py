@@ -201,7 +201,7 @@ def test_a_plan_of_split_backwards_is_priced_with_the_ratios_and_simulates_to_it
     assert dear.provenance["split_ratios"] == {"forward": 1.1, "backward": 1.25}
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "graph-1f1b", "auto"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "graph-1f1b", "graph-auto"])
 def test_a_plan_of_whole_backwards_is_the_same_with_ratios_and_without(schedule: str) -> None:
     plain, same = job(chain(6), schedule), job(measured(chain(6)), schedule)
     assert (same.stages, same.orders, same.prediction) == (plain.stages, plain.orders, plain.prediction)

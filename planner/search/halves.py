@@ -21,8 +21,8 @@ from planner.search.limits import Limits
 from planner.search.setting import Setting
 from simulator.schedule import stage_graph
 
-MOST_ACTIONS = 60_000
-"""Actions of a plan up to which its backwards are halved: making their order takes as long as simulating hundreds."""
+MOST_ACTIONS, NS_AN_ACTION = 150_000, 50_000
+"""Actions of a whole plan up to which its backwards are halved, and what making their order takes for each."""
 MOST_TRIED = 16
 """Plans that are halved, the best first."""
 
@@ -43,12 +43,14 @@ def in_halves(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterato
     whole: dict[Candidate, Evaluated] = {}
     for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
         known = each.candidate
-        short = 0 < each.num_actions * 3 // 2 <= MOST_ACTIONS
+        short = 0 < each.num_actions <= MOST_ACTIONS
         if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
             whole.setdefault(replace(known, schedule=WITHIN_LIMIT, in_flight=()), each)
     for candidate, each in list(whole.items())[:MOST_TRIED]:
         if limits.over:
             return
+        if each.num_actions * NS_AN_ACTION / 1e9 > limits.left_s:
+            continue
         evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
         best = incumbent.best
         if not incumbent.runs(each) or (best.fits and _least_ns(evaluator, candidate) >= best.step_time_ns):

@@ -21,7 +21,8 @@ from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
 from planner.search.halves import halved, in_halves, seeks_halves
-from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
+from planner.search.heuristic import NUM_EVALUATIONS, NUM_RANDOM_ORDERS, cut, polish, shake_best, under_all
+from planner.search.improve import improve
 from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import heed, raised
@@ -49,8 +50,8 @@ PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
 """Most of the time left after the first look that may pass before families are annealed once, before the best are
 annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
 starts."""
-HALVES_PART = 0.3
-"""Most of the time left that backwards in halves may take, each time."""
+HALVES_PART, HALVED_WORK = 0.3, 100_000
+"""Most of the time left that backwards in halves may take, each time; actions of all cuts by which one is improved."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
 NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
@@ -252,7 +253,8 @@ class Search:
     def _improve(self) -> None:
         """Improve the best of each family near the best on the simulator itself."""
         for family, best in self.prospects.nearest():
-            if not self.limits.over and self.prospects.is_small(family) and is_near(best, self.incumbent):
+            known = not family.split and self.prospects.is_small(family)  # halves are improved where they are made
+            if not self.limits.over and known and is_near(best, self.incumbent):
                 polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
         self.incumbent.say("local search")
 
@@ -374,7 +376,8 @@ class Search:
             incumbent.offer([each])
         best, own = incumbent.best, self.prospects.family_of(incumbent.best)
         if own and own.split and not self.setting.pinned_partition:
-            polish(self.setting.cuts(own), [best], incumbent, limits)
+            cuts, number = self.setting.cuts(own), HALVED_WORK // max(1, best.num_actions)
+            under_all(cuts, improve(cuts, best, min(NUM_EVALUATIONS, number), limits), incumbent)
 
     def _anneal_halves(self, families: Sequence[Family]) -> None:
         """Anneal families with backwards in halves, whose stages are to be even and not to come back soon."""
