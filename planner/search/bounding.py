@@ -14,8 +14,9 @@ from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.lattice.estimate import estimate_of
 from planner.search.limits import Limits
-from planner.search.prospects import MOST_STAGES
+from planner.search.prospects import MOST_HALVED, MOST_STAGES
 from planner.search.segments import Aim, segmentations
+from planner.search.writing import about_actions
 
 FURTHER = 1.01
 """How far beyond the next family's bound one rises before that is asked for."""
@@ -104,6 +105,8 @@ class Bounding:
 
     def _offer(self, family: Family, partition: Partition) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
+        if family.split and about_actions(cuts, cuts.num_places) > MOST_HALVED:
+            return
         if cuts.fixed_stages in (None, max(partition) + 1):
             incumbent.offer(cuts.under(partition, cuts.schedules))
             incumbent.say("cut of the bound")

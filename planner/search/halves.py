@@ -1,12 +1,13 @@
 """Plans whose backwards run in two halves, made of the best plans that run them whole.
 
 What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its work;
-W may come last. Leaves out cuts that are made for halves from the start:
-those of the bound (`planner.search.bounding`) and of local search come close.
+W may come last. Leaves out cuts made for halves, which annealing (`planner.search.annealing`), the bound and local
+search find.
 """
 
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.costs import Costs, at, least
@@ -21,8 +22,8 @@ from planner.search.limits import Limits
 from planner.search.setting import Setting
 from simulator.schedule import stage_graph
 
-MOST_ACTIONS, NS_AN_ACTION = 150_000, 50_000
-"""Actions of a whole plan up to which its backwards are halved, and what making their order takes for each."""
+MOST_ACTIONS = 150_000
+"""Actions of a whole plan up to which its backwards are halved."""
 MOST_TRIED = 16
 """Plans that are halved, the best first."""
 
@@ -38,7 +39,24 @@ def halved(family: Family) -> Family:
     return replace(family, split=True)
 
 
-def in_halves(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[tuple[Family | None, Evaluated]]:
+@dataclass
+class Pace:
+    """What making an order takes at most for each action of the whole plan, as seen so far."""
+
+    seconds: float = 5e-5
+
+    def allows(self, num_actions: int, limits: Limits) -> bool:
+        """Whether there is time for the order of so many actions."""
+        return num_actions * self.seconds <= limits.left_s
+
+    def timed(self, num_actions: int, seconds: float) -> None:
+        """Learn from an order."""
+        self.seconds = max(self.seconds, seconds / num_actions)
+
+
+def in_halves(
+    setting: Setting, incumbent: Incumbent, pace: Pace, limits: Limits
+) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
     whole: dict[Candidate, Evaluated] = {}
     for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
@@ -49,16 +67,18 @@ def in_halves(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterato
     for candidate, each in list(whole.items())[:MOST_TRIED]:
         if limits.over:
             return
-        if each.num_actions * NS_AN_ACTION / 1e9 > limits.left_s:
+        if not pace.allows(each.num_actions, limits):
             continue
         evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
-        best = incumbent.best
+        best, start = incumbent.best, time.perf_counter()
         if not incumbent.runs(each) or (best.fits and _least_ns(evaluator, candidate) >= best.step_time_ns):
             continue
         try:
             found = evaluator.evaluate(candidate)
         except (UsageError, NoPlanFits):
             continue
+        finally:
+            pace.timed(each.num_actions, time.perf_counter() - start)
         if family:
             setting.family_of[candidate] = halved(family)
         yield halved(family) if family else None, found

@@ -20,9 +20,8 @@ from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
-from planner.search.halves import halved, in_halves, seeks_halves
-from planner.search.heuristic import NUM_EVALUATIONS, NUM_RANDOM_ORDERS, cut, polish, shake_best, under_all
-from planner.search.improve import improve
+from planner.search.halving import Halving
+from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.in_flight import seeks_in_flight, tuned
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import heed, raised
@@ -50,8 +49,8 @@ PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
 """Most of the time left after the first look that may pass before families are annealed once, before the best are
 annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
 starts."""
-HALVES_PART, HALVED_WORK = 0.3, 100_000
-"""Most of the time left that backwards in halves may take, each time; actions of all cuts by which one is improved."""
+HALVES_PART = 0.3
+"""Most of the time left that backwards in halves may take, each time."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
 NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
@@ -93,6 +92,7 @@ class Search:
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
         self.bounding = Bounding(self.bounds, self.bounder)
+        self.halving = Halving(self.bounds)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self._saved = self._left_out = False
         self.rounds = AnnealingRounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
@@ -156,7 +156,7 @@ class Search:
         self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()
-            self._halve(self.limits)
+            self._halve(1.0)
             return
         if self._anneals:
             self._cut_in_every_way()
@@ -165,7 +165,7 @@ class Search:
             self._prove()
         else:
             self._tune()
-            self._halve(self.limits)
+            self._halve(1.0)
             self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
             self.bounding.finish(self.limits)
 
@@ -202,7 +202,7 @@ class Search:
 
     def _cut_with_care(self) -> None:
         self._hear()
-        if may_vary(self.setting) and not self.limits.over:
+        if may_vary(self.setting, singly=True) and not self.limits.over:
             self._start_elsewhere()
         open_ones = self.prospects.open_ones()
         self._wait_for_kernels(open_ones)
@@ -227,15 +227,15 @@ class Search:
         self.rounds.briefly(open_ones, self.brief)
         self._change_options()
         promising = self._promising()  # for lines, which halved graphs do not make less worth having
-        self._halve(Limits(self.limits.left_s * OPTIONS_PART))
-        self._anneal_halves(open_ones)
+        self._halve(OPTIONS_PART)
+        self.rounds.briefly(self.halving.families(open_ones), Limits(self.limits.left_s * HALVES_PART))
         self.rounds.run(NUM_ROUNDS, self.annealed)
-        self._halve(Limits(self.limits.left_s * HALVES_PART))
+        self._halve(HALVES_PART)
         careful = self._promising()
         self._cut_graphs(careful)
         self._change_options()
         self._shake(NUM_SHAKES_BEFORE, seed, self.improved)
-        for cuts in promising if seeks_halves(self.problem) else careful:
+        for cuts in promising if self.halving.is_open else careful:
             self._cut_line(cuts)
         if self.problem.exact:
             return
@@ -243,11 +243,11 @@ class Search:
         if solving.solve([cuts.family for cuts in careful], self.limits):
             self.limited_by = "solver lost"
         self._change_options()
-        self._halve(Limits(self.limits.left_s * HALVES_PART))
+        self._halve(HALVES_PART)
         self.last = Limits(self.limits.left_s * LAST_PART)
         self.rounds.run(NUM_ROUNDS_AFTER, self.last)
         self._improve()
-        self._halve(Limits(self.limits.left_s * HALVES_PART))
+        self._halve(HALVES_PART)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
     def _improve(self) -> None:
@@ -354,39 +354,10 @@ class Search:
                 self.incumbent.offer([found])
         self.incumbent.say("micro-batches in flight")
 
-    def _halve(self, limits: Limits) -> None:
-        """Run backwards of the best plans in two halves, and of the best lines; improve the best cut for that."""
-        if not seeks_halves(self.problem) or self.setting.pinned.in_flight:
-            return
-        lines = Incumbent(self.problem, self.aim, self.setting.tears)
-        lines.offer(each for each in self.incumbent.found.values() if each.candidate.line)
-        for found in (lines, self.incumbent):
-            if found.found and not found.best.num_mixed:
-                self._halve_best(found, limits)
-            self.incumbent.offer(found.found.values())
-        if self.bounds.halves_count:
-            self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
-        self.incumbent.say("split backwards")
+    def _halve(self, part: float) -> None:
+        """Run backwards of the best plans in two halves, in a part of the time left."""
+        self.halving.halve(Limits(self.limits.left_s * part), self.limits)
         self._hear()
-
-    def _halve_best(self, incumbent: Incumbent, limits: Limits) -> None:
-        for family, each in in_halves(self.setting, incumbent, limits):
-            if family:
-                self.bounds.know(family)
-            incumbent.offer([each])
-        best, own = incumbent.best, self.prospects.family_of(incumbent.best)
-        if own and own.split and not self.setting.pinned_partition:
-            cuts, number = self.setting.cuts(own), HALVED_WORK // max(1, best.num_actions)
-            under_all(cuts, improve(cuts, best, min(NUM_EVALUATIONS, number), limits), incumbent)
-
-    def _anneal_halves(self, families: Sequence[Family]) -> None:
-        """Anneal families with backwards in halves, whose stages are to be even and not to come back soon."""
-        if seeks_halves(self.problem) and not self.setting.pinned.in_flight:
-            halves = list(map(halved, families))
-            for family in halves:
-                self.bounds.know(family)
-            self.rounds.briefly(halves, Limits(self.limits.left_s * HALVES_PART))
-            self._hear()
 
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best

@@ -15,6 +15,8 @@ from planner.search.writing import about_actions
 
 MOST_STAGES, MOST_ACTIONS = 32, 200_000
 """Stages, and about how many actions of a step, up to which a family is cut with care: simulation takes as long."""
+MOST_HALVED = 40_000
+"""The same with backwards in halves, whose orders take longer to make."""
 NUM_CAREFUL = 6
 """Families that are cut with care, besides those whose first look came near the best."""
 NUM_LOOPED = 2
@@ -85,7 +87,8 @@ class Prospects:
     def is_small(self, family: Family) -> bool:
         """Whether a family is a pipeline of not too many stages for care, and a step not of too many actions."""
         cuts = self._setting.cuts(family)
-        return 1 < cuts.num_stages <= MOST_STAGES and about_actions(cuts, cuts.num_places) <= MOST_ACTIONS
+        most = MOST_HALVED if family.split else MOST_ACTIONS
+        return 1 < cuts.num_stages <= MOST_STAGES and about_actions(cuts, cuts.num_places) <= most
 
     def is_open(self, family: Family, known: Incumbent | None = None) -> bool:
         """Whether a family may hold a better plan that the target runs than any, or than those of some kind."""

@@ -29,13 +29,14 @@ SCHEDULES = ("graph-1f1b", "graph-eager-1f1b")
 """Schedules of the catalogue for stages with replicas of their own number, in the order of `auto`."""
 
 
-def may_vary(setting: Setting) -> bool:
+def may_vary(setting: Setting, *, singly: bool = False) -> bool:
     """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently.
 
-    A proof (`planner.search.exact`) leaves them out.
+    A proof (`planner.search.exact`) leaves them out. With `singly` they may be fixed to one each.
     """
     problem = setting.problem
-    fixed = problem.space.data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
+    data = (None, 1) if singly else (None,)
+    fixed = problem.space.data not in data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
     run = problem.schedule in ("auto", IN_FLIGHT, WITHIN_LIMIT, *SCHEDULES) and problem.target in (
         "",
         "any",

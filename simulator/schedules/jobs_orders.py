@@ -40,7 +40,7 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
     jobs = jobs_of(request.costs, request.graph, request.num_microbatches, request.memory_limit_bytes, split=split)
     enough_ns = least_ns(request, split=split)
     over = 0
-    for _ in range(MOST_ROUNDS):
+    for number in range(MOST_ROUNDS):
         others = [partial(_made, make, request, jobs) for make in makers]
         found = best_orders(jobs, others, enough_ns, request.seed, request.effort)
         if found is None:
@@ -50,7 +50,8 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
         over = max(excess)
         if not over:
             return orders
-        jobs = replace(jobs, room=tuple(room - more for room, more in zip(jobs.room, excess, strict=True)))
+        times = 2 ** max(0, number - 1)  # other orders have other messages: to close in on the limit takes long
+        jobs = replace(jobs, room=tuple(room - times * more for room, more in zip(jobs.room, excess, strict=True)))
     messages = f"; messages take {over} bytes more than it" if over else ""
     raise NoPlanFits(
         f"{name} found no order within the memory limit of {request.memory_limit_bytes} bytes a rank{messages}; "

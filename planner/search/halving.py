@@ -1,0 +1,72 @@
+"""Where a search runs backwards in two halves: of its best plans and lines, and in families cut for that.
+
+Leaves out which plans are halved (`planner.search.halves`), and when the search does it.
+"""
+
+from collections.abc import Iterable
+
+from planner.search.family import Family
+from planner.search.family_bounds import FamilyBounds
+from planner.search.halves import Pace, halved, in_halves, seeks_halves
+from planner.search.heuristic import NUM_EVALUATIONS, under_all
+from planner.search.improve import improve
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+
+SETTLE_PART = 0.3
+"""Most of the time left of the whole search for bounds of halves that need no search."""
+WORK, FEWEST = 100_000, 4
+"""Actions of all cuts by which the best one is improved, and how many cuts there must be time for."""
+
+
+class Halving:
+    """Backwards in halves within one search.
+
+    Parameters
+    ----------
+    bounds : FamilyBounds
+        With the search's setting and incumbent.
+    """
+
+    def __init__(self, bounds: FamilyBounds) -> None:
+        self._bounds, self._setting, self._incumbent = bounds, bounds.setting, bounds.incumbent
+        self.is_open, self._pace = seeks_halves(self._setting.problem), Pace()
+
+    def halve(self, limits: Limits, whole: Limits) -> None:
+        """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.
+
+        `limits` are for plans, a part of the `whole` that the search has left for bounds.
+        """
+        if not self.is_open or self._setting.pinned.in_flight:
+            return
+        incumbent = self._incumbent
+        lines = Incumbent(incumbent.problem, incumbent.aim, incumbent.tears)
+        lines.offer(each for each in incumbent.found.values() if each.candidate.line)
+        for found in (lines, incumbent):
+            if found.found and not found.best.num_mixed:
+                self._halve(found, limits)
+            incumbent.offer(found.found.values())
+        if self._bounds.halves_count:
+            self._bounds.settle(Limits(whole.left_s * SETTLE_PART))
+        incumbent.say("split backwards")
+
+    def _halve(self, incumbent: Incumbent, limits: Limits) -> None:
+        """Run backwards of an incumbent's best plans in halves, and move atoms of what is best then."""
+        for family, each in in_halves(self._setting, incumbent, self._pace, limits):
+            if family:
+                self._bounds.know(family)
+            incumbent.offer([each])
+        best, own = incumbent.best, self._setting.family_of.get(incumbent.best.candidate)
+        allowed = self._pace.allows(FEWEST * best.num_actions, limits)
+        if own and own.split and allowed and not self._setting.pinned_partition:
+            cuts, number = self._setting.cuts(own), WORK // max(1, best.num_actions)
+            under_all(cuts, improve(cuts, best, min(NUM_EVALUATIONS, number), limits), incumbent)
+
+    def families(self, families: Iterable[Family]) -> list[Family]:
+        """Return these families with backwards in halves, to be annealed; none where halves are closed."""
+        if not self.is_open or self._setting.pinned.in_flight:
+            return []
+        found = list(map(halved, families))
+        for family in found:
+            self._bounds.know(family)
+        return found
