@@ -122,6 +122,12 @@ def _synthesis_of_chains(num_rows: int) -> list[str]:
     return peer_failures(num_rows)
 
 
+def _curve_within_memory(num_points: int) -> list[str]:
+    from tests.synthesis_promises import curve_failures
+
+    return curve_failures(num_points)
+
+
 def _behind_peers(num_rows: int) -> list[str]:
     from tests.schedule_promises import behind_failures
 
@@ -411,6 +417,13 @@ PROMISES = [
         10,
         300,
         _synthesis_of_chains,
+    ),
+    Promise(
+        "curve-within-memory",
+        "graph-zb in 2 s is never behind a peer of no more memory, at ten limits, and more memory is never slower",
+        2,
+        100,
+        _curve_within_memory,
     ),
     Promise(
         "altered-plans",

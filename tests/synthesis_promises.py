@@ -7,6 +7,7 @@ Each stage's micro-batches run in turn, which costs nothing where all cost the s
 
 import time
 from fractions import Fraction
+from itertools import pairwise
 from random import Random
 
 from costmodel.errors import NoPlanFits
@@ -239,3 +240,51 @@ def _against(row: dict[str, str]) -> tuple[int, Fraction, Fraction]:
     times = Structure(schedule).times(costs)
     held = Fraction(max(times.peak_memory_bytes), share_bytes(chunks))
     return times.step_time_ns, held, Fraction(row["makespan"]) * scale
+
+
+CURVE = (("line", 1), ("loop", 2), ("loop", 4), ("wave", 2))
+"""Placements that are open, with the stages of a rank."""
+NUM_LIMITS = 10
+
+
+def curve_failures(num_points: int) -> list[str]:
+    """Return a line for each memory limit between V-Min's and ZB-2p's at which some peer of the table is faster.
+
+    Eight ranks, 32 micro-batches, each set of times of the table; the best of all placements counts. Where all limits
+    of a set are tried, less memory must not be faster.
+    """
+    table = [r for r in rows(folder("published", "schedules_reference.csv"))
+             if (r["p"], r["m"], r["status"], r["bwd"]) == ("8", "32", "ok", "split")]  # fmt: skip
+    sets = list(dict.fromkeys((r["time_set"], r["c"]) for r in table))
+    found: list[str] = []
+    for number in range(0, num_points, NUM_LIMITS):
+        own = [r for r in table if (r["time_set"], r["c"]) == sets[number // NUM_LIMITS % len(sets)]]
+        peaks = {r["schedule"]: Fraction(r["peak_half"]) for r in own if r["source"] == "zb-main"}
+        low, high = peaks["V-Min"], peaks["ZB-2p"]
+        limits = [low + (high - low) * i / (NUM_LIMITS - 1) for i in range(NUM_LIMITS)]
+        steps = [_least_of_placements(own[0], limit) for limit in limits[: num_points - number]]
+        for limit, step in zip(limits, steps, strict=False):
+            scale = Fraction(own[0]["scale"]) * 1000
+            peers = min(Fraction(r["makespan"]) * scale for r in own if Fraction(r["peak_half"]) <= limit)
+            if step > peers + 1:  # the table rounds to its printed digits
+                found.append(f"{own[0]['time_set']} {own[0]['c']} within {float(limit):g}: {step}, a peer {peers}")
+        if any(less < more for less, more in pairwise(steps)):
+            found.append(f"{own[0]['time_set']} {own[0]['c']}: more memory is slower: {steps}")
+    return found
+
+
+def _least_of_placements(row: dict[str, str], limit: Fraction) -> int:
+    """Return the least step of `graph-zb` on stages in a line, a loop and a wave, each in `PEER_S` seconds."""
+    scale, found = Fraction(row["scale"]) * 1000, []
+    f, i, w, c = (round(Fraction(row[key]) * scale) for key in ("tF", "tB", "tW", "c"))
+    for placement, chunks in CURVE:
+        costs = uniform_costs(int(row["p"]), chunks, f, i, w, c, placement=placement)
+        most = int(limit * share_bytes(chunks))
+        begin = time.monotonic()
+        try:
+            schedule = build_schedule("graph-zb", costs, int(row["m"]), memory_limit_bytes=most)
+        except NoPlanFits:
+            continue
+        schedule = polished(schedule, costs, most, PEER_S - (time.monotonic() - begin)).schedule
+        found.append(Structure(schedule).times(costs).step_time_ns)
+    return min(found)

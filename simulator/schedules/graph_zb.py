@@ -5,13 +5,23 @@ lines, loops and waves where stages stand so, and from a local search on the bes
 Leaves out that R is moved ahead of the backward that needs it.
 """
 
+from dataclasses import replace
 from functools import partial
 
-from simulator.schedules import interleaved_zb, v_half, v_min, zb_auto, zb_v
+from simulator.schedules import group_interleaved, interleaved_zb, v_half, v_min, zb_auto, zb_v
 from simulator.schedules.jobs_orders import sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 
-MAKERS = (zb_v.KIND.orders, v_half.KIND.orders, v_min.KIND.orders, interleaved_zb.KIND.orders)
+
+def _half_interleaved(request: Request) -> Orders:
+    """Return `group-interleaved` of half groups, which hold about half of what whole ones do."""
+    return group_interleaved.orders(replace(request, group_size=max(1, request.graph.num_ranks // 2)))
+
+
+MAKERS = (
+    zb_v.KIND.orders, v_half.KIND.orders, v_min.KIND.orders, interleaved_zb.KIND.orders, group_interleaved.orders,
+    _half_interleaved,
+)  # fmt: skip
 """Schedules that are started from where they run, beside the sweeps of `zb-auto`."""
 MOST_SWEEPS = 60
 
