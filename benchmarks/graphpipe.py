@@ -233,8 +233,8 @@ def draw(found: Sequence[Row], path: str) -> None:
         groups = list(dict.fromkeys(_group(row) for row in own))
         planners = list(dict.fromkeys(row["planner"] for row in own))
         for number, planner in enumerate(planners):
+            fill, hatch = FILLS[("ours", *RIVALS).index(planner)]
             bars = [(groups.index(_group(r)), r["over_ours"]) for r in own if r["planner"] == planner]
-            fill, hatch = FILLS[number]
             width = 0.8 / len(planners)
             ax.bar([place + width * number for place, _ in bars], [ratio for _, ratio in bars], width, color=fill,
                    hatch=hatch, edgecolor="black", linewidth=0.5, label=planner)  # fmt: skip
