@@ -10,6 +10,7 @@ import pytest
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import SplitRatios, Whole
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from planner.ask.problem import Problem, Report
 from planner.commands import main
 from planner.plan import Plan
 from planner.report.ablation import ablation
@@ -17,9 +18,10 @@ from planner.search.halves import least_in_halves_ns, seeks_halves
 from planner.search.planners import plan
 from simulator.engine import Structure
 from simulator.schedules import build_schedule
-from tests.pipelines import pipelines
+from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain, random_profile, u_net
 
+OPEN = replace(PIPELINES, chunks=None)
 PROFILES = {"branches": branches(4, 6), "chain": chain(12), "U-Net": u_net(6), "random": random_profile(Random(5), 16)}
 
 
@@ -84,8 +86,8 @@ def test_what_halves_take_at_least_is_below_every_order_of_them() -> None:
 
 
 def test_each_means_ranges_over_what_the_one_before_did() -> None:
-    problem = pipelines(PROFILES["branches"], 4, 8, None, schedule="auto", deterministic_limit=0.05)
-    found = ablation(replace(problem, space=replace(problem.space, chunks=None)))
+    problem = pipelines(PROFILES["branches"], 4, 8, None, schedule="auto", deterministic_limit=0.05, space=OPEN)
+    found = ablation(problem)
     steps = [row.step_time_ns for row in found.rows]
     assert steps == sorted(steps, reverse=True)
     assert [row["means"] for row in found.to_json()["rows"]] == [  # type: ignore[index,attr-defined]
@@ -98,6 +100,23 @@ def test_each_means_ranges_over_what_the_one_before_did() -> None:
     assert found.to_json()["gain"] == pytest.approx(gain)
     assert found.rows[1].plan.batch.microbatch_size == found.rows[0].plan.batch.microbatch_size
     assert found.gains[1] > 1.05  # four towers need not wait for each other
+
+
+def test_a_row_that_is_interrupted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a cut-short search found is no answer to its row: its gain, and its bound, would be false."""
+    from planner.report import ablation as module
+
+    real, asked = module.plan, list[Problem]()
+
+    def interrupted_third(problem: Problem, report: Report | None = None) -> Plan:
+        asked.append(problem)
+        found = real(problem, report)
+        return replace(found, search=replace(found.search, limited_by="interrupted")) if len(asked) == 3 else found
+
+    monkeypatch.setattr(module, "plan", interrupted_third)
+    found = ablation(pipelines(PROFILES["chain"], 2, 4, None, schedule="auto", deterministic_limit=0.0, space=OPEN))
+    assert (len(asked), len(found.rows), found.interrupted) == (3, 2, True)
+    assert found.to_json()["interrupted"] is True
 
 
 def test_the_command_answers_with_rows_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +137,7 @@ def test_the_command_answers_with_rows_and_draws_them(tmp_path: Path, capsys: py
         (["--planner", "chain"], "--planner fixes"),
         (["--microbatch-size", "1"], "--microbatch-size fixes"),
         (["--chunks", "1"], "--chunks fixes"),
+        (["--target", "megatron"], "--target megatron runs lines alone"),
         (["--chart", "gains.txt"], "gains.txt"),
     ],
 )

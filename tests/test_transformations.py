@@ -84,6 +84,7 @@ def test_the_command_runs_forwards_again_in_any_schedule(capsys: pytest.CaptureF
         ("--schedule 1f1b --ranks 2 --offload all --offload-ns 99999", "copies of 99999 ns to the host"),
         ("--schedule 1f1b --ranks 2 --offload 3 --offload-ns 9", "--offload: no stage 3 with a backward"),
         ("--schedule 1f1b --ranks 2 --recompute all --offload all --offload-ns 9", "all stages recompute"),
+        ("--schedule 1f1b --ranks 2 --recompute 0 --offload 0,1 --offload-ns 9", "both name stage 0"),
         ("plan.json --offload all", "--offload does not go with a plan file"),
     ],
 )
@@ -225,6 +226,9 @@ def test_the_command_offloads_in_any_schedule(tmp_path: Path, capsys: pytest.Cap
         f"--schedule 1f1b --ranks 4 --offload all --offload-ns 500 --chart {chart} --trace {trace}",
     )
     assert away["step_time_ns"] == plain["step_time_ns"]
+    free = simulated(capsys, "--schedule 1f1b --ranks 4 --offload all --offload-ns 0 --memory-limit 4")
+    assert free["peak_activations"] == [1, 1, 1, 1]
+    assert str(free["scope"]).endswith("(fused: F and whole B, one stage a rank)")
     assert "to the host" in chart.read_text()
     assert "0RELOAD3" in trace.read_text()
     assert plain["peak_activations"] == [4, 3, 2, 1]

@@ -5,7 +5,7 @@
 
 Plans five times, each with one freedom more: stages in a line; as a graph at the same micro-batch size; with any
 micro-batch size; with backwards in halves; with several stages a device. All else is open in every row, or fixed by
-the flags of `plan`. Ctrl-C keeps the rows so far.
+the flags of `plan`. Ctrl-C keeps the rows that were planned to their end.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from planner.commands.plan import add_question, problem_of
 from planner.report.text import Table, percent
 
 KEEPS_ITS_BEST = True
-"""A row that is interrupted keeps its best, and ends the command."""
+"""Signals wait until there is a row."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> Answer:
 
         save_figure(found.figure(), args.chart)
     whole = found.rows[0].step_time_ns / found.rows[-1].step_time_ns
-    text: list[str | Table] = [
-        found.table(),
-        f"together {percent(whole - 1)} faster, at equal memory limit and time for each search",
-    ]
+    text: list[str | Table] = [found.table()]
+    text.append(f"together {percent(whole - 1)} faster, at equal memory limit and time for each search")
+    if found.interrupted:
+        text.append("interrupted: rows that were not planned to their end are left out")
     return Answer(found.to_json(), text, INTERRUPTED if found.interrupted else 0)

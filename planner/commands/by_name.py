@@ -135,7 +135,9 @@ def _recomputed(
     stages = [replace(one, recompute_ns=(one.recompute_ns if args.costs else one.forward_ns) if i in chosen else 0)
               for i, one in enumerate(costs.stages)]  # fmt: skip
     schedule, costs = with_recompute(schedule, chosen), replace(costs, stages=tuple(stages))
-    return schedule if limit is None else recomputed_ahead(schedule, costs, limit, _p2p(args)), costs
+    if limit is None or args.p2p == "nccl":  # whose waits are known once orders are lowered
+        return schedule, costs
+    return recomputed_ahead(schedule, costs, limit, args.p2p), costs
 
 
 def _offloaded(args: argparse.Namespace, schedule: "Schedule", costs: "Costs") -> "Schedule":
@@ -146,21 +148,20 @@ def _offloaded(args: argparse.Namespace, schedule: "Schedule", costs: "Costs") -
     chosen = [stage for stage in _chosen(args, "offload", schedule) if args.offload or stage not in again]
     if not chosen:
         raise UsageError("--offload: all stages recompute, which keeps nothing that could leave; name stages for each")
-    silent = [stage for stage in chosen if not costs.stages[stage].offload_ns]
+    both = sorted(again.intersection(chosen))
+    if both:
+        raise UsageError(f"--offload and --recompute both name stage {both[0]}, which keeps nothing that could leave "
+                         "where it recomputes; name it in one of the two")  # fmt: skip
+    silent = [stage for stage in chosen if args.offload_ns is None and not costs.stages[stage].offload_ns]
     if silent:
         have = f"give stage {silent[0]} of {args.costs} offload_ns" if args.costs else "give --offload-ns"
         raise UsageError(f"--offload: nothing says how long a copy to the host takes; {have}")
-    found = with_offload(schedule, costs, chosen, _p2p(args))
+    found = with_offload(schedule, costs, chosen, "latency" if args.p2p == "nccl" else args.p2p)
     if found == schedule:
         longest = max(costs.stages[stage].offload_ns for stage in chosen)
         raise UsageError(f"--offload: no backward is far enough behind its forward for copies of {longest} ns to the "
                          "host and as long back; nothing would leave")  # fmt: skip
     return found
-
-
-def _p2p(args: argparse.Namespace) -> str:
-    """Return how messages take time before orders are lowered."""
-    return "latency" if args.p2p == "nccl" else args.p2p
 
 
 def _chosen(args: argparse.Namespace, name: str, schedule: "Schedule") -> list[int]:

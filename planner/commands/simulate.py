@@ -223,6 +223,9 @@ def _answer(
     bound = bound_of(schedule, costs, limit, speeds)
     if proved_ns > bound.ns:
         bound = replace(bound, ns=proved_ns, scope=f"{bound.scope}, each stage's micro-batches in turn")
+    if share_bytes and limit is not None:  # which no bytes are behind
+        shares = f"within {limit / share_bytes:g} activation shares a rank"
+        bound = replace(bound, scope=bound.scope.replace(f"within {limit} bytes a rank", shares))
     body: dict[str, object] = {
         "schedule": schedule.name,
         "ranks": timeline.num_ranks,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
 from planner.ask.problem import AUTO, Problem, Report
+from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT
 from planner.plan import Plan
 from planner.plan.replay import depth
@@ -41,7 +42,7 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """The rows, from the line on, and whether all were planned."""
+    """The rows that were planned to their end, from the line on, and whether an interrupt ended them."""
 
     rows: Sequence[Means]
     interrupted: bool = False
@@ -65,10 +66,12 @@ class Ablation:
                 "schedule": row.plan.schedule,
                 "peak_memory_bytes": max(row.plan.prediction.peak_memory_bytes),
                 "lower_bound_ns": row.plan.search.lower_bound_ns,
+                "scope": row.plan.search.scope,
             }
             for row, gain in zip(self.rows, self.gains, strict=True)
         ]
-        return {"rows": rows, "gain": self.rows[0].step_time_ns / self.rows[-1].step_time_ns}
+        gain = self.rows[0].step_time_ns / self.rows[-1].step_time_ns
+        return {"rows": rows, "gain": gain, "interrupted": self.interrupted}
 
     def table(self) -> Table:
         """Return the rows for people."""
@@ -133,15 +136,22 @@ def ablation(problem: Problem, report: Report | None = None) -> Ablation:
     ]
     if fixed:
         raise UsageError(f"{fixed[0]} fixes what an ablation opens row by row; leave it out")
+    if problem.target in LINE_TARGETS:
+        raise UsageError(
+            f"--target {problem.target} runs lines alone, of which an ablation has nothing to say; take any"
+        )
     rows: list[Means] = []
     try:
         for name, asked in _questions(problem, rows):
             if report:
                 report(f"{name}: planning for {problem.effort.time_limit_s:g} s at most")
             found = Means(name, plan(asked, report))
+            interrupted = found.plan.search.limited_by == "interrupted"
+            if interrupted and rows:
+                return Ablation(rows, interrupted=True)
             slower = bool(rows) and rows[-1].step_time_ns <= found.step_time_ns
             rows.append(replace(rows[-1], name=name) if slower else found)
-            if found.plan.search.limited_by == "interrupted":
+            if interrupted:
                 return Ablation(rows, interrupted=True)
     except KeyboardInterrupt:
         if not rows:

@@ -40,7 +40,7 @@ def halved(family: Family) -> Family:
 
 
 @dataclass
-class Pace:
+class OrderPace:
     """What making an order takes at most for each action of the whole plan, as seen so far."""
 
     seconds: float = 5e-5
@@ -55,7 +55,7 @@ class Pace:
 
 
 def in_halves(
-    setting: Setting, incumbent: Incumbent, pace: Pace, limits: Limits
+    setting: Setting, incumbent: Incumbent, pace: OrderPace, limits: Limits
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
     whole: dict[Candidate, Evaluated] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
-from planner.search.halves import Pace, halved, in_halves, seeks_halves
+from planner.search.halves import OrderPace, halved, in_halves, seeks_halves
 from planner.search.heuristic import NUM_EVALUATIONS, under_all
 from planner.search.improve import improve
 from planner.search.incumbent import Incumbent
@@ -30,7 +30,7 @@ class Halving:
 
     def __init__(self, bounds: FamilyBounds) -> None:
         self._bounds, self._setting, self._incumbent = bounds, bounds.setting, bounds.incumbent
-        self.is_open, self._pace = seeks_halves(self._setting.problem), Pace()
+        self.is_open, self._pace = seeks_halves(self._setting.problem), OrderPace()
 
     def halve(self, limits: Limits, whole: Limits) -> None:
         """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.
