@@ -33,7 +33,7 @@ def emulate(ranks: Sequence[int], schedules: Sequence[str], folder: Path, num_st
         print(f"{num_ranks} emulated ranks", file=sys.stderr, flush=True)
         pins.write_text(stages_of(read_profile(profile), [1] * num_ranks))
         words = ("--batch", MICROBATCHES, "--microbatch-size", 1, "--pin", pins, "-o", found)
-        penstock("plan", profile, "--devices", num_ranks, *words)
+        penstock("plan", profile, "--devices", num_ranks, "--schedule", "graph-1f1b", *words)
         plans = [reordered(scaled(read_plan(found)), schedule) for schedule in schedules]
         files = [folder / f"{schedule}.json" for schedule in schedules]
         for file, made in zip(files, plans, strict=True):

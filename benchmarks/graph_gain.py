@@ -1,11 +1,14 @@
 """What running branches at once gains, measured: the graph plan against the chain plan on two ranks, no emulation.
 
-    python -m benchmarks.graph_gain [--models M,...] [--rounds 3] [--steps 15] [--json]
+    python -m benchmarks.graph_gain [--halves] [--models M,...] [--rounds 3] [--steps 15] [--json]
 
 A branching model is cut into stages for four devices, once freely and once in one line (`plan --planner chain`: a
 tensor passes through every stage between its producer and its last reader). Either side's stages are placed on two
 ranks; all placements that use both and a few schedules are simulated, and the best predicted of each side runs. Both
 run in the same processes, step by step in turn. The gain is the chain's step time over the graph's, less one.
+
+With `--halves` the stages are the graph plan's on both sides: backwards in two halves (`graph-zb`) against whole ones
+(`graph-1f1b`), each placed as predicted best. What halves cost more is measured by the profile and in the prediction.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,8 @@ PLANNED_MICROBATCHES = 16
 
 SCHEDULES = ("graph-1f1b", "graph-eager-1f1b", "interleaved-1f1b", "looped-bfs")
 """What either side may use; the last two need stage s on rank s mod 2."""
+HALVES = {"halves": ("graph-zb",), "whole": ("graph-1f1b",)}
+"""What the sides use with `--halves`."""
 
 
 def main() -> None:
@@ -42,6 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=15, help="steps of each plan in a round (15)")
     parser.add_argument("--microbatches", type=int, default=2)
+    parser.add_argument("--halves", action="store_true", help="backwards in halves against whole ones")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -57,7 +63,7 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> dict[str, Any
     for number in range(args.rounds):
         print(f"{model}: round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
         try:
-            rounds.append(one_round(model, folder, args.microbatches, args.steps))
+            rounds.append(one_round(model, folder, args.microbatches, args.steps, halves=args.halves))
         except NoPlanFits as error:
             print(f"{model}: {error}", file=sys.stderr, flush=True)
     if not rounds:
@@ -74,43 +80,46 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> dict[str, Any
     }
 
 
-def one_round(model: str, folder: Path, num_microbatches: int, num_steps: int) -> dict[str, Any]:
-    """Profile, plan both sides, place them and run them in turn."""
+def one_round(model: str, folder: Path, num_microbatches: int, num_steps: int, *, halves: bool) -> dict[str, Any]:
+    """Profile, plan both sides, place them and run them in turn; the first side is the one that is to gain."""
     profile, size = folder / "profile.json", MICROBATCH.get(model, 2)
     penstock("profile", model, "-o", profile, "--microbatch-sizes", size)
-    sides = {"graph": "ours", "chain": "chain"}
+    sides = dict.fromkeys(HALVES, "ours") if halves else {"graph": "ours", "chain": "chain"}
     plans, files = {}, []
     for side, planner in sides.items():
         found = folder / f"{side}.json"
         words = ("--batch", size * PLANNED_MICROBATCHES, "--microbatch-size", size, "--time-limit", 5, "-o", found)
-        penstock("plan", profile, "--devices", STAGES, "--planner", planner, *words)
-        plans[side] = best_placed(read_plan(found), num_microbatches)
+        whole = ("--schedule", "graph-auto", "--chunks", 1, "--data", 1)
+        penstock("plan", profile, "--devices", STAGES, "--planner", planner, *whole, *words)
+        plans[side] = best_placed(read_plan(found), num_microbatches, HALVES.get(side, SCHEDULES))
         files.append(folder / f"{side}-placed.json")
         write_plan(files[-1], plans[side])
-    graph, chain = (statistics.median(row) for row in run_in_turn(files, model, num_steps))
+    ran = run_in_turn(files, model, num_steps)
+    measured = {side: statistics.median(row) for side, row in zip(plans, ran, strict=True)}
     times = {side: plan.prediction.step_time_ns for side, plan in plans.items()}
+    first, second = plans
     return {
-        "predicted": 100 * (times["chain"] / times["graph"] - 1),
-        "measured": 100 * (chain / graph - 1),
+        "predicted": 100 * (times[second] / times[first] - 1),
+        "measured": 100 * (measured[second] / measured[first] - 1),
         "predicted_ns": times,
-        "measured_ns": {"graph": graph, "chain": chain},
+        "measured_ns": measured,
         "placement": {side: [stage.ranks[0] for stage in plan.stages] for side, plan in plans.items()},
         "schedule": {side: plan.schedule for side, plan in plans.items()},
     }
 
 
-def best_placed(plan: Plan, num_microbatches: int) -> Plan:
+def best_placed(plan: Plan, num_microbatches: int, schedules: Sequence[str]) -> Plan:
     """Return the stages on two ranks, placed and ordered as the simulator likes best."""
     if len(plan.stages) < STAGES:
         raise NoPlanFits(f"the plan found has {len(plan.stages)} stages, {STAGES} are compared")
-    return min(candidates(plan, num_microbatches), key=lambda made: made.prediction.step_time_ns)
+    return min(candidates(plan, num_microbatches, schedules), key=lambda made: made.prediction.step_time_ns)
 
 
-def candidates(plan: Plan, num_microbatches: int) -> Iterator[Plan]:
+def candidates(plan: Plan, num_microbatches: int, schedules: Sequence[str]) -> Iterator[Plan]:
     """Yield every placement (the first stage on rank 0) under every schedule that takes it."""
     for rest in product(range(RANKS), repeat=len(plan.stages) - 1):
         if any(rest):
-            for schedule in SCHEDULES:
+            for schedule in schedules:
                 try:
                     yield reordered(plan, schedule, (0, *rest), num_microbatches)
                 except UsageError:
@@ -123,7 +132,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         gains = f"gain predicted {row['predicted_gain_percent']:.1f} %, measured {row['measured_gain_percent']:.1f} %"
         yield f"{row['model']:<22} {gains}   ({row['microbatches']} micro-batches of {row['microbatch_size']})"
         for found in row["rounds"]:
-            for side in ("graph", "chain"):
+            for side in found["schedule"]:
                 times = f"{found['predicted_ns'][side] / 1e6:.1f} / {found['measured_ns'][side] / 1e6:.1f} ms"
                 how = f"{found['schedule'][side]}, stages on ranks {found['placement'][side]}"
                 yield f"    {side}: predicted / measured {times}, {how}"

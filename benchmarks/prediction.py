@@ -91,7 +91,7 @@ def one_repeat(model: str, folder: Path, num_rounds: int) -> tuple[float, list[t
     size = MICROBATCH.get(model, 2)
     penstock("profile", model, "-o", profile, "--microbatch-sizes", size, "--repeats", 3)
     words = ("--batch", size * MICROBATCHES, "--microbatch-size", size, "--time-limit", 3, "-o", found)
-    penstock("plan", profile, "--devices", 2, "--stages", 2, "--chunks", 1, *words)
+    penstock("plan", profile, "--devices", 2, "--stages", 2, "--chunks", 1, "--schedule", "graph-1f1b", *words)
     plan = read_plan(found)
     files = [folder / f"{schedule}.json" for schedule in SCHEDULES]
     plans = [reordered(plan, schedule) for schedule in SCHEDULES]
