@@ -40,6 +40,7 @@ from costmodel.model.profile import Profile
 from costmodel.zoo.mmt import Example, build
 from planner import Effort, Problem, Space
 from planner.report.ablation import ablation
+from planner.search.planners import plan
 
 DEVICE, PRECISION, SIZES = "v100-sxm2-16", "fp16", (1, 2, 4, 8, 16)
 MODELS = ("zoo:mmt", "zoo:dlrm", "zoo:uno")
@@ -151,7 +152,7 @@ def ablated(seconds: float) -> Iterator[Row]:
         problem = Problem(
             profile_of(model), cluster_of(), 32, 32 * SAMPLES_A_DEVICE, target="any", effort=Effort(seconds)
         )
-        for row in ablation(problem).to_json()["rows"]:  # type: ignore[attr-defined]
+        for row in ablation(problem, plan).to_json()["rows"]:  # type: ignore[attr-defined]
             yield {"section": "ablation", "model": model, "devices": 32, **row}
 
 

@@ -87,7 +87,7 @@ def test_what_halves_take_at_least_is_below_every_order_of_them() -> None:
 
 def test_each_means_ranges_over_what_the_one_before_did() -> None:
     problem = pipelines(PROFILES["branches"], 4, 8, None, schedule="auto", deterministic_limit=0.05, space=OPEN)
-    found = ablation(problem)
+    found = ablation(problem, plan)
     steps = [row.step_time_ns for row in found.rows]
     assert steps == sorted(steps, reverse=True)
     assert [row["means"] for row in found.to_json()["rows"]] == [  # type: ignore[index,attr-defined]
@@ -102,19 +102,17 @@ def test_each_means_ranges_over_what_the_one_before_did() -> None:
     assert found.gains[1] > 1.05  # four towers need not wait for each other
 
 
-def test_a_row_that_is_interrupted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_interrupted_is_left_out() -> None:
     """What a cut-short search found is no answer to its row: its gain, and its bound, would be false."""
-    from planner.report import ablation as module
+    asked: list[Problem] = []
 
-    real, asked = module.plan, list[Problem]()
-
-    def interrupted_third(problem: Problem, report: Report | None = None) -> Plan:
+    def interrupted_third(problem: Problem, report: Report | None) -> Plan:
         asked.append(problem)
-        found = real(problem, report)
+        found = plan(problem, report)
         return replace(found, search=replace(found.search, limited_by="interrupted")) if len(asked) == 3 else found
 
-    monkeypatch.setattr(module, "plan", interrupted_third)
-    found = ablation(pipelines(PROFILES["chain"], 2, 4, None, schedule="auto", deterministic_limit=0.0, space=OPEN))
+    problem = pipelines(PROFILES["chain"], 2, 4, None, schedule="auto", deterministic_limit=0.0, space=OPEN)
+    found = ablation(problem, interrupted_third)
     assert (len(asked), len(found.rows), found.interrupted) == (3, 2, True)
     assert found.to_json()["interrupted"] is True
 

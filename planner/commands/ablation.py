@@ -30,13 +30,14 @@ def run(args: argparse.Namespace) -> Answer:
     start = time.perf_counter()
     from planner.report.ablation import ablation
     from planner.search.interrupts import held_back
+    from planner.search.planners import plan
 
     if args.chart:
         from simulator.charts.style import check_suffix
 
         check_suffix(args.chart)
     with held_back():
-        found = ablation(problem_of(args, start), say)
+        found = ablation(problem_of(args, start), plan, say)
     if args.chart:
         from simulator.charts import save_figure
 

@@ -6,7 +6,7 @@ backwards in halves, and stages that share devices. Whatever else is open stays 
 over all that the one before it does, so that a slower plan found for it gives way to that one's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from planner.candidate.candidate import IN_FLIGHT
 from planner.plan import Plan
 from planner.plan.replay import depth
 from planner.report.text import Table, milliseconds, percent, size
-from planner.search.planners import plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,13 +106,18 @@ class Ablation:
         return figure
 
 
-def ablation(problem: Problem, report: Report | None = None) -> Ablation:
+Planned = Callable[[Problem, Report | None], Plan]
+"""What answers a problem with a plan: `planner.search.planners.plan`."""
+
+
+def ablation(problem: Problem, plan: Planned, report: Report | None = None) -> Ablation:
     """Plan with more and more freedom.
 
     Parameters
     ----------
     problem : Problem
         With planner and schedule open; its time limit is of each row.
+    plan : Planned
     report : Report, optional
         Told of each row before it is planned.
 
