@@ -9,15 +9,12 @@ import pytest
 
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import SplitRatios, Whole
-from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.ask.problem import Problem, Report
 from planner.commands import main
 from planner.plan import Plan
 from planner.report.ablation import ablation
-from planner.search.halves import least_in_halves_ns, seeks_halves
+from planner.search.halves import seeks_halves
 from planner.search.planners import plan
-from simulator.engine import Structure
-from simulator.schedules import build_schedule
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain, random_profile, u_net
 
@@ -69,20 +66,6 @@ def test_dear_halves_are_not_chosen_and_bounded_beside_the_gap(ratio: float, sai
 )
 def test_halves_are_left_alone_where_they_are_not_asked_for(options: dict[str, object]) -> None:
     assert not seeks_halves(pipelines(PROFILES["chain"], 2, 4, 1, **options))
-
-
-def test_what_halves_take_at_least_is_below_every_order_of_them() -> None:
-    for seed in range(40):
-        rng = Random(seed)
-        count = rng.randint(1, 4)
-        stages = tuple(StageCost(*(rng.randint(1, 20) for _ in range(3))) for _ in range(count))
-        edges = tuple(EdgeCost(i, j, rng.randint(0, 9)) for j in range(count) for i in range(j) if rng.random() < 0.6)
-        ranks = tuple((rng.randrange(s + 1),) if rng.random() < 0.3 else (s,) for s in range(count))
-        used = sorted({rank for row in ranks for rank in row})
-        costs = Costs(stages, edges, tuple((used.index(row[0]),) for row in ranks))
-        num_microbatches = rng.randint(1, 5)
-        step_ns = Structure(build_schedule("graph-zb", costs, num_microbatches)).times(costs).step_time_ns
-        assert least_in_halves_ns(costs, num_microbatches) <= step_ns
 
 
 def test_each_means_ranges_over_what_the_one_before_did() -> None:

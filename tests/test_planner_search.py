@@ -20,7 +20,7 @@ from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.plan.replay import depth, replay
-from planner.search import ours
+from planner.search import lines
 from planner.search.cut import child
 from planner.search.ours import Search
 from planner.search.planners import PLANNERS, RIVALS, plan
@@ -244,7 +244,7 @@ def test_ctrl_c_while_cuts_are_made_keeps_a_plan(monkeypatch: pytest.MonkeyPatch
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ours, "cut", interrupt)
+    monkeypatch.setattr(lines, "cut", interrupt)
     profile = branches(2, 6)
     found = plan(problem_of(profile))
     assert found.search.limited_by == "interrupted"

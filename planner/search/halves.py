@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.stages.costs import Costs, at, least
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
@@ -20,7 +19,7 @@ from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
-from simulator.schedule import stage_graph
+from simulator.bounds import lower_bound_ns
 
 MOST_ACTIONS = 150_000
 """Actions of a whole plan up to which its backwards are halved."""
@@ -84,29 +83,8 @@ def in_halves(
         yield halved(family) if family else None, found
 
 
-def _least_ns(evaluator: Evaluator, candidate: Candidate) -> float:
-    """Return what a plan's stages take at least in halves."""
-    costs = evaluator.pricer.price(candidate.partition, candidate.places, candidate.line).costs
-    return least_in_halves_ns(costs, evaluator.num_microbatches) / max(evaluator.problem.speeds)
-
-
-def least_in_halves_ns(costs: Costs, num_microbatches: int) -> int:
-    """Return the most that any rank takes: forwards that lead to one of its stages, then all its work."""
-    graph = stage_graph(costs)
-    heads = [0] * graph.num_stages
-    for stage in graph.order:
-        for edge in costs.edges:
-            if edge.source == stage:
-                reached = heads[stage] + least(costs.stages[stage].forward_ns) + edge.p2p_ns
-                heads[edge.target] = max(heads[edge.target], reached)
-    longest = 0
-    for rank in range(graph.num_ranks):
-        work = 0
-        for stage in graph.stages_of(rank):
-            cost, multiple = costs.stages[stage], graph.multiples[stage]
-            parts = (cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns)
-            work += sum(
-                at(part, k // multiple) for k in graph.microbatches_of(stage, rank, num_microbatches) for part in parts
-            )
-        longest = max(longest, work + min((heads[stage] for stage in graph.stages_of(rank)), default=0))
-    return longest
+def _least_ns(evaluator: Evaluator, candidate: Candidate) -> int:
+    """Return what a plan's stages take at least in any order of halves."""
+    priced = evaluator.pricer.price(candidate.partition, candidate.places, candidate.line)
+    speeds = evaluator.speeds_of(priced.blocks)
+    return lower_bound_ns(priced.costs, evaluator.num_microbatches, "any", speeds=speeds).ns

@@ -27,11 +27,12 @@ from planner.search.incumbent import Incumbent
 from planner.search.interrupts import heed, raised
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
+from planner.search.lines import Lines
 from planner.search.old_plan import OldPlan, start_from
 from planner.search.options import under_other_options
 from planner.search.outcome import Outcome
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
-from planner.search.restart import Restart, can_anneal
+from planner.search.restart import can_anneal
 from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.solving import Solving
@@ -55,8 +56,6 @@ WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
 NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
 """Rounds in which the best families are annealed, before others are cut and after the solver."""
-NUM_LINE_RESTARTS = 2
-"""Times that a family is annealed as a line."""
 START_PART = 0.08
 """Most of the time left after the first look that starts of another kind may take."""
 LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 1.5, 0.3, 0.5
@@ -69,8 +68,6 @@ FEW_PART = 0.2
 """Most of the time left that families of few cuts are cut in every way."""
 NUM_TUNED = 3
 """Plans whose micro-batches in flight are changed in the end."""
-NUM_LINES = 4
-"""Lines of a family whose partitions are tried as graphs."""
 BEFORE_PROOF = 0.4
 """Part of those times before a proof, which gets the rest."""
 FEW_ATOMS = 12
@@ -88,12 +85,12 @@ class Search:
         self.brief = self.annealed = self.graphs = self.improved = self.early = self.last = self.limits
         self.writing = Writing(problem, self.limits)
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report, writing=self.writing)
-        self.lines = Incumbent(problem, self.aim, self.setting.tears)
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
         self.bounding = Bounding(self.bounds, self.bounder)
         self.halving = Halving(self.bounds)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
+        self.lines = Lines(self.incumbent, self.prospects, self.kernels)
         self._saved = self._left_out = False
         self.rounds = AnnealingRounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
         self.old_plan: OldPlan | None = None
@@ -211,8 +208,7 @@ class Search:
         )
         if self.problem.planner == "chain":
             self.early = self.limits
-            for cuts in self._promising():
-                self._cut_line(cuts)
+            self._cut_lines(self._promising())
         else:
             self._all_cuts(open_ones)
 
@@ -235,8 +231,7 @@ class Search:
         self._cut_graphs(careful)
         self._change_options()
         self._shake(NUM_SHAKES_BEFORE, seed, self.improved)
-        for cuts in promising if self.halving.is_open else careful:
-            self._cut_line(cuts)
+        self._cut_lines(promising if self.halving.is_open else careful)
         if self.problem.exact:
             return
         self._vary()
@@ -291,29 +286,10 @@ class Search:
                     if not self.limits.over:
                         self.incumbent.offer(cuts.under(each.candidate.partition, (name,)))
 
-    def _cut_line(self, cuts: Cuts) -> None:
-        """Cut a family into stages in one line, as the chain planner does; the best lines may be better as graphs."""
-        known = self.lines if self.lines.found else self.incumbent
-        if self.early.over or not self.prospects.is_open(cuts.family, known) or cuts.family.chunks > 1:
-            return
-        found = cut(cuts, 0, self.lines, self.early, line=True)
-        if can_anneal(cuts) and self.kernels.ready(0.0):
-            for seed in range(self.problem.effort.seed, self.problem.effort.seed + NUM_LINE_RESTARTS):
-                restart = None if self.early.over else Restart.of(cuts, None, seed, line=True)
-                if restart:
-                    restart.run()
-                    found += restart.offer_to(self.lines, self.early)
-        if found and is_near(min(found, key=lambda each: each.rank), self.lines):
-            found += cut(cuts, NUM_RANDOM_ORDERS, self.lines, self.early, line=True)
-            polish(cuts, found, self.lines, self.early)
-        self.incumbent.offer(self.lines.found.values())
-        self.incumbent.say("line")
-        if self.problem.planner != "chain" and not cuts.always_line:
-            best = sorted(found, key=lambda each: each.rank)[:NUM_LINES]
-            for each in best:
-                self.incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
-            self.incumbent.say("line as a graph")
-        self._hear()
+    def _cut_lines(self, families: Sequence[Cuts]) -> None:
+        for cuts in families:
+            self.lines.cut(cuts, self.early)
+            self._hear()
 
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""

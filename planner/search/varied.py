@@ -37,11 +37,8 @@ def may_vary(setting: Setting, *, singly: bool = False) -> bool:
     problem = setting.problem
     data = (None, 1) if singly else (None,)
     fixed = problem.space.data not in data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
-    run = problem.schedule in ("auto", IN_FLIGHT, WITHIN_LIMIT, *SCHEDULES) and problem.target in (
-        "",
-        "any",
-        "executor",
-    )
+    run = problem.schedule in ("auto", IN_FLIGHT, WITHIN_LIMIT, *SCHEDULES)
+    run = run and problem.target in ("", "any", "executor")
     return run and not fixed and not problem.machines.speeds and problem.planner == "ours" and not problem.exact
 
 

@@ -100,6 +100,9 @@ def flows(arrays: OrderArrays) -> Flows:
 
 def _copies(arrays: OrderArrays, forwards: Ints, backwards: Ints, recomputes: Ints) -> tuple[Ints, Ints]:
     """Return the units of OFFLOAD and RELOAD, which go together, between a forward and its backward."""
+    if not ((arrays.code == OFFLOAD) | (arrays.code == RELOAD)).any():
+        none = np.full_like(forwards, -1)
+        return none, none
     offloads, reloads = unit_table(arrays, (OFFLOAD,)), unit_table(arrays, (RELOAD,))
     there = (offloads >= 0) | (reloads >= 0)
     for others, why in (
