@@ -34,6 +34,8 @@ EAGER = "graph-eager-1f1b"
 FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 """Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
 its own: their structures are kept."""
+MOST_KEPT = 300_000
+"""Actions of all orders that depend on times and are kept: plans are asked for again when they are written."""
 FEWEST_A_STAGE = 12
 """Micro-batches of a replica for each stage with which a pace is first looked for."""
 
@@ -145,6 +147,8 @@ class Evaluator:
         self.pricer = Pricer(problem, atoms, microbatch_size)
         self._structures: dict[object, Structure] = {}
         self._known: dict[Candidate, Evaluated] = {}
+        self._sought: dict[object, tuple[Structure, Costs]] = {}
+        self._num_kept = 0
 
     @property
     def num_microbatches(self) -> int:
@@ -261,9 +265,13 @@ class Evaluator:
             return Structure(close_step(order, reduces, optimizer)), costs
         if name not in FIXED_ORDERS or not _has_own_ranks(costs):
             limit = limit_bytes if limit_bytes < NO_LIMIT else None
-            order, costs = ordered(name, costs, count, self.ratios, in_flight, limit)
-            order = with_recompute(order, again) if again else order
-            return Structure(close_step(order, reduces, optimizer)), costs
+            wanted = name, costs, count, in_flight, limit, again, reduces
+            if wanted not in self._sought:
+                order, form = ordered(name, costs, count, self.ratios, in_flight, limit)
+                order = with_recompute(order, again) if again else order
+                self._keep(wanted, Structure(close_step(order, reduces, optimizer)), form)
+            self._sought[wanted] = self._sought.pop(wanted)
+            return self._sought[wanted]
         edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
         key: tuple[object, ...] = (
             name, in_flight, edges, reduces, backward, again, costs.ranks, costs.multiples, count
@@ -275,6 +283,14 @@ class Evaluator:
             order = with_recompute(order, again) if again else order
             self._structures[key] = Structure(close_step(order, reduces, optimizer))
         return self._structures[key], costs
+
+    def _keep(self, wanted: object, structure: Structure, form: Costs) -> None:
+        """Keep orders that were sought, and let go of those asked for longest ago."""
+        self._sought[wanted] = structure, form
+        self._num_kept += len(structure.arrays.actions)
+        while self._num_kept > MOST_KEPT and len(self._sought) > 1:
+            first, _ = self._sought.pop(next(iter(self._sought)))
+            self._num_kept -= len(first.arrays.actions)
 
     def _replicas(self, places: Sequence[Place], priced: Priced) -> int:
         """Return how many replicas do the same as the first; 1 where they do not, or ranks differ in speed."""

@@ -30,7 +30,7 @@ def seeks_in_flight(problem: Problem) -> bool:
 def tuned(evaluator: Evaluator, each: Evaluated, limits: Limits) -> list[Evaluated]:
     """Return what other numbers in flight, or all forwards first, make of a plan of one stage a rank, where better."""
     held = [rank for place in each.candidate.places for rank in place.ranks]
-    if len(held) > len(set(held)) or each.candidate.num_stages == 1:
+    if len(held) > len(set(held)) or each.candidate.num_stages == 1 or limits.over:
         return []
     schedule = evaluator.shortest(each.candidate).times.structure.schedule
     orders, ranks = schedule.orders, schedule.graph.ranks

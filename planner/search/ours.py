@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
+from planner.candidate.order import WITHIN_LIMIT
 from planner.search.annealing.readiness import Kernels
 from planner.search.annealing_rounds import AnnealingRounds
 from planner.search.bounding import Bounding
@@ -321,7 +322,8 @@ class Search:
         """Change the micro-batches in flight of the best plans."""
         if self.setting.pinned.in_flight or not seeks_in_flight(self.problem) or self.limits.over:
             return
-        best = sorted(filter(self.incumbent.runs, self.incumbent.found.values()), key=lambda each: each.rank)
+        whole = (each for each in self.incumbent.found.values() if each.candidate.schedule != WITHIN_LIMIT)
+        best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.rank)
         for each in best[:NUM_TUNED]:
             evaluator, family = self.setting.evaluator(each.candidate.microbatch_size), self.prospects.family_of(each)
             for found in tuned(evaluator, each, self.limits):
