@@ -19,7 +19,7 @@ from planner.graph.atoms import Partition, numbered
 from planner.search.cut.build import cut_data
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.line_bounds import by_replicas_ns, in_line_ns
+from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
 from planner.search.ours import Search
 from planner.search.outcome import Outcome
 from planner.search.setting import Setting
@@ -80,7 +80,7 @@ def every_plan(setting: Setting) -> Iterator[Evaluated]:
             yield from by_stage(setting.cuts(family), partition)
 
 
-def by_stage(cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
+def by_stage(cuts: Cuts, partition: Partition, names: tuple[str, ...] = BY_STAGE) -> Iterator[Evaluated]:
     """A cut with every number of replicas for each of its stages."""
     devices, num_stages = cuts.evaluator.problem.num_devices, max(partition) + 1
     for counts in product(range(1, devices + 1), repeat=num_stages):
@@ -90,7 +90,7 @@ def by_stage(cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
                 Place(replace(cuts.family.config, data=count), tuple(range(start, start + count)))
                 for start, count in zip(starts, counts, strict=True)
             )
-            for name in BY_STAGE:
+            for name in names:
                 try:
                     yield cuts.evaluator.evaluate(Candidate(partition, places, cuts.family.microbatch_size, name))
                 except (UsageError, NoPlanFits):
@@ -145,14 +145,54 @@ def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> 
                 yield f"{family}: proved {max(units)} above {best}"
     for family in setting.families.single_replicas:
         varied = [each for each in fitting if known.family_of.get(each.candidate) is None and _varies(each, family)]
-        if varied and by_replicas_ns(setting, family) > min(each.step_time_ns for each in varied):
-            yield f"{family}: by replicas {by_replicas_ns(setting, family)}"
+        proved_ns = max(by_replicas_ns(setting, family), held_by_replicas_ns(setting, family))
+        if varied and proved_ns > min(each.step_time_ns for each in varied):
+            yield f"{family}: by replicas {proved_ns}"
 
 
 def _varies(each: Evaluated, family: Family) -> bool:
     """Whether stages are those of a family but for the number of their replicas."""
     configs = {replace(place.config, data=1) for place in each.candidate.places}
     return configs == {family.config} and each.candidate.microbatch_size == family.microbatch_size
+
+
+def halves_failures(seed: int) -> list[str]:
+    """Bounds of halved backwards above a plan in halves that fits, at the least limit of any plan and twice that."""
+    rng, problem = Random(seed), replace(problem_of(seed), schedule="graph-zb", target="any")
+    if seed % 2:  # a line, of which more is known
+        size = rng.randint(4, 6)
+        profile = profile_of(
+            [rng.randint(100, 3000) for _ in range(size)], [(i, i + 1) for i in range(size - 1)],
+            latency_ns=rng.choice((0, 300)), tensor_bytes=900, saved_bytes=rng.choice((4000, 40_000)),
+            parameter_bytes=rng.choice((100, 2000)),
+        )  # fmt: skip
+        problem = replace(problem, profile=profile, num_devices=rng.choice((2, 3)))
+    least = min((each.excess_bytes + 1 for each in _halved_plans(Setting(problem))), default=0)
+    failures = []
+    for limit in (least, 3 * least // 2, 2 * least):
+        setting = Setting(replace(problem, memory_limit_bytes=max(1, limit)))
+        for each in _halved_plans(setting):
+            family = setting.family_of.get(each.candidate)
+            proved_ns = 0
+            if each.fits and family:
+                proved_ns = max(in_line_ns(setting, family), setting.held_ns(family))
+            elif each.fits:
+                one = Family(replace(each.candidate.places[0].config, data=1), each.candidate.microbatch_size)
+                proved_ns = held_by_replicas_ns(setting, one)
+            if proved_ns > each.step_time_ns:
+                failures.append(f"{seed}, {limit} bytes: {proved_ns} above {each}")
+    return failures
+
+
+def _halved_plans(setting: Setting) -> Iterator[Evaluated]:
+    """Every cut of every family of one stage a place, and of replicas by stage, in halves."""
+    for family in setting.families.all:
+        if family.chunks == 1:
+            for partition in partitions(setting.cuts(family)):
+                yield from setting.cuts(family).under(partition, ("graph-zb",))
+    for family in setting.families.single_replicas if may_vary(setting) else ():
+        for partition in partitions(setting.cuts(family)):
+            yield from by_stage(setting.cuts(family), partition, ("graph-zb",))
 
 
 def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
@@ -169,6 +209,11 @@ def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
 @pytest.mark.parametrize("start", range(0, 14, 7))
 def test_no_bound_is_above_a_plan_that_fits_where_storages_are_shared(start: int) -> None:
     assert [line for seed in range(start, start + 7) for line in bound_failures(seed)] == []
+
+
+@pytest.mark.parametrize("start", range(0, 12, 6))
+def test_no_bound_of_halves_is_above_a_plan_in_halves_that_fits(start: int) -> None:
+    assert [line for seed in range(start, start + 6) for line in halves_failures(seed)] == []
 
 
 @pytest.mark.parametrize("seed", [1000, 1009])

@@ -18,7 +18,7 @@ from planner.search.family import Family
 from planner.search.halves import halved, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
-from planner.search.line_bounds import by_replicas_ns, in_line_ns
+from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
 from planner.search.setting import Setting
 from planner.search.varied import may_vary
 from simulator.bounds import bound_of
@@ -81,8 +81,8 @@ class FamilyBounds:
 
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
-        self._settle(self.counting, limits)
         self._settle_replicas(limits)
+        self._settle(self.counting, limits)
         rises = self.least_ns > self.incumbent.lower_bound_ns
         self.incumbent.lower_bound_ns = self.least_ns
         if rises:
@@ -190,7 +190,10 @@ class FamilyBounds:
 
     @cached_property
     def _by_replicas_even(self) -> dict[Family, int]:
-        """Work of stages with replicas of their own number, on all devices however few stages are allowed."""
+        """Bounds of stages with replicas of their own number, on all devices however few stages are allowed.
+
+        Of halved backwards, and so of whole ones, which are one order of halves.
+        """
         if not may_vary(self.setting):
             return {}
         families, num = self.setting.families, self.setting.problem.num_devices
@@ -199,13 +202,15 @@ class FamilyBounds:
 
     def _settle_replicas(self, limits: Limits) -> None:
         """Raise the least of these until it is one that was raised."""
-        known = self._by_replicas
+        known, halves = self._by_replicas_even if self.halves_count else self._by_replicas, self.halves_count
         while known and not limits.over:
             family = min(known, key=known.__getitem__)
-            if family in self._by_replicas_raised:
+            own = halved(family) if halves else family
+            if own in self._by_replicas_raised:
                 break
-            known[family] = max(known[family], by_replicas_ns(self.setting, family))
-            self._by_replicas_raised.add(family)
+            filled_ns = 0 if halves else by_replicas_ns(self.setting, family)
+            known[family] = max(known[family], filled_ns, held_by_replicas_ns(self.setting, own))
+            self._by_replicas_raised.add(own)
 
     @property
     def nothing_fits(self) -> bool:

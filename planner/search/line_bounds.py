@@ -1,15 +1,16 @@
 """Bounds of pipelines whose stages stand on a line of waists: how it fills, and how long activations are held.
 
 Pieces are a waist with all up to the next one. Where both waists are in one stage, so is all between them, or stages
-would wait on each other. `docs/planning.md` derives the bounds. Leaves out split backward, several types of devices,
-and what messages hold.
+would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills where backwards run in
+halves (`closed_form.py`), several types of devices, and what messages hold.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
+from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
 from planner.search.family import Family
 from planner.search.setting import Setting
@@ -19,12 +20,17 @@ NUM_WEIGHTS = 33
 
 
 def in_line_ns(setting: Setting, family: Family) -> int:
-    """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says."""
+    """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says.
+
+    Backwards in halves free what is kept with I, which is all that counts of them here.
+    """
     models, limits = setting.families.models(family.microbatch_size), setting.problem.memory_limits_bytes
-    if len(models) > 1 or not setting.fills(family) or setting.families.even_ns(family) is None:
+    halves = setting.is_line_of_halves(family)
+    lines = halves or setting.fills(family)
+    if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
         return 0
     ranks, adds = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
-    times, kept, again = models[0].stays(family.config, ranks, adds=adds)
+    times, kept, again = models[0].stays(family.config, ranks, adds=adds, halves=halves)
     pieces = setting.waists.pieces
     line = InLine(
         setting,
@@ -36,7 +42,7 @@ def in_line_ns(setting: Setting, family: Family) -> int:
         tuple(sum(again[i] for i in piece) for piece in pieces),
     )
     held = all(limits) and family.config.offload != "activations"
-    return max(line.filled_ns(), line.pressed_ns() if held else 0)
+    return max(0 if halves else line.filled_ns(), line.pressed_ns() if held else 0)
 
 
 def by_replicas_ns(setting: Setting, family: Family) -> int:
@@ -73,6 +79,22 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
         over = count * sum(work / (middle - head) for work, head in rows) > replicas
         low, high = (middle, high) if over else (low, middle)
     return int(low)
+
+
+def held_by_replicas_ns(setting: Setting, family: Family) -> int:
+    """Return a bound for such a family by what all devices hold together, whatever forwards run again; `NEVER` if none.
+
+    They hold each state once at least, and each micro-batch on one replica of every stage.
+    """
+    problem = setting.problem
+    if setting.families.most_places(family) * family.devices_a_place < problem.num_devices - family.devices_a_place + 1:
+        return 0  # stages are fewer than devices, which hold them all the same
+    ways = (
+        replace(family, config=replace(family.config, recompute=name))
+        for name in RECOMPUTE
+        if problem.space.allows("recompute", name)
+    )
+    return min(max(setting.held_ns(one), in_line_ns(setting, one)) for one in ways)
 
 
 @dataclass(frozen=True)
@@ -119,26 +141,52 @@ class InLine:
         """
         families, problem = self.setting.families, self.setting.problem
         places, count = families.most_places(self.family), families.rounds(self.family)
-        speed, even_ns = max(problem.speeds), families.even_ns(self.family) or 0
+        even_ns = families.even_ns(self.family) or 0
         room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
         if room <= 0:
             return NEVER
-        left = [*accumulate(reversed(self.works))][::-1]
+        rate, price = count / (room * max(problem.speeds)), np.array(self.again) * (count / places)
+        price /= max(problem.speeds)
+        if not price.any():
+            return int(max(even_ns, self._held(places) * rate))
+        weights = np.linspace(0.0, 1.0, NUM_WEIGHTS)[:, None]
+        gain = np.array([size * behind for size, behind in zip(self.spared, self._left, strict=True)]) * rate
+        run_again = most_of_stretches((1 - weights) * gain - weights * price, places)
+        by_stretches = (1 - weights[:, 0]) * self._held(places) * rate - run_again
+        by_pieces = self._least_of_pieces((1 - weights) * rate, weights * price, places)
+        return int((weights[:, 0] * even_ns + np.maximum(by_stretches, by_pieces)).max())
+
+    @property
+    def _left(self) -> list[int]:
+        """What each piece and all behind it take."""
+        return [*accumulate(reversed(self.works))][::-1]
+
+    def _held(self, places: int) -> int:
+        """Return the least sum of kept bytes times stays where nothing runs again, of all but the torn pieces."""
         torn = [
             size * behind + before * work
-            for size, behind, before, work in zip(self.kept, left, accumulate(self.kept), self.works, strict=True)
+            for size, behind, before, work in zip(self.kept, self._left, accumulate(self.kept), self.works, strict=True)
         ]
-        held = sum(size * behind for size, behind in zip(self.kept, left, strict=True))
-        held -= sum(sorted(torn, reverse=True)[: places - 1])
-        rate = count / (room * speed)
-        gain = np.array([size * behind for size, behind in zip(self.spared, left, strict=True)]) * rate
-        price = np.array(self.again) * (count / (places * speed))
-        if not price.any():
-            return int(max(even_ns, held * rate))
-        weights = np.linspace(0.0, 1.0, NUM_WEIGHTS)[:, None]
-        run_again = most_of_stretches((1 - weights) * gain - weights * price, places)
-        bounds = (1 - weights[:, 0]) * held * rate + weights[:, 0] * even_ns - run_again
-        return int(bounds.max())
+        held = sum(size * behind for size, behind in zip(self.kept, self._left, strict=True))
+        return held - sum(sorted(torn, reverse=True)[: places - 1])
+
+    def _least_of_pieces(self, rates: np.ndarray, prices: np.ndarray, places: int) -> np.ndarray:
+        """Return the least that pieces cost, one row a weight, each the cheaper of being kept and run again.
+
+        Of what is behind a piece the longest p - 1 may be torn, and so may the p - 1 dearest pieces themselves.
+        """
+        works = np.array(self.works, float)
+        stays = np.array([works[i:].sum() - _sum_of_largest(works[i:], places - 1) for i in range(len(works))])
+        kept, spared = rates * (np.array(self.kept) * stays), rates * (np.array(self.spared) * stays)
+        cost = np.where(np.array(self.again) > 0, np.minimum(kept, kept - spared + prices), kept)
+        dearest = np.array([_sum_of_largest(row, places - 1) for row in cost])
+        least: np.ndarray = cost.sum(axis=1) - dearest
+        return least
+
+
+def _sum_of_largest(values: np.ndarray, number: int) -> float:
+    """Return what so many of the largest values add up to."""
+    return float(np.sort(values)[max(0, len(values) - number) :].sum()) if number else 0.0
 
 
 def most_of_stretches(rows: np.ndarray, number: int) -> np.ndarray:

@@ -51,8 +51,8 @@ PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
 """Most of the time left after the first look that may pass before families are annealed once, before the best are
 annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
 starts."""
-HALVES_PART = 0.3
-"""Most of the time left that backwards in halves may take, each time."""
+HALVES_PART, LAST_HALVES_PART = 0.3, 0.8
+"""Most of the time left that backwards in halves may take, each time and in the end, when the rest is for bounds."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
 NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
@@ -154,7 +154,7 @@ class Search:
         self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()
-            self._halve(1.0)
+            self._halve(LAST_HALVES_PART)
             return
         if self._anneals:
             self._cut_in_every_way()
@@ -163,8 +163,9 @@ class Search:
             self._prove()
         else:
             self._tune()
-            self._halve(1.0)
+            self._halve(LAST_HALVES_PART)
             self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
+            self.bounds.settle(Limits(self.limits.left_s * UNSEEN_PART))  # while others are raised in their process
             self.bounding.finish(self.limits)
 
     @property

@@ -241,6 +241,10 @@ class Setting:
             and bool(self.waists.operators)
         )
 
+    def is_line_of_halves(self, family: Family) -> bool:
+        """Whether one stage a place runs its backwards in halves, along a line of waists."""
+        return self.cuts(family).in_halves and bool(self.waists.operators)
+
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound where the cut model knows the family (`planner.search.closed_form`)."""
         cheap = self.bound_ns(family, num_places) or 0

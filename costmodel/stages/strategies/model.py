@@ -174,9 +174,11 @@ class StrategyModel:
         return self._vectors.kept_bytes(self._degrees(config))
 
     def stays(
-        self, config: StageConfig, ranks: Sequence[int], *, adds: bool
+        self, config: StageConfig, ranks: Sequence[int], *, adds: bool, halves: bool = False
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Return what each operator takes of one action, what it keeps of one micro-batch, and its forward run again.
+
+        In `halves` a backward frees with I: W does not count among what it takes.
 
         What several gather, or add up, together counts with the first of them, what several keep with the last; 0 for
         the backward and for what is kept of operators that have none, and for forwards that do not run again. Gradients
@@ -185,7 +187,9 @@ class StrategyModel:
         degrees, groups = self._degrees(config), self._groups.of(ranks, config)
         forward, *backward = (row.at_first() for row in self._work_rows(config, ranks))
         kept = self._vectors.of(degrees, "none", groups).kept.kept.at_last()
-        if adds:
+        if halves:
+            del backward[1:]
+        elif adds:
             known = self._build.accumulation
             backward.append([known.least_ns(size) for size in self._vectors.weights(degrees).accumulated.at_first()])
         for i, operator in enumerate(self.profile.graph.operators):
