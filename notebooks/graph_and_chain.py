@@ -17,6 +17,7 @@
 # read from their JSON.
 
 # %%
+# %matplotlib inline
 import json
 from pathlib import Path
 

@@ -16,6 +16,7 @@
 # and a comparison puts the answers side by side.
 
 # %%
+# %matplotlib inline
 import sys
 from pathlib import Path
 
