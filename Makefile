@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test suite quick fast lint clean
+.PHONY: demo test suite quick fast lint docs clean
 
 demo: .venv/installed
 	$(BIN)/python -m examples.demo out/demo
@@ -33,11 +33,15 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The documentation as a site; any warning fails.
+docs: .venv/installed
+	$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs out/docs
+
 # The first plan compiles the search's kernels, so that no later one waits for them.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,test,docs]'
 	$(BIN)/penstock model random:24:5 -o .venv/first.json > /dev/null
 	$(BIN)/penstock plan .venv/first.json --devices 4 --batch 32 --stages 4 --data 1 --time-limit 30 -o .venv/first.plan.json > /dev/null
 	touch .venv/installed

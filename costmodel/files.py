@@ -177,7 +177,7 @@ def document(
 ) -> dict[str, Node]:
     """Check the ``format`` and ``version`` of a file and return its members.
 
-    Readers know version N and N-1. Version 1 is the first one, so today only 1 is read.
+    Readers know version N and N-1; version 1 is the first one.
     """
     if not isinstance(root.value, dict):
         root.fail("an object is needed here")

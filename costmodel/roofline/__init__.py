@@ -1,7 +1,8 @@
 """Compute times where nothing was measured: a roofline whose efficiency depends on the shape.
 
 Models what an operator takes on a device of the catalogue, as a central value between a lower and an upper one, and
-scales measured profiles to other devices and micro-batch sizes. Leaves out communication (`costmodel.communication`).
+scales measured profiles to other devices and micro-batch sizes. Leaves out communication
+(`costmodel.machines.collectives`).
 """
 
 from costmodel.roofline.interval import Interval, OperatorEstimate

@@ -136,6 +136,8 @@ def _how(each: Evaluated) -> str:
     found = each.candidate
     config = found.places[0].config
     parts = [f"{found.num_stages} stages"] if found.num_stages > 1 else []
+    chunks = found.num_stages // len({place.ranks for place in found.places})
+    parts += [f"{chunks} a device"] if chunks > 1 else []
     degrees = {(p.config.data, p.config.tensor, p.config.context, p.config.expert) for p in found.places}
     if len(degrees) > 1:
         parts.append("replicas " + ", ".join(str(place.config.data) for place in found.places))
