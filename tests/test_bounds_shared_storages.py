@@ -16,9 +16,11 @@ from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.search.cut.build import cut_data
+from planner.search.cut.build import added_units, cut_data
 from planner.search.cuts import Cuts
 from planner.search.family import Family
+from planner.search.halves import halved
+from planner.search.lattice.replicas import ReplicasBound
 from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
 from planner.search.ours import Search
 from planner.search.outcome import Outcome
@@ -145,7 +147,9 @@ def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> 
                 yield f"{family}: proved {max(units)} above {best}"
     for family in setting.families.single_replicas:
         varied = [each for each in fitting if known.family_of.get(each.candidate) is None and _varies(each, family)]
-        proved_ns = max(by_replicas_ns(setting, family), held_by_replicas_ns(setting, family))
+        proved_ns = max(
+            by_replicas_ns(setting, family), held_by_replicas_ns(setting, family), in_lattice(setting, family)
+        )
         if varied and proved_ns > min(each.step_time_ns for each in varied):
             yield f"{family}: by replicas {proved_ns}"
 
@@ -178,10 +182,20 @@ def halves_failures(seed: int) -> list[str]:
                 proved_ns = max(in_line_ns(setting, family), setting.held_ns(family))
             elif each.fits:
                 one = Family(replace(each.candidate.places[0].config, data=1), each.candidate.microbatch_size)
-                proved_ns = held_by_replicas_ns(setting, one)
+                proved_ns = max(held_by_replicas_ns(setting, one), in_lattice(setting, halved(one)))
             if proved_ns > each.step_time_ns:
                 failures.append(f"{seed}, {limit} bytes: {proved_ns} above {each}")
     return failures
+
+
+def in_lattice(setting: Setting, family: Family) -> int:
+    """What the lattice proves of stages with replicas of their own number, below a step that any plan keeps to."""
+    if not setting.is_bounded_exactly(family):
+        return 0
+    cuts = setting.cuts(family)
+    asked = cut_data(cuts, 0, binding=False), setting.problem.num_devices, added_units(cuts)
+    bound = ReplicasBound(*asked, sharded=family.config.zero > 0)
+    return max((each.bound_ns for each in bound.rise(10**9)), default=0)
 
 
 def _halved_plans(setting: Setting) -> Iterator[Evaluated]:

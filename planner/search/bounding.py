@@ -5,13 +5,17 @@ as its bound is the least. Leaves out how a bound is proved.
 """
 
 from dataclasses import replace
+from heapq import nsmallest
+from operator import itemgetter
+from typing import NamedTuple
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.search.cut.build import cut_data
+from planner.search.cut.build import added_units, cut_data
 from planner.search.cut.child import LatticeRequest, Solver
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
+from planner.search.halves import halved
 from planner.search.lattice.estimate import estimate_of
 from planner.search.limits import Limits
 from planner.search.prospects import MOST_HALVED, MOST_STAGES
@@ -32,6 +36,13 @@ MOST_WAIT_S = 0.2
 """Most seconds between two looks at the clock while bounds alone are waited for."""
 
 
+class Asked(NamedTuple):
+    """A family whose bound is to rise, or the stages of it with replicas of their own number."""
+
+    family: Family
+    by_replicas: bool = False
+
+
 class Bounding:
     """What is asked for, and what came of it.
 
@@ -50,10 +61,10 @@ class Bounding:
 
     def __init__(self, bounds: FamilyBounds, solver: Solver) -> None:
         self._bounds, self._solver, self._setting = bounds, solver, bounds.setting
-        self._asked: Family | None = None
+        self._asked: Asked | None = None
         self._estimates = False
-        self._ended: set[Family] = set()
-        self._numbers: dict[Family, int] = {}
+        self._ended: set[Asked] = set()
+        self._numbers: dict[Asked, int] = {}
         self.estimates: dict[Family, tuple[int, int]] = {}
         limit = self._setting.problem.effort.deterministic_limit
         self._counted, self._all = limit is not None, WORK * limit if limit is not None else UNLIMITED
@@ -71,37 +82,45 @@ class Bounding:
             self._hear(limits, min(limits.left_s, MOST_WAIT_S))
 
     def _hear(self, limits: Limits, wait_s: float) -> None:
-        family, goes_on = self._asked, False
+        asked, goes_on = self._asked, False
         for finding in self._solver.heard(wait_s):
-            if family is None:
+            if asked is None:
                 break
             if finding["kind"] == "bound":
-                self._bounds.rise(family, finding["ns"], by_times=True)
+                self._take(asked, finding["ns"])
                 self._bounds.settle(limits)
             elif finding["kind"] == "partition":
-                self._offer(family, tuple(finding["partition"]))
+                self._offer(asked.family, tuple(finding["partition"]))
             elif finding["kind"] == "estimate":
-                self.estimates[family] = finding["least_ns"], finding["ns"]
+                self.estimates[asked.family] = finding["least_ns"], finding["ns"]
             else:
                 self._work -= finding["work"]
                 goes_on = not finding["ended"]
-        if self._solver.busy and family and not self._estimates and self._is_moot(family):
+        if self._solver.busy and asked and not self._estimates and self._is_moot(asked):
             self._solver.drop()
             goes_on = True
         if self._solver.busy:
             return
-        if family and not goes_on and not self._estimates:  # all is proved, or the process was lost
-            self._ended.add(family)
+        if asked and not goes_on and not self._estimates:  # all is proved, or the process was lost
+            self._ended.add(asked)
         if self._asked is None and not self._numbers:
             self._first = Limits(limits.left_s * FIRST_PART)
         self._asked = None
         if not limits.over and self._work > 0:
             self._ask(limits)
 
-    def _is_moot(self, family: Family) -> bool:
-        """Whether a family's bound no longer holds the search's down: another kind of backward is better meanwhile."""
-        best = self._bounds.incumbent.best
-        return best.fits and self._bounds.halves_count > family.split and self._bounds.of[family] > best.step_time_ns
+    def _take(self, asked: Asked, bound_ns: int) -> None:
+        """Take what is proved by times alone."""
+        if asked.by_replicas:
+            self._bounds.rise_by_replicas(asked.family, bound_ns)
+        else:
+            self._bounds.rise(asked.family, bound_ns, by_times=True)
+
+    def _is_moot(self, asked: Asked) -> bool:
+        """Whether halved backwards have come to count, and what is asked for no longer holds the bound down."""
+        bounds = self._bounds
+        holds_down = not asked.by_replicas and bounds.of[asked.family] <= bounds.least_ns
+        return bounds.incumbent.best.fits and bounds.halves_count > asked.family.split and not holds_down
 
     def _offer(self, family: Family, partition: Partition) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
@@ -113,22 +132,29 @@ class Bounding:
 
     def _ask(self, limits: Limits) -> None:
         """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
-        best, of = self._bounds.incumbent.best, self._bounds.of
-        counting = sorted(self._bounds.counting, key=of.__getitem__)
-        if not best.fits or not counting:
+        best, rows = self._bounds.incumbent.best, self._holding_down()
+        if not best.fits or not rows:
             return
-        family, *rest = counting[:2]
-        rises = family not in self._ended and of[family] < best.step_time_ns and self._is_known(family)
+        (least_ns, asked), *rest = rows
+        rises = asked not in self._ended and least_ns < best.step_time_ns and self._is_known(asked.family)
         own, again = self._whole_family(best), self._work - self._all * (1 - FIRST_PART)
         first_over = again <= 0 if self._counted else self._first.over
         if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
             self.estimates[own] = 0, 0
             seconds, work = limits.left_s * ESTIMATE_PART, self._work * ESTIMATE_PART
-            self._send(own, best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
+            self._send(Asked(own), best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
         elif rises:
-            until_ns = min([best.step_time_ns, *(int(of[other] * FURTHER) + 1 for other in rest)])
+            until_ns = min([best.step_time_ns, *(int(bound_ns * FURTHER) + 1 for bound_ns, _ in rest)])
             seconds, work = (limits.left_s, self._work) if first_over else (self._first.left_s, again)
-            self._send(family, best.step_time_ns, until_ns, seconds, work)
+            self._send(asked, best.step_time_ns, until_ns, seconds, work)
+
+    def _holding_down(self) -> list[tuple[int, Asked]]:
+        """Return the two least bounds that count."""
+        of, halves = self._bounds.of, self._bounds.halves_count
+        rows = [(of[family], Asked(family)) for family in self._bounds.counting]
+        for family, bound_ns in self._bounds.by_replicas.items():
+            rows.append((bound_ns, Asked(halved(family) if halves else family, by_replicas=True)))
+        return nsmallest(2, rows, key=itemgetter(0))
 
     def _whole_family(self, each: Evaluated) -> Family | None:
         """Return the family of a candidate's cut, whose estimate does not depend on how backwards run."""
@@ -150,10 +176,16 @@ class Bounding:
         return self._setting.is_bounded_exactly(family) and self._setting.cuts(family).num_places > 1
 
     def _send(
-        self, family: Family, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()
+        self, asked: Asked, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()
     ) -> None:
-        self._asked, self._estimates = family, bool(estimate)
-        number = self._numbers.setdefault(family, len(self._numbers))
-        data = cut_data(self._setting.cuts(family), 0, binding=False)
+        self._asked, self._estimates = asked, bool(estimate)
+        number = self._numbers.setdefault(asked, len(self._numbers))
+        cuts = self._setting.cuts(asked.family)
         limit_s = UNLIMITED if self._counted else seconds
-        self._solver.ask(LatticeRequest(number, data, best_ns, until_ns, limit_s, work, estimate))
+        request = LatticeRequest(number, cut_data(cuts, 0, binding=False), best_ns, until_ns, limit_s, work, estimate)
+        if asked.by_replicas:
+            request = replace(
+                request, num_devices=self._setting.problem.num_devices, sharded=asked.family.config.zero > 0,
+                added=added_units(cuts),
+            )  # fmt: skip
+        self._solver.ask(request)

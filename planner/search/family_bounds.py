@@ -180,8 +180,7 @@ class FamilyBounds:
     def _least_ns(self, of: Collection[Family]) -> int:
         if not self.seen_all:
             return 0
-        by_replicas = self._by_replicas_even if self.halves_count else self._by_replicas
-        return min([*(self.of[family] for family in of), *by_replicas.values()], default=0)
+        return min([*(self.of[family] for family in of), *self.by_replicas.values()], default=0)
 
     @cached_property
     def _by_replicas(self) -> dict[Family, int]:
@@ -197,12 +196,27 @@ class FamilyBounds:
         if not may_vary(self.setting):
             return {}
         families, num = self.setting.families, self.setting.problem.num_devices
-        known = {each: families.even_ns(each, num // each.devices_a_place) for each in families.single_replicas}
+        known = {
+            each: families.even_ns(each, num // each.devices_a_place, adds=families.adds_by_replicas(each))
+            for each in families.single_replicas
+        }
         return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
+
+    @property
+    def by_replicas(self) -> dict[Family, int]:
+        """Bounds of stages with replicas of their own number, of the kind of backward that counts."""
+        return self._by_replicas_even if self.halves_count else self._by_replicas
+
+    def rise_by_replicas(self, family: Family, bound_ns: int) -> None:
+        """Take what is proved of stages with replicas of their own number; in halves, of whole backwards, too."""
+        whole = replace(family, split=False)
+        for known in (self._by_replicas_even, self._by_replicas) if family.split else (self._by_replicas,):
+            if whole in known:
+                known[whole] = max(known[whole], bound_ns)
 
     def _settle_replicas(self, limits: Limits) -> None:
         """Raise the least of these until it is one that was raised."""
-        known, halves = self._by_replicas_even if self.halves_count else self._by_replicas, self.halves_count
+        known, halves = self.by_replicas, self.halves_count
         while known and not limits.over:
             family = min(known, key=known.__getitem__)
             own = halved(family) if halves else family

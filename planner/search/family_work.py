@@ -177,14 +177,10 @@ class Families(FamilySpace):
         return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
 
     def _closings_ns(self, family: Family, num_places: int) -> list[int]:
-        """Return what copies on each type send at least when a step ends.
-
-        0 where a place may go on with another stage meanwhile.
-        """
+        """Return what copies on each type send at least when a step ends, while their places do nothing else."""
         ranks, models = tuple(range(family.devices_a_place)), self.models(family.microbatch_size)
-        if family.chunks > 1:
-            return [0] * len(models)
-        return [model.least_closing_ns(family.config, ranks, num_places) for model in models]
+        stages, alone = num_places * family.chunks, family.chunks == 1
+        return [model.least_closing_ns(family.config, ranks, stages, alone=alone) for model in models]
 
     def again_ns(self, family: Family) -> int:
         """Return what forwards that run again take of one micro-batch, if every stage gains by it."""
@@ -213,18 +209,26 @@ class Families(FamilySpace):
         config = replace(family.config, zero=0, offload="none", recompute="none")
         return config, tuple(range(family.devices_a_place))
 
-    def even_ns(self, family: Family, num_places: int | None = None, again_ns: int = 0) -> int | None:
+    def adds_by_replicas(self, family: Family) -> bool:
+        """Whether each replica adds up gradients, however many of a family's single devices a stage has."""
+        return self.rounds(family) > self.problem.num_devices // family.devices_a_place
+
+    def even_ns(
+        self, family: Family, num_places: int | None = None, again_ns: int = 0, *, adds: bool = True
+    ) -> int | None:
         """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.
 
         Adding up gradients and the optimizer's steps are work, and so is what copies send and nothing can hide: a rank
-        sums and steps after its last backward. `again_ns` of each micro-batch are forwards that run again.
+        sums and steps after its last backward. `again_ns` of each micro-batch are forwards that run again; gradients
+        are added up only where it is sure that the family `adds`.
 
         None where operators do not divide as the family has it.
         """
         if self.least_work_ns(family) is None:
             return None
         places = num_places or self.most_places(family)
-        return max(self._even_ns(family, places, again_ns, weights) for weights in self._weights(family))
+        added_ns = self.accumulation_ns(family) * adds
+        return max(self._even_ns(family, places, again_ns, added_ns, weights) for weights in self._weights(family))
 
     def fullest_ns(self, family: Family, num_places: int) -> int:
         """Return what all work takes divided evenly over so many places, with all forwards that may run again."""
@@ -241,12 +245,12 @@ class Families(FamilySpace):
         totals = [max(1, sum(row)) for row in self._works(family)]
         return list(dict.fromkeys([(1.0,) * len(totals), tuple(max(totals) / total for total in totals)]))
 
-    def _even_ns(self, family: Family, places: int, again_ns: int, weights: tuple[float, ...]) -> int:
+    def _even_ns(self, family: Family, places: int, again_ns: int, added_ns: int, weights: tuple[float, ...]) -> int:
         """Return what `even_ns` says with these weights."""
         operators = range(len(self.problem.profile.graph.operators))
         work = min(_times(weights, self._microbatches_ns(family, places, again_ns)))
         work *= self._mixed(family, weights, operators, again=again_ns > 0)
-        each = work + min(weights) * self.accumulation_ns(family)
+        each = work + min(weights) * added_ns
         closings = map(sum, zip(self._closings_ns(family, places), self._updates_ns(family, places), strict=True))
         closing = min(_times(weights, list(closings)))
         return int((self.rounds(family) * each + closing) / self._capacity(weights, family.devices_a_place, places))

@@ -19,18 +19,19 @@ NUM_WEIGHTS = 33
 """Ways to weigh work against memory of which the best bound is taken."""
 
 
-def in_line_ns(setting: Setting, family: Family) -> int:
+def in_line_ns(setting: Setting, family: Family, *, adds: bool = True) -> int:
     """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says.
 
-    Backwards in halves free what is kept with I, which is all that counts of them here.
+    Backwards in halves free what is kept with I, which is all that counts of them here; gradients are added up only
+    where it is sure that the family `adds`.
     """
     models, limits = setting.families.models(family.microbatch_size), setting.problem.memory_limits_bytes
     halves = setting.is_line_of_halves(family)
     lines = halves or setting.fills(family)
     if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
         return 0
-    ranks, adds = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
-    times, kept, again = models[0].stays(family.config, ranks, adds=adds, halves=halves)
+    ranks, several = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
+    times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, halves=halves)
     pieces = setting.waists.pieces
     line = InLine(
         setting,
@@ -40,6 +41,7 @@ def in_line_ns(setting: Setting, family: Family) -> int:
         tuple(sum(kept[i] for i in piece) for piece in pieces),
         tuple(sum(kept[i] for i in piece if again[i]) for piece in pieces),
         tuple(sum(again[i] for i in piece) for piece in pieces),
+        setting.families.even_ns(family, adds=adds) or 0,
     )
     held = all(limits) and family.config.offload != "activations"
     return max(0 if halves else line.filled_ns(), line.pressed_ns() if held else 0)
@@ -58,7 +60,7 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
     if len(models) > 1 or not fitted or families.even_ns(family) is None:
         return 0
     ranks, replicas = tuple(range(family.devices_a_place)), problem.num_devices // family.devices_a_place
-    times = models[0].stays(family.config, ranks, adds=families.rounds(family) > 1)[0]
+    times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
     states, pieces = models[0].states_of(family.config, ranks), setting.waists.pieces
     waists = [sum(times[i] for i in first) for first in setting.waists.first]
     ways, room = [setting.waists.way(piece, times) for piece in pieces], max(limits)
@@ -94,7 +96,8 @@ def held_by_replicas_ns(setting: Setting, family: Family) -> int:
         for name in RECOMPUTE
         if problem.space.allows("recompute", name)
     )
-    return min(max(setting.held_ns(one), in_line_ns(setting, one)) for one in ways)
+    adds = setting.families.adds_by_replicas(family)
+    return min(max(setting.held_ns(one, adds=adds), in_line_ns(setting, one, adds=adds)) for one in ways)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ class InLine:
         What each piece takes of one micro-batch, and its longest way from waist to waist alone.
     kept, spared, again : tuple of int
         Bytes that it keeps of one, those of operators that may run again, and what these forwards take.
+    even_ns : int
+        What all work takes, divided evenly.
     """
 
     setting: Setting
@@ -116,6 +121,7 @@ class InLine:
     kept: tuple[int, ...]
     spared: tuple[int, ...]
     again: tuple[int, ...]
+    even_ns: int
 
     def filled_ns(self) -> int:
         """Return a bound by the filling of the line.
@@ -141,20 +147,19 @@ class InLine:
         """
         families, problem = self.setting.families, self.setting.problem
         places, count = families.most_places(self.family), families.rounds(self.family)
-        even_ns = families.even_ns(self.family) or 0
         room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
         if room <= 0:
             return NEVER
         rate, price = count / (room * max(problem.speeds)), np.array(self.again) * (count / places)
         price /= max(problem.speeds)
         if not price.any():
-            return int(max(even_ns, self._held(places) * rate))
+            return int(max(self.even_ns, self._held(places) * rate))
         weights = np.linspace(0.0, 1.0, NUM_WEIGHTS)[:, None]
         gain = np.array([size * behind for size, behind in zip(self.spared, self._left, strict=True)]) * rate
         run_again = most_of_stretches((1 - weights) * gain - weights * price, places)
         by_stretches = (1 - weights[:, 0]) * self._held(places) * rate - run_again
         by_pieces = self._least_of_pieces((1 - weights) * rate, weights * price, places)
-        return int((weights[:, 0] * even_ns + np.maximum(by_stretches, by_pieces)).max())
+        return int((weights[:, 0] * self.even_ns + np.maximum(by_stretches, by_pieces)).max())
 
     @property
     def _left(self) -> list[int]:

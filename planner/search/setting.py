@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
+from operator import add
 
-from costmodel.stages.config import StageConfig
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from costmodel.stages.strategies.model import NEVER
@@ -23,7 +23,7 @@ from planner.graph.thinning import thin
 from planner.graph.towers import num_downsets, towers
 from planner.graph.waists import Waists
 from planner.search.closed_form import closed_form_ns
-from planner.search.cut.build import cut_data
+from planner.search.cut.build import closings_of_atoms, cut_data, times_of_atoms
 from planner.search.cut.data import CutData
 from planner.search.cuts import Cuts
 from planner.search.family import Family
@@ -53,7 +53,7 @@ class Setting:
         self._cuts: dict[Family, Cuts] = {}
         self._layers: dict[tuple[int, int, int], Partition | None] = {}
         self._bounds: dict[object, int | None] = {}
-        self._largest_ns: dict[int, int] = {}
+        self._works_of_atoms: dict[tuple[int, bool], list[int]] = {}
         self._data: dict[Family, CutData] = {}
 
     @cached_property
@@ -177,7 +177,7 @@ class Setting:
     def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
         """Return a bound on the step of every candidate of a family, into so many places or any number of them.
 
-        All work and the optimizer's steps divided evenly; the largest atom, which one rank does for all micro-batches;
+        All work and the optimizer's steps divided evenly; the largest atoms, of which one place has several;
         and the filling of the line that waists make, atoms to which all else leads or from which it comes: stage i of
         it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where
         operators do not divide as the family has it.
@@ -193,7 +193,7 @@ class Setting:
         even_ns = self.families.even_ns(family, num_places)
         if even_ns is None:
             return None
-        even_ns = max(even_ns, self._indivisible_ns(family))
+        even_ns = max(even_ns, self._packed_ns(family, num_places))
         if not self.fills(family):
             return even_ns
         places, count = num_places or self.families.most_places(family), self.families.rounds(family)
@@ -201,7 +201,7 @@ class Setting:
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
 
-    def held_ns(self, family: Family) -> int:
+    def held_ns(self, family: Family, *, adds: bool = True) -> int:
         """Return a bound that counts what has to run again so that a place holds one micro-batch; `NEVER` if none can.
 
         The last bytes that are over the room of all places together are freed by the operators that do it soonest.
@@ -209,19 +209,26 @@ class Setting:
         again_ns = self.families.least_again_ns(family)
         if again_ns >= NEVER:
             return NEVER
-        return self.families.even_ns(family, None, again_ns) or 0
+        return self.families.even_ns(family, None, again_ns, adds=adds) or 0
 
-    def _indivisible_ns(self, family: Family) -> int:
-        """Return what the largest atom takes of the whole step, where operators stay whole."""
+    def _packed_ns(self, family: Family, num_places: int | None) -> int:
+        """Return what some place takes of the whole step, where operators stay whole: it holds whole atoms.
+
+        Of the (k - 1) p + 1 largest atoms p places hold k in one of them.
+        """
         config = family.config
-        if config.tensor * config.context * config.expert > 1:
+        if config.tensor * config.context * config.expert > 1 or not self._as_profiled:
             return 0
-        if family.microbatch_size not in self._largest_ns:
-            alone = Family(StageConfig(), family.microbatch_size)
-            works = (self.families.least_work_ns(alone, row) or 0 for row in self.atoms.members)
-            self._largest_ns[family.microbatch_size] = max(works)
-        largest_ns = self._largest_ns[family.microbatch_size] if self._as_profiled else 0
-        return int(self.families.rounds(family) * largest_ns / max(self.problem.speeds))
+        count, cuts = self.families.rounds(family), self.cuts(family)
+        key = family.microbatch_size, count > 1
+        if key not in self._works_of_atoms:
+            forward, backward, _ = times_of_atoms(cuts)
+            self._works_of_atoms[key] = list(map(add, forward, backward))
+        loads = [count * work + c for work, c in zip(self._works_of_atoms[key], closings_of_atoms(cuts), strict=True)]
+        loads.sort(reverse=True)
+        places = num_places or self.families.most_places(family)
+        packed = (sum(loads[i - k + 1 : i + 1]) for k, i in enumerate(range(0, len(loads), places), 1))
+        return int(max(packed) / max(self.problem.speeds))
 
     @property
     def _as_profiled(self) -> bool:

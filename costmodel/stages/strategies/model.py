@@ -234,11 +234,15 @@ class StrategyModel:
         copies, trained = self._whole_copies(config, ranks)
         return self._steps.least_microbatch_ns(copies, trained, config.zero, work, num_places)
 
-    def least_closing_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int) -> int:
-        """Return what copies of the whole model, one stage a place, send at least when a step ends, ns."""
+    def least_closing_ns(self, config: StageConfig, ranks: Sequence[int], num_stages: int, *, alone: bool) -> int:
+        """Return what copies of the whole model send at least when a step ends and nothing hides it, ns.
+
+        `alone`: one stage a place.
+        """
         if config.data * config.context == 1 or not self._groups.lie_alike(len(ranks)):
             return 0
-        return self._steps.least_closing_ns(self._whole_copies(config, ranks)[1], config.zero, num_places)
+        trained = self._whole_copies(config, ranks)[1]
+        return self._steps.least_closing_ns(trained, config.zero, num_stages, alone=alone)
 
     def _whole_copies(
         self, config: StageConfig, ranks: Sequence[int]

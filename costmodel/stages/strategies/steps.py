@@ -117,16 +117,20 @@ class StepTimes:
         grown = max(0, int(growth(gather, work[0])) + int(growth(again + scatter, work[1])) - 2 * num_places)
         return sum(work) + grown
 
-    def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_places: int) -> int:
-        """Return what so many places, one stage each, send together at least when a step ends."""
+    def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_stages: int, *, alone: bool) -> int:
+        """Return what so many stages send together at least when a step ends, while their places do nothing else.
+
+        Where a stage is not `alone` on its place the sum of its gradients may stand beside another one's work; what is
+        gathered after a step belongs to it.
+        """
         least, found = self._collectives.least_ns, 0.0
         for each in trained:
-            if zero < SCATTERED:
+            if zero < SCATTERED and alone:
                 name = "reduce_scatter" if zero else "all_reduce"
-                found += least(name, each, each.trainable, num_places) * self._overlap.least_exposed
+                found += least(name, each, each.trainable, num_stages) * self._overlap.least_exposed
             if zero in (1, SCATTERED) and self.build.training.optimizer != "none":
-                found += least("all_gather", each, each.trainable, num_places)
-        return max(0, int(found) - num_places)
+                found += least("all_gather", each, each.trainable, num_stages)
+        return max(0, int(found) - num_stages)
 
     def least_update_ns(self, copies: Sequence[Copies], zero: int, num_places: int) -> int:
         """Return what steps over parts of these weights take together at least, one part on each of so many places.

@@ -28,27 +28,14 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
     binding : bool
         Whether the memory limit has to be modelled.
     """
-    atoms, models = cuts.atoms, cuts.families.models(cuts.family.microbatch_size)
+    atoms = cuts.atoms
     fastest = max(cuts.evaluator.problem.speeds)
     unit_ns = max(1, sum(cuts.works_ns) // LARGEST_NS)
     scale = unit_ns * fastest
     levels, crossings = transfers(cuts)
-    operators = atoms.graph.operators
-    measured = [model.measured for model in models]
-    forward_ns = [min(column) for column in zip(*(m.forward_ns for m in measured), strict=True)]
-    backward_ns = [
-        min(a + b for a, b in column)
-        for column in zip(
-            *(list(zip(m.backward_input_ns, m.backward_weight_ns, strict=True)) for m in measured), strict=True
-        )
-    ]
-    forward = [sum(forward_ns[o] for o in row) for row in atoms.members]
-    backward = [
-        cuts.accumulation_ns[i] + sum(backward_ns[o] for o in row if operators[o].trainable)
-        for i, row in enumerate(atoms.members)
-    ]
+    forward, backward, trained = times_of_atoms(cuts)
     remade = cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
-    again = [sum(forward_ns[o] for o in row if operators[o].trainable) for row in atoms.members] if remade else []
+    again = trained if remade else []
     ratios = cuts.evaluator.ratios if cuts.in_halves else SplitRatios()
     return CutData(
         num_stages=cuts.num_stages,
@@ -56,7 +43,7 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
         unit_ns=unit_ns,
         forward=_down([int(ns * ratios.forward) for ns in forward], scale),
         backward=_down([int(ns * ratios.backward) for ns in backward], scale),
-        closing=_down(_closing(cuts), scale),
+        closing=_down(closings_of_atoms(cuts), scale),
         precedence=tuple((u, v) for u, row in enumerate(atoms.reduction) for v in row),
         sinks=tuple(a for a, row in enumerate(atoms.successors) if not row),
         waists=atoms.waists,
@@ -74,11 +61,37 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
     )
 
 
+def added_units(cuts: Cuts) -> tuple[int, ...]:
+    """Return what of each atom's B adds up gradients, in the units of `cut_data`, rounded up."""
+    scale = max(1, sum(cuts.works_ns) // LARGEST_NS) * max(cuts.evaluator.problem.speeds)
+    ratio = cuts.evaluator.ratios.backward if cuts.in_halves else 1.0
+    return tuple(int(-(-ns * ratio // scale)) + 1 if ns else 0 for ns in cuts.accumulation_ns)
+
+
 def _down(values: Sequence[int], scale: float) -> tuple[int, ...]:
     return tuple(int(value / scale) if scale != 1 else value for value in values)
 
 
-def _closing(cuts: Cuts) -> list[int]:
+def times_of_atoms(cuts: Cuts) -> tuple[list[int], list[int], list[int]]:
+    """Return F and B of each atom of one micro-batch at least, and F of those of its operators that have a backward."""
+    atoms, operators = cuts.atoms, cuts.atoms.graph.operators
+    measured = [model.measured for model in cuts.families.models(cuts.family.microbatch_size)]
+    forward_ns = [min(column) for column in zip(*(m.forward_ns for m in measured), strict=True)]
+    backward_ns = [
+        min(a + b for a, b in column)
+        for column in zip(
+            *(list(zip(m.backward_input_ns, m.backward_weight_ns, strict=True)) for m in measured), strict=True
+        )
+    ]
+    trained = [[o for o in row if operators[o].trainable] for row in atoms.members]
+    backward = [
+        added + sum(backward_ns[o] for o in row) for added, row in zip(cuts.accumulation_ns, trained, strict=True)
+    ]
+    forward, again = ([sum(forward_ns[o] for o in row) for row in rows] for rows in (atoms.members, trained))
+    return forward, backward, again
+
+
+def closings_of_atoms(cuts: Cuts) -> list[int]:
     """Optimizer step of each atom.
 
     A step that is not the profile's does not count; where replicas share it, less than a byte of each stage is rounded

@@ -62,7 +62,8 @@ class LatticeRequest:
     """What the process is asked for where a family's bound is to rise, from `best_ns` down, until it is `until_ns`.
 
     What it knows of the same number of a `family` is gone on from; `work` counts pairs of downsets. With an `estimate`,
-    that of a cut, the least estimate is sought and bounded instead.
+    that of a cut, the least estimate is sought and bounded instead; with a number of devices stages have replicas of
+    their own number (`planner.search.lattice.replicas`).
     """
 
     family: int
@@ -72,6 +73,9 @@ class LatticeRequest:
     seconds: float
     work: float
     estimate: tuple[int, ...] = ()
+    num_devices: int = 0
+    sharded: bool = False
+    added: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Return the JSON text."""

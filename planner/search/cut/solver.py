@@ -65,13 +65,21 @@ class Server:
     def _rise(self, request: dict[str, Any], found: Findings) -> None:
         """Raise the bound of a family; what is known of the last few is kept."""
         prepare()
-        from planner.search.lattice.rising import Rising  # its kernels take a third of a second to import
+        from planner.search.lattice.bound import LatticeBound  # its kernels take a third of a second to import
+        from planner.search.lattice.replicas import ReplicasBound
+        from planner.search.lattice.rising import Rising
 
-        key = request["family"], bool(request["estimate"])
-        step = self._risings.get((request["family"], False)) if request["estimate"] else None
+        data, estimate = CutData.from_json(request["data"]), bool(request["estimate"])
+        key = request["family"], estimate
         rising = self._risings.pop(key, None)
-        if rising is None:
-            rising = Rising(CutData.from_json(request["data"]), estimate=key[1], step=step)
+        if rising is None and request["num_devices"]:
+            asked = request["num_devices"], request["added"]
+            rising = Rising(data, ReplicasBound(data, *asked, sharded=request["sharded"]), estimate=False)
+        elif rising is None:
+            bound, step = LatticeBound(data, estimate=estimate), self._risings.get((request["family"], False))
+            if estimate and step and isinstance(step.bound, LatticeBound):
+                bound.begin_with(step.bound)
+            rising = Rising(data, bound, estimate=estimate)
         self._risings[key] = rising
         if len(self._risings) > MOST_LATTICES:
             self._risings.pop(next(iter(self._risings)))

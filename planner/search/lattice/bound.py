@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.search.cut.data import CutData
-from planner.search.lattice.copies import least_of_copies, pattern_of
-from planner.search.lattice.downsets import Ints, of_cuts
+from planner.search.lattice.copies import Pattern, least_of_copies, pattern_of
+from planner.search.lattice.downsets import Downsets, Ints, of_cuts
 from planner.search.lattice.estimate import estimated
 from planner.search.lattice.flows import Form, Master, PathWeights
 from planner.search.lattice.graph import kinds_of, lattice_of
@@ -48,6 +48,17 @@ ROUNDED = 1e-9
 """Part of a bound by which sums of floats may be wrong."""
 
 
+def downsets_of(data: CutData) -> tuple[CutData, Pattern, Downsets | None]:
+    """Return a cut problem, its copies and its downsets; with those that are nearly copies where there are too many."""
+    pattern = pattern_of(data)
+    found = of_cuts(data, pattern)
+    if found is None:
+        pattern = pattern_of(data, nearly=True)
+        data = least_of_copies(data, pattern)
+        found = of_cuts(data, pattern)
+    return data, pattern, found
+
+
 @dataclass(frozen=True, slots=True)
 class Proved:
     """The bound as it is now, in ns, a cut where it is the best by its bound, and how many pairs were gone through."""
@@ -68,15 +79,11 @@ class LatticeBound:
     """
 
     def __init__(self, data: CutData, *, estimate: bool = False) -> None:
-        pattern, count = pattern_of(data), data.num_microbatches
+        data, pattern, self._downsets = downsets_of(data)
+        count = data.num_microbatches
         self._bound = 0.0
         self._ways: dict[bytes, Ints] = {}
         self._least = float("inf")
-        self._downsets = of_cuts(data, pattern)
-        if self._downsets is None:
-            pattern = pattern_of(data, nearly=True)
-            data = least_of_copies(data, pattern)
-            self._downsets = of_cuts(data, pattern)
         self._data = data
         if self._downsets is None:
             return

@@ -116,23 +116,44 @@ def _shared(at: Lattice, first: Ints, smaller: Small) -> Pairs:
 
 
 @compiled
-def stage_bounds(at: Lattice, pairs: Pairs) -> Floats:
-    """Return the least step that the stage of each pair allows."""
-    found = np.empty(len(pairs.smaller))
+def heads_of(at: Lattice, pairs: Pairs) -> Floats:
+    """Return for each pair the longest path that leads into its stage, by way."""
+    found = np.zeros((len(pairs.smaller), 2))
     for d in range(1, len(at.sums)):
         for p in range(pairs.first[d], pairs.first[d + 1]):
-            s = pairs.smaller[p]
-            back, head, i = 0.0, 0.0, pairs.shared_first[p]
+            s, i = pairs.smaller[p], pairs.shared_first[p]
             for j in range(at.crossing_first[s], at.crossing_first[s + 1]):
                 kind, both = at.crossing[j], 0
                 if i < pairs.shared_first[p + 1] and pairs.shared[i] == kind:
                     both = pairs.shared_counts[i]
                     i += 1
                 if at.counts[j] > both:
-                    back, head = max(back, at.heads[BACK, kind]), max(head, at.heads[THERE, kind])
+                    for way in (BACK, THERE):
+                        found[p, way] = max(found[p, way], at.heads[way, kind])
+    return found
+
+
+@compiled
+def stage_bounds(at: Lattice, pairs: Pairs) -> Floats:
+    """Return the least step that the stage of each pair allows."""
+    heads, found = heads_of(at, pairs), np.empty(len(pairs.smaller))
+    for d in range(1, len(at.sums)):
+        for p in range(pairs.first[d], pairs.first[d + 1]):
+            s = pairs.smaller[p]
             closing = at.sums[d, CLOSING] - at.sums[s, CLOSING]
             own = (at.sums[d, WORK] - at.sums[s, WORK]) * at.num_microbatches
-            found[p] = own + max(back, head + closing)
+            found[p] = own + max(heads[p, BACK], heads[p, THERE] + closing)
+    return found
+
+
+@compiled
+def fewest(at: Lattice, pairs: Pairs, needed: Floats) -> Floats:
+    """Return what the stages of a way from nothing to each downset need together at least."""
+    found = np.full(len(at.sums), NEVER)
+    found[0] = 0.0
+    for d in range(1, len(at.sums)):
+        for p in range(pairs.first[d], pairs.first[d + 1]):
+            found[d] = min(found[d], found[pairs.smaller[p]] + needed[p])
     return found
 
 

@@ -10,6 +10,7 @@ from planner.search.cut.data import CutData
 from planner.search.cut.model import Findings
 from planner.search.lattice.bound import LatticeBound, Proved
 from planner.search.lattice.estimate import estimate_of
+from planner.search.lattice.replicas import ReplicasBound
 from planner.search.limits import Limits
 
 
@@ -19,16 +20,14 @@ class Rising:
     Parameters
     ----------
     data : CutData
+    bound : LatticeBound or ReplicasBound
+        Of the cuts of that problem, or of stages with replicas of their own number.
     estimate : bool
-    step : Rising, optional
-        What is known of the step, where this is for the estimate.
+        Whether it is the estimate that is bounded.
     """
 
-    def __init__(self, data: CutData, *, estimate: bool, step: "Rising | None" = None) -> None:
-        self._data, self._estimates = data, estimate
-        self._lattice = LatticeBound(data, estimate=estimate)
-        if step:
-            self._lattice.begin_with(step._lattice)
+    def __init__(self, data: CutData, bound: LatticeBound | ReplicasBound, *, estimate: bool) -> None:
+        self._data, self.bound, self._estimates = data, bound, estimate
         self._least_ns = self._bound_ns = 0
 
     def tell(self, request: dict[str, Any], found: Findings) -> None:
@@ -39,7 +38,7 @@ class Rising:
             best_ns = self._met(tuple(request["estimate"]))
             until_ns = best_ns
         ended = True
-        for each in self._lattice.rise(best_ns):
+        for each in self.bound.rise(best_ns):
             work += each.work
             self._write(each, found)
             if self._bound_ns >= until_ns or work > request["work"] or limits.over:
