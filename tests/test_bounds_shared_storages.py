@@ -147,9 +147,7 @@ def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> 
                 yield f"{family}: proved {max(units)} above {best}"
     for family in setting.families.single_replicas:
         varied = [each for each in fitting if known.family_of.get(each.candidate) is None and _varies(each, family)]
-        proved_ns = max(
-            by_replicas_ns(setting, family), held_by_replicas_ns(setting, family), in_lattice(setting, family)
-        )
+        proved_ns = by_replicas(setting, family)
         if varied and proved_ns > min(each.step_time_ns for each in varied):
             yield f"{family}: by replicas {proved_ns}"
 
@@ -182,10 +180,17 @@ def halves_failures(seed: int) -> list[str]:
                 proved_ns = max(in_line_ns(setting, family), setting.held_ns(family))
             elif each.fits:
                 one = Family(replace(each.candidate.places[0].config, data=1), each.candidate.microbatch_size)
-                proved_ns = max(held_by_replicas_ns(setting, one), in_lattice(setting, halved(one)))
+                proved_ns = by_replicas(setting, halved(one))
             if proved_ns > each.step_time_ns:
                 failures.append(f"{seed}, {limit} bytes: {proved_ns} above {each}")
     return failures
+
+
+def by_replicas(setting: Setting, family: Family) -> int:
+    """The highest bound of stages with replicas of their own number; that by filling is of whole backwards."""
+    whole = 0 if setting.cuts(family).in_halves else by_replicas_ns(setting, family)
+    held_ns, even_ns = held_by_replicas_ns(setting, family), setting.even_by_replicas_ns(family) or 0
+    return max(whole, held_ns, even_ns, in_lattice(setting, family))
 
 
 def in_lattice(setting: Setting, family: Family) -> int:

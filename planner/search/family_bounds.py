@@ -195,11 +195,7 @@ class FamilyBounds:
         """
         if not may_vary(self.setting):
             return {}
-        families, num = self.setting.families, self.setting.problem.num_devices
-        known = {
-            each: families.even_ns(each, num // each.devices_a_place, adds=families.adds_by_replicas(each))
-            for each in families.single_replicas
-        }
+        known = {each: self.setting.even_by_replicas_ns(each) for each in self.setting.families.single_replicas}
         return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
 
     @property

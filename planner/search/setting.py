@@ -211,6 +211,30 @@ class Setting:
             return NEVER
         return self.families.even_ns(family, None, again_ns, adds=adds) or 0
 
+    def even_by_replicas_ns(self, family: Family) -> int | None:
+        """Return a bound for stages with replicas of their own number: all work divided evenly over all devices.
+
+        A replica with one micro-batch adds up no gradients: that spares a stage on m devices or more, m being all
+        micro-batches, at most m a, and what it takes besides, t, and its optimizer's step c have T >= t + c. So with q
+        such stages, and of a what is no more than c, N T >= L - q m (t + a) - q c + q m T, or T >= L / (N + q); where
+        they take all devices, T >= (t + c) / q with t and c of the whole model.
+        """
+        families, devices = self.families, self.problem.num_devices // family.devices_a_place
+        count, even_ns = families.rounds(family), families.even_ns(family, devices)
+        if even_ns is None or families.adds_by_replicas(family) or count == 1:
+            return even_ns
+        alone_ns, cuts = families.even_ns(family, devices, adds=False) or 0, self.cuts(family)
+        if family.devices_a_place > 1:
+            return alone_ns
+        closings = closings_of_atoms(cuts)
+        all_ns = alone_ns * devices + count * sum(map(min, cuts.accumulation_ns, closings))
+        once_ns = (families.least_work_ns(family) or 0) + sum(closings)
+        found = [even_ns]
+        for number in range(1, devices // count + 1):
+            whole = once_ns // number if number * count == devices else 0
+            found.append(max(alone_ns, all_ns // (devices + number), whole))
+        return min(found)
+
     def _packed_ns(self, family: Family, num_places: int | None) -> int:
         """Return what some place takes of the whole step, where operators stay whole: it holds whole atoms.
 
