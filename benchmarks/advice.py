@@ -1,20 +1,21 @@
 """Which strategy for which model on which machines, and where the usual rules of thumb lose.
 
-    python -m benchmarks.advice [--only REGEX] [--seconds 5] [-o FILE.jsonl] [--chart F]
+    python -m benchmarks.advice [--only REGEX] [--seconds 10] [-o FILE.jsonl] [--chart F]
 
 Each case is a model on a cluster. It is planned with everything open (any target, 8 samples a device), then as each
 rule of thumb would have it, and each answer is asked again: the two next best rungs of its ladder are searched by
-themselves, all with the same seconds. Rules, with the case in which each is said to hold:
+themselves. What leaves less open gets half the seconds. Rules, with the case in which each is said to hold:
 
-- data parallel where it fits: replicas alone, nothing run again;
-- ZeRO before tensor, where that does not fit: replicas of the best ZeRO stage, with or without recompute;
-- tensor inside a host, where that does not fit: the host's devices divide the operators, replicas across hosts;
-- pipeline across hosts, where that does not fit: the host's devices divide the operators, a stage for each host.
+- data parallel where it fits: replicas alone on several devices, nothing run again;
+- ZeRO before tensor, where data parallel does not fit: replicas of the best ZeRO stage, with or without recompute;
+- tensor inside a host, where data parallel does not fit: a host's devices divide the operators, replicas across hosts;
+- pipeline across hosts, where data parallel does not fit: a host's devices divide the operators, and of 2, 4, ...
+  stages the fewest that fit.
 
-A rule loses where it fits and the best plan is more than 1 % faster. The thumb's answer is the first rule that fits.
-Times are roofline estimates of catalogue devices. Exit 1 where a rule or a rung is more than 1 % faster than the answer
-that everything was open for. Leaves out price, and what a trainer can run (`--target any`). Models captured from torch
-do not say how their operators divide, so that tensor degrees are not priced for them.
+A rule loses where it fits and takes more than 1 % longer than the answer. The thumb's answer is the first rule that
+fits. Times are roofline estimates of catalogue devices. Exit 1 where a rule or a rung is more than 1 % faster than all
+that the open search met. Leaves out price, and what a trainer can run (`--target any`). Models captured from torch do
+not say how their operators divide: tensor degrees are not priced for them, by a rule or by the open search.
 """
 
 import argparse
@@ -109,16 +110,19 @@ def profile_of(model: str, device: str, precision: str) -> Profile:
     return make(model, device, SIZES, precision=precision)[0]
 
 
-def rules(cluster: Cluster) -> Iterator[tuple[str, Space]]:
-    """Yield what each rule of thumb fixes, in the order in which they are tried."""
+def rules(cluster: Cluster) -> dict[str, list[Space]]:
+    """Return what each rule of thumb fixes, in the order in which they are tried; of several the first that fits."""
     devices, host = cluster.num_devices, cluster.hosts[0].devices
     whole = Space(stages=1, context=1, expert=1, offload="none")
-    yield DATA, replace(whole, data=devices, tensor=1, zero=0, recompute="none")
-    if devices > 1:
-        yield ZERO, replace(whole, data=devices, tensor=1)
-        yield TENSOR, replace(whole, tensor=host)
-    if devices > host:
-        yield PIPELINE, replace(whole, tensor=host, stages=devices // host)
+    if devices == 1:
+        return {}
+    found = {
+        DATA: [replace(whole, data=devices, tensor=1, zero=0, recompute="none")],
+        ZERO: [replace(whole, data=devices, tensor=1)],
+        TENSOR: [replace(whole, tensor=host)],
+    }
+    stages = [2**i for i in range(1, (devices // host).bit_length())]
+    return {**found, PIPELINE: [replace(whole, tensor=host, stages=count) for count in stages]} if stages else found
 
 
 def space_of(strategy: str) -> Space:
@@ -138,55 +142,73 @@ def space_of(strategy: str) -> Space:
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a cluster, and the time limit of each search in seconds."""
+    """A model on a cluster, and the time limit of the open search in seconds."""
 
     model: str
     place: str
     seconds: float
 
     def answer(self, space: Space) -> PlanAnswer | str:
-        """Return the best plan of a space, or why there is none."""
+        """Return the best plan of a space, or why there is none.
+
+        Raises
+        ------
+        UsageError
+            Where it is not priced.
+        """
         cluster = CLUSTERS[self.place]
         precision = "bf16" if len(cluster.devices) == 1 else "fp16"  # V100 have no bf16
         profile, *others = (profile_of(self.model, each.name, precision) for each in cluster.devices)
+        seconds = self.seconds if space == Space() else self.seconds / 2
         problem = Problem(
             profile, cluster, cluster.num_devices, SAMPLES_A_DEVICE * cluster.num_devices, target="any", space=space,
-            effort=Effort(self.seconds), other_profiles=tuple(others),
+            effort=Effort(seconds), other_profiles=tuple(others),
         )  # fmt: skip
         try:
             return make_plan(problem)
-        except (NoPlanFits, UsageError) as error:
+        except NoPlanFits as error:
             return str(error)
 
     def row(self) -> Row:
-        """Return the answer, the rules beside it, and its next best rungs searched by themselves."""
+        """Return the answer, the rules beside it, and its next best rungs searched by themselves.
+
+        `rules` holds each one's step over the answer's, or why it has none; `next` that of each rung and the strategy
+        that was found for it, which may be another one.
+        """
+        row: Row = {"model": self.model, "cluster": self.place, "seconds": self.seconds}
+        row["load"] = round(os.getloadavg()[0], 1)
         found = self.answer(Space())
-        row: Row = {"model": self.model, "cluster": self.place, "load": round(os.getloadavg()[0], 1)}
         if isinstance(found, str):
             return {**row, "refused": found}
-        search = found.plan.search
-        asked = {name: self.step_ns(space) for name, space in rules(CLUSTERS[self.place])}
-        thumb = next((name for name, step in asked.items() if step), "")
+        step_ns, search = found.plan.prediction.step_time_ns, found.plan.search
+        asked = {name: self.first(spaces) for name, spaces in rules(CLUSTERS[self.place]).items()}
+        rungs = {name: self.first([space_of(name)]) for name in next_best(found, 2)}
         return {
             **row,
             "strategy": found.to_json()["strategy"],
             "schedule": found.plan.schedule,
-            "recompute": sorted({stage.config.recompute for stage in found.plan.stages}),
-            "best_step_time_ns": search.best_step_time_ns,
+            "step_time_ns": step_ns,
+            "best_over": search.best_step_time_ns / step_ns,
             "gap": search.gap,
-            "rules": {name: step and round(step / search.best_step_time_ns, 4) for name, step in asked.items()},
-            "thumb": thumb,
+            "rules": {name: each if isinstance(each, str) else over(each, step_ns) for name, each in asked.items()},
             "next": {
-                strategy: step and round(step / search.best_step_time_ns, 4)
-                for strategy in next_best(found, 2)
-                for step in [self.step_ns(space_of(strategy))]
+                name: each if isinstance(each, str) else [over(each, step_ns), each.to_json()["strategy"]]
+                for name, each in rungs.items()
             },
         }
 
-    def step_ns(self, space: Space) -> int | None:
-        """Return the best step of a space; None where it has no plan."""
-        found = self.answer(space)
-        return None if isinstance(found, str) else found.plan.search.best_step_time_ns
+    def first(self, spaces: Sequence[Space]) -> PlanAnswer | str:
+        """Return the answer of the first space that has one, or why there is none."""
+        try:
+            answers = map(self.answer, spaces)
+            return next((each for each in answers if not isinstance(each, str)), "no")
+        except UsageError:
+            return "not priced"
+
+
+def over(found: PlanAnswer, step_ns: int) -> float:
+    """Return the best step that an answer's search met over another one's."""
+    return round(found.plan.search.best_step_time_ns / step_ns, 4)
 
 
 def next_best(found: PlanAnswer, count: int) -> list[str]:
@@ -196,11 +218,15 @@ def next_best(found: PlanAnswer, count: int) -> list[str]:
     return list(dict.fromkeys(each.strategy for each in rungs if each.strategy != chosen))[:count]
 
 
-def lost(row: Row) -> Iterator[tuple[str, float]]:
-    """Yield the rules that lose in a case, each with its step over the best."""
-    for name, ratio in row.get("rules", {}).items():
-        if ratio and ratio > NEAR and (name == DATA or not row["rules"][DATA]):
-            yield name, ratio
+def applies(row: Row, rule: str) -> bool:
+    """Whether a rule has a plan in a case in which it is said to hold."""
+    known = row.get("rules", {})
+    return isinstance(known.get(rule), float) and (rule == DATA or not isinstance(known[DATA], float))
+
+
+def thumb(row: Row) -> float | None:
+    """Return the step of the first rule that fits over the answer's; None where none does."""
+    return next((ratio for ratio in row.get("rules", {}).values() if isinstance(ratio, float)), None)
 
 
 def short(model: str) -> str:
@@ -212,33 +238,44 @@ def text_of(row: Row) -> str:
     """Return a row of a table in Markdown."""
     head = f"| {short(row['model'])} | {row['cluster']} |"
     if "refused" in row:
-        return f"{head} nothing fits | | | | | | | {row['refused'].splitlines()[0][:120]} |"
-    ratios = [row["rules"].get(name, "") for name in (DATA, ZERO, TENSOR, PIPELINE)]
-    cells = ["no" if ratio is None else f"{ratio:.3f}" if ratio else "" for ratio in ratios]
+        return f"{head} nothing fits | | | | | | | |"
+    cells = [row["rules"].get(name, "") for name in (DATA, ZERO, TENSOR, PIPELINE)]
+    shown = " | ".join(f"{each:.3f}" if isinstance(each, float) else str(each) for each in cells)
     gap = "" if row["gap"] is None else f"{row['gap']:.1%}"
-    again = ", ".join(f"{name} {ratio:.3f}" if ratio else f"{name} no" for name, ratio in row["next"].items())
     how = f"{row['strategy']}, `{row['schedule']}`" if "pipeline" in row["strategy"] else row["strategy"]
-    return f"{head} {how} | {row['best_step_time_ns'] / 1e6:.2f} | {gap} | {' | '.join(cells)} | {again} |"
+    again = ", ".join(map(_rung, row["next"].items()))
+    return f"{head} {how} | {row['step_time_ns'] / 1e6:.2f} | {gap} | {shown} | {again} |"
+
+
+def _rung(item: tuple[str, list[Any] | str]) -> str:
+    name, found = item
+    if isinstance(found, str):
+        return f"{name} {found}"
+    ratio, strategy = found
+    return f"{name} {ratio:.3f}" if strategy == name else f"{name} {ratio:.3f} ({strategy})"
 
 
 def summary(found: Sequence[Row]) -> Iterator[str]:
     """Yield in how many cases each rule holds, and where it loses."""
     for rule in (DATA, ZERO, TENSOR, PIPELINE):
-        tried = [r for r in found if r.get("rules", {}).get(rule) and (rule == DATA or not r["rules"][DATA])]
-        losses = [(row, ratio) for row in tried for name, ratio in lost(row) if name == rule]
-        yield f"{rule}: holds in {len(tried) - len(losses)} of the {len(tried)} cases in which it applies and fits"
-        for row, ratio in sorted(losses, key=lambda each: -each[1]):
-            yield f"    {short(row['model'])} on {row['cluster']}: {ratio:.3f} times {row['strategy']}"
+        tried = [row for row in found if applies(row, rule)]
+        losses = [row for row in tried if row["rules"][rule] > NEAR]
+        held = len(tried) - len(losses)
+        yield f"{rule}: within 1 % of the answer in {held} of the {len(tried)} cases in which it applies and fits"
+        for row in sorted(losses, key=lambda row: -float(row["rules"][rule])):
+            ratio, where = row["rules"][rule], f"{short(row['model'])} on {row['cluster']}"
+            yield f"    {where}: takes {ratio:.3f} times as long as {row['strategy']}"
 
 
 def faster(row: Row) -> list[str]:
-    """Return the rules and rungs that are more than 1 % faster than the answer."""
-    beside = {**row.get("rules", {}), **row.get("next", {})}
-    return [name for name, ratio in beside.items() if ratio and ratio < 1 / NEAR]
+    """Return the rules and rungs that are more than 1 % faster than all that the open search met."""
+    rungs = {name: each[0] for name, each in row.get("next", {}).items() if not isinstance(each, str)}
+    beside = {name: each for name, each in row.get("rules", {}).items() if isinstance(each, float)} | rungs
+    return [name for name, ratio in beside.items() if ratio * NEAR < row["best_over"]]
 
 
 def draw(found: Sequence[Row], path: str) -> None:
-    """Draw each case as a cell: the strategy, coloured by what the thumb's answer takes longer."""
+    """Draw each case as a cell: the strategy, coloured by what the thumb's answer takes longer, up to twice as long."""
     from simulator.charts import new_figure, save_figure
     from simulator.charts.style import FONT_SIZE
 
@@ -247,15 +284,15 @@ def draw(found: Sequence[Row], path: str) -> None:
     losses = [[float("nan")] * len(places) for _ in models]
     for row in found:
         y, x = models.index(row["model"]), places.index(row["cluster"])
-        ratio = row["rules"].get(row["thumb"]) if "rules" in row else None
-        losses[y][x] = min(1.0, max(0.0, ratio - 1)) if ratio else float("nan")
+        ratio = thumb(row)
+        losses[y][x] = max(0.0, ratio - 1) if ratio else float("nan")
         said = row.get("strategy", "nothing fits").replace("+", " +\n")
         if ratio and ratio > NEAR:
             said += f"\nthumb {ratio - 1:+.0%}"
-        elif not ratio and "refused" not in row:
+        elif not ratio and row.get("rules"):
             said += "\nno rule fits"
         ax.text(x, y, said, ha="center", va="center", fontsize=FONT_SIZE - 2)
-    ax.imshow(losses, cmap="YlOrRd", vmin=0, vmax=1.5, aspect="auto")
+    ax.imshow(losses, cmap="YlOrRd", vmin=0, vmax=1.0, aspect="auto")
     ax.set_xticks(range(len(places)), places, fontsize=FONT_SIZE)
     ax.set_yticks(range(len(models)), [short(model) for model in models], fontsize=FONT_SIZE)
     ax.set_title(
@@ -268,7 +305,7 @@ def main() -> int:
     """Print the table and where rules lose; exit 1 where an answer is beaten."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="REGEX", help="cases 'model on cluster' that match")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each search (5)")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of the open search (10)")
     parser.add_argument("--chart", metavar="F", help="draw the answers (.png, .svg or .pdf)")
     add_output(parser)
     args = parser.parse_args()

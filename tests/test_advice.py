@@ -11,21 +11,26 @@ from planner import Space
 @pytest.mark.parametrize(
     ("place", "names", "degrees"),
     [
-        ("1 H100", [advice.DATA], [(1, 1, 1)]),
+        ("1 H100", [], []),
         ("8 H100", [advice.DATA, advice.ZERO, advice.TENSOR], [(1, 8, 1), (1, 8, 1), (1, None, 8)]),
         (
             "64 H100",
             [advice.DATA, advice.ZERO, advice.TENSOR, advice.PIPELINE],
-            [(1, 64, 1), (1, 64, 1), (1, None, 8), (8, None, 8)],
+            [(1, 64, 1), (1, 64, 1), (1, None, 8), (2, None, 8)],
         ),
     ],
 )
 def test_rules_of_thumb_fix_what_they_say(
     place: str, names: list[str], degrees: list[tuple[int, int | None, int]]
 ) -> None:
-    found = dict(advice.rules(advice.CLUSTERS[place]))
+    found = advice.rules(advice.CLUSTERS[place])
     assert list(found) == names
-    assert [(each.stages, each.data, each.tensor) for each in found.values()] == degrees
+    assert [(each.stages, each.data, each.tensor) for each, *_ in found.values()] == degrees
+
+
+def test_pipelines_across_eight_hosts_have_two_four_or_eight_stages() -> None:
+    spaces = advice.rules(advice.CLUSTERS["64 H100"])[advice.PIPELINE]
+    assert [space.stages for space in spaces] == [2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -41,11 +46,15 @@ def test_a_rung_is_searched_again_with_all_that_its_name_leaves_out_fixed(strate
     assert advice.space_of(strategy) == space
 
 
-def test_a_rule_loses_where_it_fits_and_data_parallel_does_not() -> None:
-    ratios = {advice.DATA: None, advice.ZERO: 1.2, advice.TENSOR: 1.005, advice.PIPELINE: None}
-    assert list(advice.lost({"rules": ratios})) == [(advice.ZERO, 1.2)]
-    assert list(advice.lost({"rules": {**ratios, advice.DATA: 1.3}})) == [(advice.DATA, 1.3)]
-    assert list(advice.lost({"refused": "nothing fits"})) == []
+def test_a_rule_is_judged_where_it_fits_and_data_parallel_does_not() -> None:
+    ratios = {advice.DATA: "no", advice.ZERO: 1.2, advice.TENSOR: 1.005, advice.PIPELINE: "not priced"}
+    assert [rule for rule in ratios if advice.applies({"rules": ratios}, rule)] == [advice.ZERO, advice.TENSOR]
+    assert advice.thumb({"rules": ratios}) == 1.2
+    fits = {**ratios, advice.DATA: 1.3}
+    assert [rule for rule in ratios if advice.applies({"rules": fits}, rule)] == [advice.DATA]
+    assert not advice.applies({"refused": "nothing fits"}, advice.DATA)
+    row = {"model": "m", "cluster": "c", "strategy": "tensor", "rules": ratios}
+    assert any("m on c: takes 1.200 times as long as tensor" in line for line in advice.summary([row]))
 
 
 def test_one_case_is_answered_searched_again_and_drawn(tmp_path: Path) -> None:
@@ -53,10 +62,10 @@ def test_one_case_is_answered_searched_again_and_drawn(tmp_path: Path) -> None:
     assert row["strategy"] == "data-parallel"
     assert row["rules"][advice.DATA] <= advice.NEAR
     assert 1 <= len(row["next"]) <= 2
-    assert row["rules"][advice.TENSOR] is None  # operators of captured models do not say how they divide
+    assert row["rules"][advice.TENSOR] == "not priced"  # operators of captured models do not say how they divide
     assert advice.text_of(row).count("|") == 11
-    assert next(advice.summary([row])).endswith("holds in 1 of the 1 cases in which it applies and fits")
-    assert advice.faster({**row, "next": {"zero-1": 0.98}}) == ["zero-1"]
+    assert next(advice.summary([row])).endswith("in 1 of the 1 cases in which it applies and fits")
+    assert advice.faster({**row, "best_over": 1.0, "next": {"zero-1": [0.98, "zero-1"]}}) == ["zero-1"]
     refused = {"model": "zoo:yolo", "cluster": "1 H100", "refused": "no plan fits"}
     advice.draw([row, refused], str(tmp_path / "advice.svg"))
     assert "data-parallel" in (tmp_path / "advice.svg").read_text()

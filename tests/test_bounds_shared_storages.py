@@ -240,6 +240,14 @@ def test_a_search_with_its_solver_proves_nothing_false_where_storages_are_shared
     assert bound_failures(seed, Effort(30.0, 0.05)) == []
 
 
+def test_without_a_memory_limit_replicas_by_stage_are_bounded_by_their_work_alone() -> None:
+    """Stages with replicas fill otherwise than a line of single devices: 90 / (1 - (15 / 16)^3) would be too much."""
+    profile = profile_of([1000] * 30, [(i, i + 1) for i in range(29)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
+    setting = Setting(Problem(profile, None, 3, 16, 1, optimizer="none", target="any"))
+    (family,) = setting.families.single_replicas
+    assert held_by_replicas_ns(setting, family) == setting.even_by_replicas_ns(family) == 16 * 90_000 // 3
+
+
 def of_two_stages_on_three_devices(space: Space) -> Outcome:
     """The first stage takes twice as long: 8 / 2 x 600 us is less than 8 x 900 us / 2."""
     profile = profile_of([200_000, 100_000], [(0, 1)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)

@@ -180,7 +180,8 @@ class FamilyBounds:
     def _least_ns(self, of: Collection[Family]) -> int:
         if not self.seen_all:
             return 0
-        return min([*(self.of[family] for family in of), *self.by_replicas.values()], default=0)
+        least = min([*(self.of[family] for family in of), *self.by_replicas.values()], default=0)
+        return least if least < NEVER else 0
 
     @cached_property
     def _by_replicas(self) -> dict[Family, int]:

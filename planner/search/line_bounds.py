@@ -19,21 +19,30 @@ NUM_WEIGHTS = 33
 """Ways to weigh work against memory of which the best bound is taken."""
 
 
-def in_line_ns(setting: Setting, family: Family, *, adds: bool = True) -> int:
+def in_line_ns(setting: Setting, family: Family) -> int:
     """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says.
 
-    Backwards in halves free what is kept with I, which is all that counts of them here; gradients are added up only
-    where it is sure that the family `adds`.
+    Backwards in halves free what is kept with I, which is all that counts of them here.
     """
-    models, limits = setting.families.models(family.microbatch_size), setting.problem.memory_limits_bytes
-    halves = setting.is_line_of_halves(family)
+    line = line_of(setting, family, adds=True)
+    if line is None:
+        return 0
+    return max(0 if setting.is_line_of_halves(family) else line.filled_ns(), line.pressed_ns())
+
+
+def line_of(setting: Setting, family: Family, *, adds: bool) -> "InLine | None":
+    """Return a family's line; None where its stages stand on none, or their times are not known.
+
+    Gradients are added up only where it is sure that the family `adds`.
+    """
+    models, halves = setting.families.models(family.microbatch_size), setting.is_line_of_halves(family)
     lines = halves or setting.fills(family)
     if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
-        return 0
+        return None
     ranks, several = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, halves=halves)
     pieces = setting.waists.pieces
-    line = InLine(
+    return InLine(
         setting,
         family,
         tuple(sum(times[i] for i in piece) for piece in pieces),
@@ -43,8 +52,6 @@ def in_line_ns(setting: Setting, family: Family, *, adds: bool = True) -> int:
         tuple(sum(again[i] for i in piece) for piece in pieces),
         setting.families.even_ns(family, adds=adds) or 0,
     )
-    held = all(limits) and family.config.offload != "activations"
-    return max(0 if halves else line.filled_ns(), line.pressed_ns() if held else 0)
 
 
 def by_replicas_ns(setting: Setting, family: Family) -> int:
@@ -97,7 +104,11 @@ def held_by_replicas_ns(setting: Setting, family: Family) -> int:
         if problem.space.allows("recompute", name)
     )
     adds = setting.families.adds_by_replicas(family)
-    return min(max(setting.held_ns(one, adds=adds), in_line_ns(setting, one, adds=adds)) for one in ways)
+    found = []
+    for one in ways:
+        line = line_of(setting, one, adds=adds)  # which replicas fill otherwise than stages of one device
+        found.append(max(setting.held_ns(one, adds=adds), line.pressed_ns() if line else 0))
+    return min(found)
 
 
 @dataclass(frozen=True)
@@ -140,12 +151,14 @@ class InLine:
         return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
 
     def pressed_ns(self) -> int:
-        """Return a bound by what the places can hold.
+        """Return a bound by what the places can hold; 0 where that is no limit.
 
         With m micro-batches, kept bytes a, stays w and room M over p places, T M >= m sum(a w); what runs again lowers
         the sum and lengthens the work: any weighted mean of the two is below T for the choice that makes it least.
         """
         families, problem = self.setting.families, self.setting.problem
+        if not all(problem.memory_limits_bytes) or self.family.config.offload == "activations":
+            return 0
         places, count = families.most_places(self.family), families.rounds(self.family)
         room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
         if room <= 0:

@@ -217,7 +217,8 @@ class Setting:
         A replica with one micro-batch adds up no gradients: that spares a stage on m devices or more, m being all
         micro-batches, at most m a, and what it takes besides, t, and its optimizer's step c have T >= t + c. So with q
         such stages, and of a what is no more than c, N T >= L - q m (t + a) - q c + q m T, or T >= L / (N + q); where
-        they take all devices, T >= (t + c) / q with t and c of the whole model.
+        they take all devices, T >= (t + c) / q with t and c of the whole model. Under ZeRO c is what each of all
+        devices has of the step.
         """
         families, devices = self.families, self.problem.num_devices // family.devices_a_place
         count, even_ns = families.rounds(family), families.even_ns(family, devices)
@@ -226,7 +227,8 @@ class Setting:
         alone_ns, cuts = families.even_ns(family, devices, adds=False) or 0, self.cuts(family)
         if family.devices_a_place > 1:
             return alone_ns
-        closings = closings_of_atoms(cuts)
+        sharers = devices if family.config.zero else 1  # of the optimizer's step
+        closings = [c // sharers for c in closings_of_atoms(cuts)]
         all_ns = alone_ns * devices + count * sum(map(min, cuts.accumulation_ns, closings))
         once_ns = (families.least_work_ns(family) or 0) + sum(closings)
         found = [even_ns]
@@ -241,7 +243,7 @@ class Setting:
         Of the (k - 1) p + 1 largest atoms p places hold k in one of them.
         """
         config = family.config
-        if config.tensor * config.context * config.expert > 1 or not self._as_profiled:
+        if config.tensor * config.context * config.expert > 1 or not self._as_profiled or self.pinned.places:
             return 0
         count, cuts = self.families.rounds(family), self.cuts(family)
         key = family.microbatch_size, count > 1
@@ -251,7 +253,7 @@ class Setting:
         loads = [count * work + c for work, c in zip(self._works_of_atoms[key], closings_of_atoms(cuts), strict=True)]
         loads.sort(reverse=True)
         places = num_places or self.families.most_places(family)
-        packed = (sum(loads[i - k + 1 : i + 1]) for k, i in enumerate(range(0, len(loads), places), 1))
+        packed = (sum(loads[i - k + 1 : i + 1]) for k, i in enumerate(range(0, len(loads), places), start=1))
         return int(max(packed) / max(self.problem.speeds))
 
     @property
@@ -268,13 +270,14 @@ class Setting:
         """Whether a line has to be filled: one stage a place, F and whole B."""
         return (
             family.chunks == 1
+            and not self.pinned.places  # which may have replicas of their own
             and all(name in FUSED for name in self.cuts(family).schedules)
             and bool(self.waists.operators)
         )
 
     def is_line_of_halves(self, family: Family) -> bool:
         """Whether one stage a place runs its backwards in halves, along a line of waists."""
-        return self.cuts(family).in_halves and bool(self.waists.operators)
+        return self.cuts(family).in_halves and bool(self.waists.operators) and not self.pinned.places
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound where the cut model knows the family (`planner.search.closed_form`)."""
