@@ -96,6 +96,14 @@ def test_each_picture_that_a_page_shows_is_there_and_shown() -> None:
     assert shown == {path.name for path in (DOCS / "pictures").iterdir() if path.suffix in (".png", ".svg")}
 
 
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_what_a_page_outside_the_site_links_is_there(name: str) -> None:
+    """The site's own links are held by its build."""
+    targets = re.findall(r"\]\(([\w./-]+)[^)]*\)", (ROOT / name).read_text())
+    assert targets or name == "CONTRIBUTING.md"
+    assert [each for each in targets if not (ROOT / each).exists()] == []
+
+
 def test_the_schema_in_the_docs_is_the_one_that_is_tested() -> None:
     (name,) = re.findall(r"^```\{literalinclude\} (.*)$", (DOCS / "plan-format.md").read_text(), re.MULTILINE)
     assert json.loads((DOCS / name).read_text()) == schema("plan")

@@ -30,12 +30,12 @@ from simulator.schedules.warmup import graph_in_flight, raised_in_flight
 from simulator.transformations import with_recompute
 
 EAGER = "graph-eager-1f1b"
-"""The one schedule of the search whose orders depend on times, and not on the stage graph alone."""
+"""The one of `FIXED_ORDERS` whose orders depend on times, and not on the stage graph alone."""
 FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 """Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
 its own: their structures are kept."""
 MOST_KEPT = 300_000
-"""Actions of all orders that depend on times and are kept: plans are asked for again when they are written."""
+"""Actions of all other orders that are kept: plans are asked for again when they are written."""
 FEWEST_A_STAGE = 12
 """Micro-batches of a replica for each stage with which a pace is first looked for."""
 

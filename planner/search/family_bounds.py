@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heapify, heappush, heapreplace
-from itertools import count, product
+from itertools import count, islice, product
 
 from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
@@ -43,6 +43,7 @@ class FamilyBounds:
         self._raised: dict[Family, int] = {}
         self._by_replicas_raised: set[Family] = set()
         self._alike: dict[Family, list[Family]] = {}
+        self._num_halved, self._alike_halved = 0, set[Family]()
         self.impossible: set[Family] = set()
         self.seen_all = True
 
@@ -143,12 +144,15 @@ class FamilyBounds:
         return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
 
     def _halve(self) -> None:
-        """Take the families of halved backwards beside all that are known, whose work is no less."""
-        for family in [family for family in self.of if not family.split and halved(family) not in self.of]:
-            one = halved(family)
-            self.of[one], self._raised[one] = self.setting.families.work_ns(family) or 0, 0
-        for first, alike in list(self._alike.items()):
-            self._alike.setdefault(halved(first), list(map(halved, alike)))
+        """Take the families of halved backwards beside all that are known, whose work is no less: the new ones."""
+        for family in list(islice(self.of, self._num_halved, None)):
+            if not family.split and halved(family) not in self.of:
+                one = halved(family)
+                self.of[one], self._raised[one] = self.setting.families.work_ns(family) or 0, 0
+        self._num_halved = len(self.of)
+        for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
+            self._alike_halved.add(first)
+            self._alike[halved(first)] = list(map(halved, self._alike[first]))
 
     @property
     def halved_ns(self) -> int | None:
@@ -234,7 +238,7 @@ class FamilyBounds:
 
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""
-        self.of = {}
+        self.of, self._num_halved = {}, 0
         for each in self.incumbent.found.values():
             family = self.setting.family_of.get(each.candidate)
             if family:

@@ -125,11 +125,20 @@ def _places(setting: Setting, family: Family) -> int:
 
 
 def _partitions(setting: Setting, cuts: Cuts) -> Iterator[Partition]:
-    """Yield even cuts into the most stages, or as many as are fixed: by layers, work, and bytes of parameters."""
+    """Yield even cuts into the most stages, half and a quarter of them, or as many as are fixed.
+
+    By layers, work, and bytes of parameters. With fewer stages fewer hold what skips them.
+    """
     if setting.pinned_partition:
         yield setting.pinned_partition
         return
-    num_stages = min(cuts.fixed_stages or cuts.num_stages, len(cuts.atoms))
+    most = min(cuts.fixed_stages or cuts.num_stages, len(cuts.atoms))
+    fewer = () if cuts.fixed_stages else (most // 2, most // 4)
+    for num_stages in (most, *(number for number in fewer if number > 1)):
+        yield from _even(setting, cuts, num_stages)
+
+
+def _even(setting: Setting, cuts: Cuts, num_stages: int) -> Iterator[Partition]:
     layers = setting.equal_layers(num_stages)
     if layers:
         yield layers

@@ -53,6 +53,7 @@ class Setting:
         self._cuts: dict[Family, Cuts] = {}
         self._layers: dict[tuple[int, int, int], Partition | None] = {}
         self._bounds: dict[object, int | None] = {}
+        self._packed: dict[tuple[object, ...], int] = {}
         self._works_of_atoms: dict[tuple[int, bool], list[int]] = {}
         self._data: dict[Family, CutData] = {}
 
@@ -245,16 +246,19 @@ class Setting:
         config = family.config
         if config.tensor * config.context * config.expert > 1 or not self._as_profiled or self.pinned.places:
             return 0
-        count, cuts = self.families.rounds(family), self.cuts(family)
-        key = family.microbatch_size, count > 1
-        if key not in self._works_of_atoms:
-            forward, backward, _ = times_of_atoms(cuts)
-            self._works_of_atoms[key] = list(map(add, forward, backward))
-        loads = [count * work + c for work, c in zip(self._works_of_atoms[key], closings_of_atoms(cuts), strict=True)]
-        loads.sort(reverse=True)
         places = num_places or self.families.most_places(family)
-        packed = (sum(loads[i - k + 1 : i + 1]) for k, i in enumerate(range(0, len(loads), places), start=1))
-        return int(max(packed) / max(self.problem.speeds))
+        key = family.microbatch_size, config.data, config.zero > 0, config.offload, places
+        if key not in self._packed:
+            count, cuts = self.families.rounds(family), self.cuts(family)
+            adding = family.microbatch_size, count > 1
+            if adding not in self._works_of_atoms:
+                forward, backward, _ = times_of_atoms(cuts)
+                self._works_of_atoms[adding] = list(map(add, forward, backward))
+            rows = zip(self._works_of_atoms[adding], closings_of_atoms(cuts), strict=True)
+            loads = sorted((count * work + closing for work, closing in rows), reverse=True)
+            packed = (sum(loads[i - k + 1 : i + 1]) for k, i in enumerate(range(0, len(loads), places), start=1))
+            self._packed[key] = int(max(packed) / max(self.problem.speeds))
+        return self._packed[key]
 
     @property
     def _as_profiled(self) -> bool:
