@@ -285,14 +285,14 @@ def draw(found: Sequence[Row], path: str) -> None:
     for row in found:
         y, x = models.index(row["model"]), places.index(row["cluster"])
         ratio = thumb(row)
-        losses[y][x] = max(0.0, ratio - 1) if ratio else float("nan")
+        losses[y][x] = min(1.0, max(0.0, ratio - 1)) if ratio else float("nan")
         said = row.get("strategy", "nothing fits").replace("+", " +\n")
         if ratio and ratio > NEAR:
-            said += f"\nthumb {ratio - 1:+.0%}"
+            said += f"\nthumb x {ratio:.3g}"
         elif not ratio and row.get("rules"):
             said += "\nno rule fits"
         ax.text(x, y, said, ha="center", va="center", fontsize=FONT_SIZE - 2)
-    ax.imshow(losses, cmap="YlOrRd", vmin=0, vmax=1.0, aspect="auto")
+    ax.imshow(losses, cmap="YlOrRd", vmin=0, vmax=2.0, aspect="auto")
     ax.set_xticks(range(len(places)), places, fontsize=FONT_SIZE)
     ax.set_yticks(range(len(models)), [short(model) for model in models], fontsize=FONT_SIZE)
     ax.set_title(

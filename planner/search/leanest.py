@@ -29,6 +29,9 @@ MOST_ACTIONS = 50_000
 """Above this a plan takes seconds to be simulated and written: it is tried when others were."""
 NUM_OF_DEGREES, NUM_SIMULATED = 3, 16
 """Families that are estimated of each way to divide, and simulated of all."""
+SHARES, SHARE_PART = (1, 2, 4), 0.4
+"""Of the most stages, all, half and a quarter are tried: with fewer stages fewer hold what skips them; each of these in
+so much of the time left."""
 NUM_SHORT = 3
 """Those that fit, of the fewest actions, which take least time to be written."""
 NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
@@ -43,18 +46,20 @@ def leanest(setting: Setting, seconds: float) -> list[tuple[Family, Evaluated]]:
     problem, limits = setting.problem, Limits(seconds)
     incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears)
     found: dict[Family, Evaluated] = {}
-    for family in _promising(setting, incumbent):
-        if any(each.fits for each in found.values()) and _num_actions(setting, family) > MOST_ACTIONS:
-            break
-        cuts = setting.cuts(family)
-        for partition in _partitions(setting, cuts):
-            if found and limits.over:
+    families = _promising(setting, incumbent)
+    for share in SHARES:
+        looking = Limits(limits.left_s * SHARE_PART)
+        for family in families:
+            fits = any(each.fits for each in found.values())
+            if found and (looking.over or (fits and (share > 1 or _num_actions(setting, family) > MOST_ACTIONS))):
                 break
-            under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
-            row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
-            found |= {family: min(row, key=lambda each: each.rank)} if row else {}
-        if limits.over:
-            break
+            cuts = setting.cuts(family)
+            for partition in _partitions(setting, cuts, share):
+                if found and looking.over:
+                    break
+                under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
+                row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
+                found |= {family: min(row, key=lambda each: each.rank)} if row else {}
     if found and not any(each.fits for each in found.values()):
         rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
         for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
@@ -124,21 +129,14 @@ def _places(setting: Setting, family: Family) -> int:
     return max(1, min(setting.cuts(family).num_places, len(setting.atoms) // family.chunks))
 
 
-def _partitions(setting: Setting, cuts: Cuts) -> Iterator[Partition]:
-    """Yield even cuts into the most stages, half and a quarter of them, or as many as are fixed.
-
-    By layers, work, and bytes of parameters. With fewer stages fewer hold what skips them.
-    """
+def _partitions(setting: Setting, cuts: Cuts, share: int) -> Iterator[Partition]:
+    """Yield even cuts into a share of the most stages, or as many as are fixed: by layers, work and bytes."""
     if setting.pinned_partition:
         yield setting.pinned_partition
         return
-    most = min(cuts.fixed_stages or cuts.num_stages, len(cuts.atoms))
-    fewer = () if cuts.fixed_stages else (most // 2, most // 4)
-    for num_stages in (most, *(number for number in fewer if number > 1)):
-        yield from _even(setting, cuts, num_stages)
-
-
-def _even(setting: Setting, cuts: Cuts, num_stages: int) -> Iterator[Partition]:
+    num_stages = min(cuts.fixed_stages or cuts.num_stages, len(cuts.atoms)) // share
+    if share > 1 and (cuts.fixed_stages or num_stages < 2):
+        return
     layers = setting.equal_layers(num_stages)
     if layers:
         yield layers
