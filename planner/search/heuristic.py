@@ -52,7 +52,8 @@ def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
         aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM, line or cuts.always_line, bound, speeds)
         groups.update(dict.fromkeys(segmentations(cuts.atoms, order, cuts.shares_ns, aim)))
     partitions = [p for row in groups if (p := row if aim.line else numbered(cuts.atoms, row))]
-    allowed = [p for p in partitions if cuts.fixed_stages in (None, max(p) + 1)]
+    full = [p for p in partitions if (max(p) + 1) % cuts.family.chunks == 0]  # each place holds as many
+    allowed = [p for p in full if cuts.fixed_stages in (None, max(p) + 1)]
     return sorted(dict.fromkeys(allowed), key=max, reverse=True)
 
 
