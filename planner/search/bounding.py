@@ -180,12 +180,14 @@ class Bounding:
     ) -> None:
         self._asked, self._estimates = asked, bool(estimate)
         number = self._numbers.setdefault(asked, len(self._numbers))
-        cuts = self._setting.cuts(asked.family)
+        family = replace(asked.family, split=False) if asked.by_replicas else asked.family
+        cuts = self._setting.cuts(family)
+        data = cut_data(cuts, 0, binding=False)
         limit_s = UNLIMITED if self._counted else seconds
-        request = LatticeRequest(number, cut_data(cuts, 0, binding=False), best_ns, until_ns, limit_s, work, estimate)
-        if asked.by_replicas:
+        request = LatticeRequest(number, data, best_ns, until_ns, limit_s, work, estimate)
+        if asked.by_replicas:  # of both kinds of backward: no gradient waited for, and at the price of whole ones
             request = replace(
-                request, num_devices=self._setting.problem.num_devices, sharded=asked.family.config.zero > 0,
-                added=added_units(cuts),
+                request, data=replace(data, split=data.split or asked.family.split), added=added_units(cuts),
+                num_devices=self._setting.problem.num_devices, sharded=family.config.zero > 0,
             )  # fmt: skip
         self._solver.ask(request)
