@@ -244,7 +244,12 @@ class Problem:
         known = divisors(self.global_batch // data)
         low, high = self.profile.microbatch_sizes[0], self.profile.microbatch_sizes[-1]
         inside = tuple(d for d in known if low <= d <= high)
-        return inside or (min(known, key=lambda d: (abs(d - low), d)),)
+        return tuple(filter(self._is_taken_whole, inside)) or inside or (min(known, key=lambda d: (abs(d - low), d)),)
+
+    def _is_taken_whole(self, microbatch_size: int) -> bool:
+        """Whether there are so many micro-batches that each pinned stage takes whole multiples of its own."""
+        number, stages = self.global_batch // microbatch_size, self.pins.stages if self.pins else ()
+        return all(number % pin.microbatch_multiple == 0 for pin in stages)
 
     @cached_property
     def memory_limits_bytes(self) -> tuple[int, ...]:

@@ -128,6 +128,13 @@ class Pricer:
             self._stages[key] = replace(cost, backward=True) if returns and not cost.backward else cost
         return self._stages[key]
 
+    def least_load_ns(self, atoms: tuple[int, ...], place: Place) -> int:
+        """Return what atoms at a place take of the whole step at least, and their optimizer's step."""
+        config = replace(place.config, zero=0, offload="none", recompute="none")
+        operators = self._operators(atoms)
+        works = [model.least_work_ns(operators, config, place.ranks) for model in self.models(place)]
+        return self._num_on(place) * max(works) + self.stage(atoms, (), False, place).optimizer_ns
+
     def _num_on(self, place: Place) -> int:
         """Return how many micro-batches one replica works on."""
         return -(-self.num_microbatches // (place.config.data * place.microbatch_multiple))

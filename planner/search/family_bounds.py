@@ -76,7 +76,7 @@ class FamilyBounds:
             if limits.over:
                 self.seen_all = False
                 return
-            bound_ns = self.setting.families.work_ns(one)
+            bound_ns = self.setting.work_ns(one)
             if bound_ns is not None:
                 self.of[one], self._raised[one] = bound_ns, 0
 
@@ -148,7 +148,7 @@ class FamilyBounds:
         for family in list(islice(self.of, self._num_halved, None)):
             if not family.split and halved(family) not in self.of:
                 one = halved(family)
-                self.of[one], self._raised[one] = self.setting.families.work_ns(family) or 0, 0
+                self.of[one], self._raised[one] = self.setting.work_ns(family) or 0, 0
         self._num_halved = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
             self._alike_halved.add(first)

@@ -52,21 +52,46 @@ def _balanced(cuts: Cuts, places: int, pieces: Sequence[tuple[int, ...]]) -> Ite
 
 
 def _around_pins(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]:
-    """Cut what pins leave free: pieces of one order, which end where a pinned stage stands between."""
+    """Cut what pins leave free: as many pieces of an order as there may be, which end where a pinned stage stands."""
     if setting.pinned_partition:
         yield setting.pinned_partition
         return
-    order, pinned = setting.orders[0], cuts.pinned.places
-    free = [atom for atom in order if atom not in pinned]
-    num_pieces = places - len(pinned)
-    stages = balanced([[cuts.shares_ns[atom] for atom in free]] * num_pieces) if num_pieces > 0 else None
-    if stages is None:
+    parts, left = _parts(setting, cuts), cuts.pinned.num_free_ranks
+    least = 1 + max(part for atom, part in parts.items() if atom not in cuts.pinned.places)
+    if least > left:
+        setting.families.refused = (
+            f"pinned stages part what is left into at least {least} stages, and leave {left} of the "
+            f"{setting.problem.num_devices} devices for them; pin less, or give more --devices"
+        )
         return
+    seldom = sorted(setting.orders[0], key=lambda atom: (parts[atom], atom not in cuts.pinned.places))
+    for order in (setting.orders[0], seldom):
+        for num_pieces in range(places - len(cuts.pinned.places), 0, -1):
+            found = _in_pieces(cuts, order, num_pieces)
+            if found and max(found) < cuts.num_places:
+                yield found
+                break
+
+
+def _parts(setting: Setting, cuts: Cuts) -> dict[int, int]:
+    """Return how many stages of free atoms each atom is behind at least; pinned ones are before those of their part."""
+    parts: dict[int, int] = {}
+    for atom in setting.orders[0]:
+        pinned, above = atom in cuts.pinned.places, cuts.atoms.predecessors[atom]
+        parts[atom] = max((parts[one] + (pinned and one not in cuts.pinned.places) for one in above), default=0)
+    return parts
+
+
+def _in_pieces(cuts: Cuts, order: Sequence[int], num_pieces: int) -> Partition | None:
+    """Return balanced pieces of an order's free atoms, and more where pinned ones stand between; None in a cycle."""
+    pinned = cuts.pinned.places
+    free = [atom for atom in order if atom not in pinned]
+    stages = balanced([[cuts.shares_ns[atom] for atom in free]] * num_pieces)
+    if stages is None:
+        return None
     piece, groups, latest = dict(zip(free, stages, strict=True)), [0] * len(order), -1
     for place, atom in enumerate(order):
         follows = place and order[place - 1] not in pinned and piece.get(order[place - 1]) == piece.get(atom)
         latest += not follows
         groups[atom] = latest
-    found = numbered(cuts.atoms, groups)
-    if found and max(found) < cuts.num_places:
-        yield found
+    return numbered(cuts.atoms, groups)

@@ -59,7 +59,7 @@ def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
 
 def _worth_simulating(cuts: Cuts, partition: Partition, incumbent: Incumbent) -> bool:
     """Whether the largest stage alone leaves room to come near the best that fits."""
-    if not incumbent.best_fits:
+    if not incumbent.best_fits or cuts.pinned.places:
         return True
     largest_ns = max(by_stage(partition, cuts.works_ns))  # without what closes the step, which is an estimate
     return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR

@@ -13,9 +13,10 @@ from planner.search.setting import FUSED
 def could_hold(priced: Priced, cuts: Cuts, most_bytes: int) -> bool:
     """Whether every stage has room for the micro-batches that 1F1B or interleaved stages keep; else for one each.
 
-    Stages whose whole forward runs again keep less, and are simulated.
+    Stages whose whole forward runs again keep less, and pinned ones may be configured otherwise: these are simulated.
     """
-    if not most_bytes or (cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages):
+    again = cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
+    if not most_bytes or again or cuts.pinned.places:
         return True
     if cuts.family.chunks > 1 and cuts.schedules == AUTO_LOOPED:
         return max(looped_peak_bytes(priced, cuts.num_microbatches, cuts.family.chunks)) <= most_bytes
@@ -76,8 +77,10 @@ def least_step_ns(priced: Priced, cuts: Cuts) -> int:
             after[edge.target] = max(after[edge.target], after[edge.source] + back + edge.p2p_ns)
     of_rank: dict[int, list[int]] = {}
     for stage, ranks in enumerate(costs.ranks):
-        of_rank.setdefault(ranks[0], []).append(stage)
-    works = [cuts.num_microbatches * action_ns(stage) for stage in costs.stages]
+        for rank in ranks if cuts.pinned.places else ranks[:1]:  # elsewhere all replicas have the same stages
+            of_rank.setdefault(rank, []).append(stage)
+    number, rows = cuts.evaluator.num_microbatches, zip(costs.stages, costs.ranks, costs.multiples, strict=True)
+    works = [number // (multiple * len(ranks)) * action_ns(stage) for stage, ranks, multiple in rows]
     longest = max(
         min(before[s] for s in row) + sum(works[s] for s in row) + min(after[s] for s in row)
         for row in of_rank.values()

@@ -56,7 +56,7 @@ class Screen:
                 return
             if 1 < places < least:
                 continue
-            least_ns = self.setting.families.fullest_ns(family, places)
+            least_ns = self._fullest_ns(family, places)
             if not self._could_matter(family, least_ns, places) or not self._could_fit(family, places):
                 least = places  # fewer places take longer still, and hold more; one alone is another rung
                 continue
@@ -98,9 +98,15 @@ class Screen:
         config = replace(family.config, recompute="none", offload="none")
         return (replace(family, config=config), places) if config != family.config else None
 
+    def _fullest_ns(self, family: Family, places: int) -> int:
+        """Return a bound on all cuts into so many places that saves no memory, or none; what pins have is theirs."""
+        if self.setting.pinned.places:
+            return self.setting.bound_ns(family) or 0
+        return self.setting.families.fullest_ns(family, places)
+
     def _expected_ns(self, family: Family, places: int) -> int:
         """Return a bound on all cuts into so many places; a guess, nearly always below, for stages that share one."""
-        even_ns = self.setting.families.fullest_ns(family, places)
+        even_ns = self._fullest_ns(family, places)
         if family.chunks == 1:
             return max(even_ns, self.setting.bound_ns(family, places) or 0)
         filling_ns = (self.setting.families.least_work_ns(family) or 0) * (places - 1) / (family.chunks * places)
@@ -138,7 +144,7 @@ class Screen:
 
         One misfit is looked at, so that it can be told.
         """
-        if not self._most_bytes or not self._fit:
+        if not self._most_bytes or not self._fit or self.setting.pinned.places:
             return True
         return self._held_bytes(family) <= self._most_bytes * places
 

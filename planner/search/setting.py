@@ -29,6 +29,7 @@ from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
+from planner.search.pinned_bounds import AroundPins
 
 COARSER = (112, 80, 64, 56, 48, 40)
 """Atoms of graphs with towers that have more downsets between more atoms than a bound can go through."""
@@ -168,6 +169,10 @@ class Setting:
         return partition if all(partition[a] <= partition[b] for a, b in self.atoms.edges) else None
 
     @cached_property
+    def _around_pins(self) -> AroundPins:
+        return AroundPins(self.atoms, self.pinned, self.families, self.evaluator)
+
+    @cached_property
     def pinned_partition(self) -> Partition | None:
         """The one partition that is left where pins name every operator; stages as in the file where data allows."""
         if len(self.pinned.places) < len(self.atoms):
@@ -191,6 +196,8 @@ class Setting:
         return self._bounds[key]
 
     def _bound_ns(self, family: Family, num_places: int | None) -> int | None:
+        if self.pinned.places:
+            return self._around_pins.bound_ns(family)
         even_ns = self.families.even_ns(family, num_places)
         if even_ns is None:
             return None
@@ -202,11 +209,18 @@ class Setting:
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
 
+    def work_ns(self, family: Family) -> int | None:
+        """Return a bound that takes less time still: the work alone."""
+        return self.bound_ns(family) if self.pinned.places else self.families.work_ns(family)
+
     def held_ns(self, family: Family, *, adds: bool = True) -> int:
         """Return a bound that counts what has to run again so that a place holds one micro-batch; `NEVER` if none can.
 
         The last bytes that are over the room of all places together are freed by the operators that do it soonest.
+        Where pins place stages, which may be configured otherwise, none.
         """
+        if self.pinned.places:
+            return 0
         again_ns = self.families.least_again_ns(family)
         if again_ns >= NEVER:
             return NEVER
