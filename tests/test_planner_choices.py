@@ -1,5 +1,7 @@
 """What follows from the choices that flags fix: places, chunks, degrees, ranks; and what cannot be meant."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.errors import UsageError
@@ -27,6 +29,14 @@ def test_families_have_every_degree_that_is_open_and_the_devices_hold(
 ) -> None:
     families = Families(Problem(described("llama"), None, devices, 64, target="any", space=space)).all
     assert {(f.config.data, f.config.tensor, f.config.context) for f in families} == shapes
+
+
+def test_replicas_are_looked_at_before_tensor_degrees_whose_operators_do_not_get_as_fast() -> None:
+    """Slow devices beside fast ones: places of few devices seem to pay, and tensor degrees make places few."""
+    machines = Problem(described("llama"), None, 16, 128).machines
+    slow = replace(machines, speeds=tuple((rank, 0.5) for rank in range(0, 16, 3)))
+    families = Families(Problem(described("llama"), slow, 16, 128, max_stages=3, space=Space(context=1)))
+    assert families.all[0].config.tensor == 1
 
 
 def test_ranks_are_in_megatrons_order_tensor_innermost_then_context_then_data_then_stages() -> None:

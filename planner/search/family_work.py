@@ -288,10 +288,10 @@ class Families(FamilySpace):
         A guess at where to look first: fewer places before more, and where devices are unlike, as links between them
         tend to be slow, one stage a place before several, that send more.
         """
-        places = self.most_places(family)
+        places, config = self.most_places(family), family.config
         num = self.rounds(family) * family.chunks
-        work = self.least_work_ns(Family(StageConfig(), family.microbatch_size)) or 0
-        divided = work / (family.config.tensor * family.config.context)
+        alone = StageConfig(1, config.tensor, config.sequence, config.context)  # experts pass tokens, which is left out
+        divided = self.least_work_ns(Family(alone, family.microbatch_size)) or 0
         looped = family.chunks > 1 and len(self.orders) > 1
         return looped, (num + places - 1) * divided / (self._pace(family, places) * family.chunks), places
 

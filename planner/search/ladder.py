@@ -100,7 +100,8 @@ class _Rungs:
         if not self.incumbent.runs(each):
             return "--target any" if each.step_time_ns < self.chosen.step_time_ns else ""
         if each.step_time_ns <= self.chosen.step_time_ns:
-            return "a gain above 1 %" if self.chosen.step_time_ns <= NEAR * each.step_time_ns else ""
+            lead = self.chosen.step_time_ns / each.step_time_ns - 1
+            return f"a lead of 1 %, not {lead:.2%}" if lead <= NEAR - 1 else ""
         return self.changes.better_if(each)
 
 
