@@ -4,6 +4,7 @@ The family of the least bound comes first, for it alone holds the bound of the s
 as its bound is the least. Leaves out how a bound is proved.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from heapq import nsmallest
 from operator import itemgetter
@@ -15,7 +16,7 @@ from planner.search.cut.build import added_units, cut_data
 from planner.search.cut.child import LatticeRequest, Solver
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
-from planner.search.halves import halved
+from planner.search.halves import OrderPace, halved
 from planner.search.lattice.estimate import estimate_of
 from planner.search.limits import Limits
 from planner.search.prospects import MOST_HALVED, MOST_STAGES
@@ -52,6 +53,8 @@ class Bounding:
         Raised here.
     solver : Solver
         A process for this alone.
+    pace : OrderPace
+        Of orders of halves.
 
     Attributes
     ----------
@@ -59,8 +62,8 @@ class Bounding:
         The least estimate of a step that was met, and its bound, in ns (`planner.search.lattice.estimate`).
     """
 
-    def __init__(self, bounds: FamilyBounds, solver: Solver) -> None:
-        self._bounds, self._solver, self._setting = bounds, solver, bounds.setting
+    def __init__(self, bounds: FamilyBounds, solver: Solver, pace: OrderPace) -> None:
+        self._bounds, self._solver, self._setting, self._pace = bounds, solver, bounds.setting, pace
         self._asked: Asked | None = None
         self._estimates = False
         self._ended: set[Asked] = set()
@@ -90,7 +93,7 @@ class Bounding:
                 self._take(asked, finding["ns"])
                 self._bounds.settle(limits)
             elif finding["kind"] == "partition":
-                self._offer(asked.family, tuple(finding["partition"]))
+                self._offer(asked.family, tuple(finding["partition"]), limits)
             elif finding["kind"] == "estimate":
                 self.estimates[asked.family] = finding["least_ns"], finding["ns"]
             else:
@@ -122,12 +125,14 @@ class Bounding:
         holds_down = not asked.by_replicas and bounds.of[asked.family] <= bounds.least_ns
         return bounds.incumbent.best.fits and bounds.halves_count > asked.family.split and not holds_down
 
-    def _offer(self, family: Family, partition: Partition) -> None:
+    def _offer(self, family: Family, partition: Partition, limits: Limits) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
-        if family.split and about_actions(cuts, cuts.num_places) > MOST_HALVED:
+        num_actions = about_actions(cuts, cuts.num_places)
+        if family.split and (num_actions > MOST_HALVED or not self._pace.allows(num_actions, limits)):
             return
         if cuts.fixed_stages in (None, max(partition) + 1):
-            incumbent.offer(cuts.under(partition, cuts.schedules))
+            with self._pace.timed(num_actions) if family.split else nullcontext():
+                incumbent.offer(cuts.under(partition, cuts.schedules))
             incumbent.say("cut of the bound")
 
     def _ask(self, limits: Limits) -> None:

@@ -24,6 +24,7 @@ class Families(FamilySpace):
         self._kept: dict[tuple[StageConfig, int], int] = {}
         self._updates: dict[object, list[int]] = {}
         self._capacities: dict[object, float] = {}
+        self._messages: dict[tuple[int, ...], int] = {}
         self._accumulation: dict[tuple[int, int, int], int] = {}
         self._operators: dict[object, list[tuple[int, ...]]] = {}
 
@@ -285,15 +286,30 @@ class Families(FamilySpace):
     def _estimate_ns(self, family: Family) -> tuple[bool, float, int]:
         """Return what even stages in a line would take that divide all work evenly, filling and draining them too.
 
-        A guess at where to look first: fewer places before more, and where devices are unlike, as links between them
-        tend to be slow, one stage a place before several, that send more.
+        A guess at where to look first: messages of middling size, where they take longer than stages work, count in
+        their place; fewer places come before more, and where devices are unlike one stage a place before several.
         """
         places, config = self.most_places(family), family.config
         num = self.rounds(family) * family.chunks
         alone = StageConfig(1, config.tensor, config.sequence, config.context)  # experts pass tokens, which is left out
         divided = self.least_work_ns(Family(alone, family.microbatch_size)) or 0
         looped = family.chunks > 1 and len(self.orders) > 1
-        return looped, (num + places - 1) * divided / (self._pace(family, places) * family.chunks), places
+        stage_ns = max(divided / (self._pace(family, places) * family.chunks), self._messages_ns(family, places))
+        return looped, (num + places - 1) * stage_ns, places
+
+    def _messages_ns(self, family: Family, places: int) -> int:
+        """Return about what a stage's messages take, there and back, on the slowest link between so many places."""
+        problem, size = self.problem, family.devices_a_place
+        host = min(host.devices for host in problem.machines.hosts)
+        other = problem.num_devices - 1 if places * size > host else size
+        key = family.microbatch_size, family.config.tensor, family.config.context, other
+        if places == 1:
+            return 0
+        if key not in self._messages:
+            config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
+            sizes = sorted(self.models(family.microbatch_size)[0].tensor_bytes(config))
+            self._messages[key] = 2 * problem.machines.p2p_ns(0, other, sizes[len(sizes) // 2])
+        return self._messages[key]
 
     def _pace(self, family: Family, places: int) -> float:
         """Return how many places of the fastest type of device so many places of a family are worth, about."""

@@ -1,5 +1,7 @@
 """The cuts of a family that are looked at first: equally many layers a stage, and balanced segments of two orders.
 
+Where links are slow, segments with lighter messages, too.
+
 Leaves out what they are worth (`screen.py`), and cuts that look at more than work.
 """
 
@@ -9,6 +11,7 @@ from itertools import groupby
 from planner.graph.atoms import Partition, numbered
 from planner.search.balanced import balanced
 from planner.search.cuts import Cuts
+from planner.search.light_cuts import light
 from planner.search.setting import Setting
 
 NUM_ORDERS = 2
@@ -27,7 +30,11 @@ def first_cuts(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]
     if layers:
         yield layers
     for order in setting.orders[:NUM_ORDERS]:
-        yield from _balanced(cuts, places, [(atom,) for atom in order])
+        for found in _balanced(cuts, places, [(atom,) for atom in order]):
+            yield found
+            lighter = light(cuts, order, found)
+            if lighter:
+                yield lighter
     yield from _balanced(cuts, places, _in_layers(setting, setting.orders[0]))
 
 

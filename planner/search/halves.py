@@ -7,6 +7,7 @@ search find.
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -48,9 +49,14 @@ class OrderPace:
         """Whether there is time for the order of so many actions."""
         return num_actions * self.seconds <= limits.left_s
 
-    def timed(self, num_actions: int, seconds: float) -> None:
-        """Learn from an order."""
-        self.seconds = max(self.seconds, seconds / num_actions)
+    @contextmanager
+    def timed(self, num_actions: int) -> Iterator[None]:
+        """Learn from the order that is made meanwhile."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds = max(self.seconds, (time.perf_counter() - start) / num_actions)
 
 
 def in_halves(
@@ -69,15 +75,14 @@ def in_halves(
         if not pace.allows(each.num_actions, limits):
             continue
         evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
-        best, start = incumbent.best, time.perf_counter()
+        best = incumbent.best
         if not incumbent.runs(each) or (best.fits and _least_ns(evaluator, candidate) >= best.step_time_ns):
             continue
         try:
-            found = evaluator.evaluate(candidate)
+            with pace.timed(each.num_actions):
+                found = evaluator.evaluate(candidate)
         except (UsageError, NoPlanFits):
             continue
-        finally:
-            pace.timed(each.num_actions, time.perf_counter() - start)
         if family:
             setting.family_of[candidate] = halved(family)
         yield halved(family) if family else None, found

@@ -26,11 +26,12 @@ class Halving:
     ----------
     bounds : FamilyBounds
         With the search's setting and incumbent.
+    pace : OrderPace
     """
 
-    def __init__(self, bounds: FamilyBounds) -> None:
+    def __init__(self, bounds: FamilyBounds, pace: OrderPace) -> None:
         self._bounds, self._setting, self._incumbent = bounds, bounds.setting, bounds.incumbent
-        self.is_open, self._pace = seeks_halves(self._setting.problem), OrderPace()
+        self.is_open, self._pace = seeks_halves(self._setting.problem), pace
 
     def halve(self, limits: Limits, whole: Limits) -> None:
         """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.

@@ -21,6 +21,7 @@ from planner.search.exact import UNKNOWN, Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
+from planner.search.halves import OrderPace
 from planner.search.halving import Halving
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
 from planner.search.in_flight import seeks_in_flight, tuned
@@ -43,7 +44,7 @@ from planner.search.writing import Writing, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
-LOOK_PART = 0.7
+LOOK_PART = 0.5
 """Most of the time that the first look at all families may take."""
 UNSEEN_PART, SETTLE_PART = 0.85, 0.3
 """Most of the time left then for bounds of families that were not looked at, and for those that need no search."""
@@ -88,8 +89,9 @@ class Search:
         self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report, writing=self.writing)
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
-        self.bounding = Bounding(self.bounds, self.bounder)
-        self.halving = Halving(self.bounds)
+        pace = OrderPace()
+        self.bounding = Bounding(self.bounds, self.bounder, pace)
+        self.halving = Halving(self.bounds, pace)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self.lines = Lines(self.incumbent, self.prospects, self.kernels)
         self._saved = self._left_out = False

@@ -15,8 +15,8 @@ from simulator.schedules.jobs import Jobs, Sequences, jobs_of
 from simulator.schedules.jobs_best import best_orders
 from simulator.schedules.kind import Orders, Request
 
-MOST_ROUNDS = 8
-"""How often ranks get less room at most."""
+LEAST_ROUNDS, MOST_ROUNDS, ROUNDED = 2, 8, 120_000
+"""How often orders are sought, ranks getting less room each time, and of how many jobs in all with the usual effort."""
 Maker = Callable[[Request], Orders]
 """Makes orders to start from; refuses stages on which it does not run, or too little memory."""
 
@@ -40,7 +40,7 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
     jobs = jobs_of(request.costs, request.graph, request.num_microbatches, request.memory_limit_bytes, split=split)
     enough_ns = least_ns(request, split=split)
     over = 0
-    for number in range(MOST_ROUNDS):
+    for number in range(max(LEAST_ROUNDS, min(MOST_ROUNDS, int(ROUNDED * request.effort) // len(jobs.actions)))):
         others = [partial(_made, make, request, jobs) for make in makers]
         found = best_orders(jobs, others, enough_ns, request.seed, request.effort)
         if found is None:
