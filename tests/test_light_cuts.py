@@ -1,4 +1,4 @@
-"""Where links are slow, a first cut sends at narrow places: the longest of work and message is the least of all cuts."""
+"""Where links are slow, a first cut sends at narrow places: its longest work or message is the least of all cuts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,9 +57,10 @@ def test_a_light_cut_is_the_best_of_all_cuts_of_its_order(seed: int) -> None:
     order = list(range(len(cuts.atoms)))
     for num_stages in range(2, 6):
         even = tuple(balanced([list(cuts.shares_ns)] * num_stages) or ())
-        every = []
-        for ends in combinations(range(1, len(order)), num_stages - 1):
-            every.append(tuple(sum(end <= atom for end in ends) for atom in order))
+        every = (
+            tuple(sum(end <= atom for end in ends) for atom in order)
+            for ends in combinations(range(1, len(order)), num_stages - 1)
+        )
         least = min(longest_ns(cuts, order, each) for each in every)
         found = light(cuts, order, even) or even
         assert sorted(set(found)) == list(range(num_stages))

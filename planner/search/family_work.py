@@ -273,6 +273,20 @@ class Families(FamilySpace):
         capacity = self._capacity(ones, family.devices_a_place, self.most_places(family))
         return work and int(self.rounds(family) * work / capacity)
 
+    def messages_ns(self, family: Family, places: int) -> int:
+        """Return about what a stage's messages take, there and back, on the slowest link between so many places."""
+        problem, size = self.problem, family.devices_a_place
+        host = min(host.devices for host in problem.machines.hosts)
+        other = problem.num_devices - 1 if places * size > host else size
+        key = family.microbatch_size, family.config.tensor, family.config.context, other
+        if places == 1:
+            return 0
+        if key not in self._messages:
+            config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
+            sizes = sorted(self.models(family.microbatch_size)[0].tensor_bytes(config))
+            self._messages[key] = 2 * problem.machines.p2p_ns(0, other, sizes[len(sizes) // 2])
+        return self._messages[key]
+
     def kind(self, family: Family) -> tuple[bool, int, bool]:
         """Order kinds of families: offload is looked at last, what talks much late, then pipelines that save memory."""
         config, pipelined = family.config, self.most_places(family) > 1
@@ -294,22 +308,8 @@ class Families(FamilySpace):
         alone = StageConfig(1, config.tensor, config.sequence, config.context)  # experts pass tokens, which is left out
         divided = self.least_work_ns(Family(alone, family.microbatch_size)) or 0
         looped = family.chunks > 1 and len(self.orders) > 1
-        stage_ns = max(divided / (self._pace(family, places) * family.chunks), self._messages_ns(family, places))
+        stage_ns = max(divided / (self._pace(family, places) * family.chunks), self.messages_ns(family, places))
         return looped, (num + places - 1) * stage_ns, places
-
-    def _messages_ns(self, family: Family, places: int) -> int:
-        """Return about what a stage's messages take, there and back, on the slowest link between so many places."""
-        problem, size = self.problem, family.devices_a_place
-        host = min(host.devices for host in problem.machines.hosts)
-        other = problem.num_devices - 1 if places * size > host else size
-        key = family.microbatch_size, family.config.tensor, family.config.context, other
-        if places == 1:
-            return 0
-        if key not in self._messages:
-            config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
-            sizes = sorted(self.models(family.microbatch_size)[0].tensor_bytes(config))
-            self._messages[key] = 2 * problem.machines.p2p_ns(0, other, sizes[len(sizes) // 2])
-        return self._messages[key]
 
     def _pace(self, family: Family, places: int) -> float:
         """Return how many places of the fastest type of device so many places of a family are worth, about."""

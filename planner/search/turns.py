@@ -87,9 +87,9 @@ class Turns:
         return offloads, not likely, talks, self._filled_ns(family, even_ns)
 
     def _filled_ns(self, family: Family, even_ns: int) -> float:
-        """Return about what even stages in a line take, filling and draining them too."""
-        rounds = self.families.rounds(family) * family.chunks
-        return even_ns * (rounds + self.families.most_places(family) - 1) / rounds
+        """Return about what even stages in a line take, or their messages, filling and draining them too."""
+        rounds, places = self.families.rounds(family) * family.chunks, self.families.most_places(family)
+        return max(even_ns / rounds, self.families.messages_ns(family, places)) * (rounds + places - 1)
 
     def _is_likely_to_fit(self, family: Family, part: float) -> bool:
         """Whether that part of the memory holds what first stages keep of 1F1B or interleaved stages, all even."""
