@@ -7,7 +7,7 @@ that something fits, never that nothing does. Leaves out time, several stages a 
 """
 
 from collections.abc import Iterator
-from itertools import chain, takewhile
+from itertools import chain, product, takewhile
 from random import Random
 
 from costmodel.stages.config import StageConfig
@@ -25,8 +25,9 @@ from planner.search.limits import Limits
 from planner.search.setting import Setting
 from planner.search.writing import about_actions
 
-MOST_ACTIONS = 50_000
-"""Above this a plan takes seconds to be simulated and written: it is tried when others were."""
+FEW_ACTIONS, MOST_ACTIONS = 5_000, 50_000
+"""Up to the first a plan is simulated at once; above the second that, and to write it, takes seconds: it is tried when
+others were."""
 NUM_OF_DEGREES, NUM_SIMULATED = 3, 16
 """Families that are estimated of each way to divide, and simulated of all."""
 SHARES, SHARE_PART = (1, 2, 4), 0.4
@@ -47,23 +48,31 @@ def leanest(setting: Setting, seconds: float) -> list[tuple[Family, Evaluated]]:
     incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears)
     found: dict[Family, Evaluated] = {}
     families = _promising(setting, incumbent)
+
+    def simulate(family: Family, partition: Partition) -> None:
+        cuts = setting.cuts(family)
+        under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
+        row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
+        found.update({family: min(row, key=lambda each: each.rank)} if row else {})
+
     for share in SHARES:
         looking = Limits(limits.left_s * SHARE_PART)
         for family in families:
             fits = any(each.fits for each in found.values())
             if found and (looking.over or (fits and (share > 1 or _num_actions(setting, family) > MOST_ACTIONS))):
                 break
-            cuts = setting.cuts(family)
-            for partition in _partitions(setting, cuts, share):
+            for partition in _partitions(setting, setting.cuts(family), share):
                 if found and looking.over:
                     break
-                under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
-                row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
-                found |= {family: min(row, key=lambda each: each.rank)} if row else {}
+                simulate(family, partition)
     if found and not any(each.fits for each in found.values()):
         rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
         for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
             found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
+    fit = dict.fromkeys(each.candidate.partition for each in found.values() if each.fits)
+    for family, partition in product(families, fit):  # with more replicas the same stages hold no more
+        if max(partition) < setting.cuts(family).num_stages and not limits.over:
+            simulate(family, partition)
     fitting = sorted((row for row in found.items() if row[1].fits), key=lambda row: row[1].num_actions)
     return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].rank)[:1]
 
@@ -79,9 +88,9 @@ def _least_cut(cuts: Cuts, start: Evaluated, rng: Random, limits: Limits) -> Eva
 
 
 def _promising(setting: Setting, incumbent: Incumbent) -> list[Family]:
-    """Return the families of one stage a place that are likely to hold least, the likeliest first."""
+    """Return families of one stage a place that are likely to hold least, the likeliest of few actions first."""
     saving = sorted(_saving(setting, incumbent), key=lambda family: _estimate_bytes(setting, family))[:NUM_SIMULATED]
-    return sorted(saving, key=lambda family: max(MOST_ACTIONS, _num_actions(setting, family)))
+    return sorted(saving, key=lambda family: max(FEW_ACTIONS, _num_actions(setting, family)))
 
 
 def _num_actions(setting: Setting, family: Family) -> int:

@@ -60,7 +60,7 @@ NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
 """Rounds in which the best families are annealed, before others are cut and after the solver."""
 START_PART = 0.08
 """Most of the time left after the first look that starts of another kind may take."""
-LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 3.0, 0.3, 0.5
+LEAN_SECONDS, LEAN_PART, LEAST_LEAN_S = 4.0, 0.4, 0.5
 """For what holds least, where nothing that was looked at fits, the most of the search's time, and the least of all."""
 LAST_PART = 0.7
 """Most of the time left in the end that the last rounds take before local search."""
