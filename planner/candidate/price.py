@@ -130,7 +130,7 @@ class Pricer:
 
     def least_load_ns(self, atoms: tuple[int, ...], place: Place) -> int:
         """Return what atoms at a place take of the whole step at least, and their optimizer's step."""
-        config = replace(place.config, zero=0, offload="none", recompute="none")
+        config = replace(place.config, zero=0, offload="none", recompute="none", again=())
         operators = self._operators(atoms)
         works = [model.least_work_ns(operators, config, place.ranks) for model in self.models(place)]
         return self._num_on(place) * max(works) + self.stage(atoms, (), False, place).optimizer_ns

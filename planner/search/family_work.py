@@ -279,7 +279,7 @@ class Families(FamilySpace):
         host = min(host.devices for host in problem.machines.hosts)
         other = problem.num_devices - 1 if places * size > host else size
         key = family.microbatch_size, family.config.tensor, family.config.context, other
-        if places == 1:
+        if places == 1 or not problem.profile.graph.tensors:
             return 0
         if key not in self._messages:
             config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
