@@ -8,6 +8,7 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, takewhile
 
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
@@ -132,18 +133,16 @@ class Search:
         looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
         left = dict.fromkeys(self.setting.families.all)
-        for family in screen.turns.in_turn():
+        in_turn = screen.turns.in_turn()
+        for family in in_turn:
             if looking.over and (self.incumbent.best_fits or self._saved):
                 self.bounds.take_unseen(left, Limits(self.limits.left_s * UNSEEN_PART))
+                in_turn = chain((family,), in_turn)
                 break
             del left[family]
             if looking.over and self.incumbent.found:
                 self._save_memory()
-            screen.look(family)
-            heed(self._has_plan)
-            bound_ns = self.setting.bound_ns(family)
-            if bound_ns is not None:
-                self.bounds.of[family] = bound_ns
+            self._look(screen, family)
         screen.look_at_long()
         self._left_out = bool(screen.left_out)
         if not self.incumbent.found:
@@ -164,11 +163,21 @@ class Search:
         if self.problem.exact:
             self._prove()
         else:
+            screen.limits = Limits(self.limits.left_s * LOOK_PART)  # where little is cut with care there is time again
+            for family in takewhile(lambda _: not screen.limits.over, in_turn):
+                self._look(screen, family)
             self._tune()
             self._halve(LAST_HALVES_PART)
             self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
             self.bounds.settle(Limits(self.limits.left_s * UNSEEN_PART))  # while others are raised in their process
             self.bounding.finish(self.limits)
+
+    def _look(self, screen: Screen, family: Family) -> None:
+        screen.look(family)
+        heed(self._has_plan)
+        bound_ns = self.setting.bound_ns(family)
+        if bound_ns is not None:
+            self.bounds.of[family] = max(bound_ns, self.bounds.of.get(family, 0))
 
     @property
     def _is_cut_short(self) -> bool:
