@@ -240,6 +240,17 @@ def test_ctrl_c_keeps_the_best_plan_so_far() -> None:
     assert check_plan(found, profile.graph) == ()
 
 
+def test_a_search_after_an_interrupted_one_is_whole() -> None:
+    """In a notebook the process goes on: what ended one search is no word about the next."""
+
+    def interrupt(line: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    problem = problem_of(branches(2, 6))
+    assert plan(problem, progress=interrupt).search.limited_by == "interrupted"
+    assert plan(problem).search.limited_by != "interrupted"
+
+
 def test_ctrl_c_while_cuts_are_made_keeps_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -54,6 +54,8 @@ def raised(ready: Callable[[], bool] = lambda: True) -> Iterator[None]:
         if ready() or len(_waiting) > 1:
             raise KeyboardInterrupt
 
+    if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") != __name__:
+        _waiting.clear()  # what ended an earlier search of a program that goes on
     with as_before():
         _handle(handle)
         heed(ready)
