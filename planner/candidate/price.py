@@ -129,11 +129,15 @@ class Pricer:
         return self._stages[key]
 
     def least_load_ns(self, atoms: tuple[int, ...], place: Place) -> int:
-        """Return what atoms at a place take of the whole step at least, and their optimizer's step."""
+        """Return what each rank of a place has of the whole step at least, and of its optimizer's step.
+
+        Replicas may take unequally many micro-batches: the fewest count.
+        """
         config = replace(place.config, zero=0, offload="none", recompute="none", again=())
         operators = self._operators(atoms)
         works = [model.least_work_ns(operators, config, place.ranks) for model in self.models(place)]
-        return self._num_on(place) * max(works) + self.stage(atoms, (), False, place).optimizer_ns
+        fewest = self.num_microbatches // (place.config.data * place.microbatch_multiple)
+        return fewest * max(works) + self.stage(atoms, (), False, place).optimizer_ns
 
     def _num_on(self, place: Place) -> int:
         """Return how many micro-batches one replica works on."""
