@@ -24,7 +24,7 @@ class Families(FamilySpace):
         self._kept: dict[tuple[StageConfig, int], int] = {}
         self._updates: dict[object, list[int]] = {}
         self._capacities: dict[object, float] = {}
-        self._messages: dict[tuple[int, ...], int] = {}
+        self._messages: dict[tuple[StageConfig, int, int], int] = {}
         self._accumulation: dict[tuple[int, int, int], int] = {}
         self._operators: dict[object, list[tuple[int, ...]]] = {}
 
@@ -278,11 +278,11 @@ class Families(FamilySpace):
         problem, size = self.problem, family.devices_a_place
         host = min(host.devices for host in problem.machines.hosts)
         other = problem.num_devices - 1 if places * size > host else size
-        key = family.microbatch_size, family.config.tensor, family.config.context, other
+        config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
         if places == 1 or not problem.profile.graph.tensors:
             return 0
+        key = config, family.microbatch_size, other
         if key not in self._messages:
-            config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
             sizes = sorted(self.models(family.microbatch_size)[0].tensor_bytes(config))
             self._messages[key] = 2 * problem.machines.p2p_ns(0, other, sizes[len(sizes) // 2])
         return self._messages[key]
