@@ -16,6 +16,7 @@ from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.prospects import Prospects, is_near
+from planner.search.record import SearchRecord, recorded
 from planner.search.restart import Restart, can_anneal
 from planner.search.setting import Setting
 
@@ -62,11 +63,18 @@ class AnnealingRounds:
         self._seed = setting.problem.effort.seed
         self._seconds: dict[Family, float] = {}
 
+    @property
+    def record(self) -> SearchRecord:
+        """The record of the search."""
+        return self._incumbent.record
+
+    @recorded("brief annealing", "improve")
     def briefly(self, families: Sequence[Family], limits: Limits) -> None:
         """Anneal each family once, from scratch."""
         self._run((Turn(family, None, BRIEF) for family in families), limits)
         self._incumbent.say("annealed briefly")
 
+    @recorded("rounds of annealing", "improve")
     def run(self, num_rounds: int, limits: Limits) -> None:
         """Anneal families near the best: the best one every round, the second every other, the third every third.
 

@@ -19,6 +19,7 @@ from planner.search.halves import halved, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
+from planner.search.record import SearchRecord, recorded
 from planner.search.setting import Setting
 from planner.search.varied import may_vary
 from simulator.bounds import bound_of
@@ -47,6 +48,11 @@ class FamilyBounds:
         self.impossible: set[Family] = set()
         self.seen_all = True
 
+    @property
+    def record(self) -> SearchRecord:
+        """The record of the search."""
+        return self.incumbent.record
+
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
         self.of.setdefault(family, self.setting.bound_ns(family) or 0)
@@ -62,6 +68,7 @@ class FamilyBounds:
                 if one in self.of:
                     self.of[one] = max(self.of[one], bound_ns)
 
+    @recorded("bounds", "prove")
     def take_unseen(self, families: Iterable[Family], limits: Limits) -> None:
         """Bound families that there was no time to look at; without time for that nothing bounds them.
 
@@ -80,6 +87,7 @@ class FamilyBounds:
             if bound_ns is not None:
                 self.of[one], self._raised[one] = bound_ns, 0
 
+    @recorded("bounds", "prove")
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
         self._settle_replicas(limits)
@@ -89,6 +97,7 @@ class FamilyBounds:
         if rises:
             self.incumbent.say("bound")
 
+    @recorded("bounds", "prove")
     def settle_halves(self, limits: Limits) -> None:
         """Bound halved backwards, too, where these are open and do not count."""
         if seeks_halves(self.setting.problem) and not self.halves_count:

@@ -15,6 +15,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
+from planner.search.record import SearchRecord
 from planner.search.writing import Writing
 
 NEAR = 1.01
@@ -38,6 +39,8 @@ class Incumbent:
     lower_bound_ns : int
     writing : Writing, optional
         Refuses what could no longer be written within the time limit, unless there is nothing else.
+    record : SearchRecord
+        Told of each best plan that fits and that the target runs.
     """
 
     problem: Problem
@@ -46,6 +49,7 @@ class Incumbent:
     report: Report | None = None
     lower_bound_ns: int = 0
     writing: Writing | None = None
+    record: SearchRecord = field(default_factory=SearchRecord)
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
     _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
     _said: object = None
@@ -66,6 +70,8 @@ class Incumbent:
                 self.found[kind] = each
                 self.__dict__.pop("best", None)
                 rung = (_in_line(each.strategy), runs)
+                if each.fits and runs:
+                    self.record.met(each.step_time_ns)
                 if each.fits:
                     self._best_ns[rung] = min(each.step_time_ns, self._best_ns.get(rung, each.step_time_ns))
         if self.writing and self.found:
@@ -81,6 +87,7 @@ class Incumbent:
                 self._best_ns.clear()
                 self.__dict__.pop("best", None)
                 self._late = False
+                self.record.forget()
             return True
         if self.found and (self.best.fits or not each.fits):
             return False

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
 
+from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.candidate.order import WITHIN_LIMIT
@@ -35,6 +36,7 @@ from planner.search.old_plan import OldPlan, start_from
 from planner.search.options import under_other_options
 from planner.search.outcome import Outcome
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
+from planner.search.record import HOLDS_LEAST, SearchRecord, recorded
 from planner.search.restart import can_anneal
 from planner.search.screen import Screen
 from planner.search.setting import Setting
@@ -81,13 +83,16 @@ class Search:
     """One search, with all that it has found so far."""
 
     def __init__(self, problem: Problem, report: Report | None) -> None:
+        self.record = SearchRecord()
         self.problem, self.setting = problem, Setting(problem)
         self.aim = problem.target or default_target(problem)[0]
         self.solver, self.kernels = Solver(), Kernels()
         self.limits = Limits(clock_s(problem))
         self.brief = self.annealed = self.graphs = self.improved = self.early = self.last = self.limits
         self.writing = Writing(problem, self.limits)
-        self.incumbent = Incumbent(problem, self.aim, self.setting.tears, report, writing=self.writing)
+        self.incumbent = Incumbent(
+            problem, self.aim, self.setting.tears, report, writing=self.writing, record=self.record
+        )
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
         pace = OrderPace()
@@ -96,8 +101,12 @@ class Search:
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self.lines = Lines(self.incumbent, self.prospects, self.kernels)
         self._saved = self._left_out = False
+        self._looked: set[Family] = set()
         self.rounds = AnnealingRounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
         self.old_plan: OldPlan | None = None
+        self.record.watch("cut model", "improve", lambda: self.solver.pid)
+        self.record.watch("lattice", "prove", lambda: self.bounder.pid)
+        self.record.watch("compilation", "improve", lambda: self.kernels.pid)
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
@@ -127,7 +136,8 @@ class Search:
         ):
             self.incumbent.announce("compiling kernels, once on this machine: this search has some 8 s less")
         if self.problem.old_plan:
-            self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
+            with self.record.active("old plan", "first"):
+                self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
             if self.incumbent.found:
                 self.incumbent.say("old plan")
         looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
@@ -170,9 +180,12 @@ class Search:
             self._halve(LAST_HALVES_PART)
             self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
             self.bounds.settle(Limits(self.limits.left_s * UNSEEN_PART))  # while others are raised in their process
-            self.bounding.finish(self.limits)
+            with self.record.active("bounds", "prove"):
+                self.bounding.finish(self.limits)
 
+    @recorded("first look", "first")
     def _look(self, screen: Screen, family: Family) -> None:
+        self._looked.add(family)
         screen.look(family)
         heed(self._has_plan)
         bound_ns = self.setting.bound_ns(family)
@@ -188,6 +201,7 @@ class Search:
     def _has_plan(self) -> bool:
         return self.incumbent.best_fits
 
+    @recorded(HOLDS_LEAST, "first")
     def _save_memory(self) -> None:
         """Take what holds least, once, where nothing that was looked at fits."""
         if self._saved:
@@ -203,6 +217,7 @@ class Search:
         """Whether the promising families are cut with care."""
         return not self.problem.exact or len(self.setting.atoms) > FEW_ATOMS
 
+    @recorded("starts", "improve")
     def _start_elsewhere(self) -> None:
         """Take starts that know of memory and of replicas by stage."""
         self.incumbent.offer(proposed(self.setting, Limits(self.limits.left_s * START_PART)))
@@ -258,6 +273,7 @@ class Search:
         self._halve(HALVES_PART)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
+    @recorded("local search", "improve")
     def _improve(self) -> None:
         """Improve the best of each family near the best on the simulator itself."""
         for family, best in self.prospects.nearest():
@@ -266,12 +282,14 @@ class Search:
                 polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
         self.incumbent.say("local search")
 
+    @recorded("other options", "improve")
     def _change_options(self) -> None:
         """Try what the best cuts are under other options, which may have been cut worse."""
         for each in under_other_options(self.bounds, self.prospects, Limits(self.limits.left_s * OPTIONS_PART)):
             self.incumbent.offer(each)
         self.incumbent.say("other options")
 
+    @recorded("proof", "prove")
     def _prove(self) -> None:
         """Let the cut model go through all that may be better than the best."""
         self.early = self.limits
@@ -281,6 +299,7 @@ class Search:
         elif proof.done:
             self.limited_by = UNKNOWN
 
+    @recorded("every cut", "improve")
     def _cut_in_every_way(self) -> None:
         """Simulate every cut of families that have few."""
         limits = Limits(self.limits.left_s * FEW_PART)
@@ -288,6 +307,7 @@ class Search:
             self.incumbent.offer(each)
         self.incumbent.say("every cut")
 
+    @recorded("other schedules", "improve")
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""
         best = self.incumbent.best
@@ -299,11 +319,13 @@ class Search:
                     if not self.limits.over:
                         self.incumbent.offer(cuts.under(each.candidate.partition, (name,)))
 
+    @recorded("lines", "improve")
     def _cut_lines(self, families: Sequence[Cuts]) -> None:
         for cuts in families:
             self.lines.cut(cuts, self.early)
             self._hear()
 
+    @recorded("graphs", "improve")
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
         graphs = [cuts for cuts in careful if not cuts.always_line]
@@ -330,6 +352,7 @@ class Search:
             self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
             self.kernels.load()
 
+    @recorded("micro-batches in flight", "improve")
     def _tune(self) -> None:
         """Change the micro-batches in flight of the best plans."""
         if self.setting.pinned.in_flight or not seeks_in_flight(self.problem) or self.limits.over:
@@ -344,11 +367,13 @@ class Search:
                 self.incumbent.offer([found])
         self.incumbent.say("micro-batches in flight")
 
+    @recorded("split backwards", "improve")
     def _halve(self, part: float) -> None:
         """Run backwards of the best plans in two halves, in a part of the time left."""
         self.halving.halve(Limits(self.limits.left_s * part), self.limits)
         self._hear()
 
+    @recorded("shaken and improved", "improve")
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
         family = self.prospects.family_of(best)
@@ -358,6 +383,7 @@ class Search:
             shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
             self.incumbent.say("shaken and improved")
 
+    @recorded("replicas by stage", "improve")
     def _vary(self) -> None:
         """Try replicas that differ by stage on the best cuts."""
         if self.early.over:
@@ -365,6 +391,7 @@ class Search:
         self.incumbent.offer(varied(self.setting, self.incumbent, self.early))
         self.incumbent.say("replicas by stage")
 
+    @recorded("bounds", "prove")
     def _hear(self) -> bool:
         """Take what was proved meanwhile, return whether more is; end if that was asked for before anything fitted."""
         heed(self._has_plan)
@@ -372,8 +399,17 @@ class Search:
             self.bounding.hear(self.limits)
         return self.bounder.busy
 
+    def _count_families(self) -> None:
+        """Count the families that were priced, or whose bound is no better than the best plan that the target runs."""
+        every, best_ns = self.setting.families.all, self.incumbent.best.step_time_ns if self._has_plan() else NEVER
+        self.record.families = len(every)
+        self.record.families_seen = sum(
+            each in self._looked or self.bounds.of.get(each, 0) >= best_ns for each in every
+        )
+
     def _outcome(self) -> Outcome:
         incumbent = self.incumbent
+        self._count_families()
         rivals = {}
         lines = [e.step_time_ns for e in incumbent.found.values() if e.fits and e.candidate.line and incumbent.runs(e)]
         single = [e.step_time_ns for e in incumbent.found.values() if e.fits and e.strategy == "single"]

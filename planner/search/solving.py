@@ -17,6 +17,7 @@ from planner.search.family_bounds import FamilyBounds
 from planner.search.heuristic import polish
 from planner.search.limits import Limits
 from planner.search.prospects import Prospects
+from planner.search.record import SearchRecord, recorded
 
 ESTIMATE_PART = 0.3
 """Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
@@ -73,6 +74,12 @@ class Solving:
         exact = [family for family in families if self.setting.is_cut_exactly(family)]
         return [family for family in exact if fixed in (None, self.setting.cuts(family).num_places)]
 
+    @property
+    def record(self) -> SearchRecord:
+        """The record of the search."""
+        return self.incumbent.record
+
+    @recorded("cut model", "improve")
     def _solve_family(self, family: Family, share: float, solving: Limits, limits: Limits) -> None:
         """Let CP-SAT cut one family with a share of the work."""
         if solving.over or not self.prospects.is_open(family):

@@ -32,6 +32,11 @@ class Kernels:
             )
         return self._process is not None
 
+    @property
+    def pid(self) -> int | None:
+        """The number of the process while it runs."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
     def ready(self, wait_s: float) -> bool:
         """Wait so long for the kernels; return whether they are there."""
         if self._process:

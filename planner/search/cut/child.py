@@ -104,6 +104,11 @@ class Solver:
     def __exit__(self, *_: object) -> None:
         self._end()
 
+    @property
+    def pid(self) -> int | None:
+        """The number of the process while it runs."""
+        return self._process.pid if self._process else None
+
     def start(self) -> None:
         """Start the process, unless it runs: its imports take as long as many a cut problem."""
         if self._process is None:
