@@ -18,10 +18,10 @@ MIXTRAL = {"model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256
 
 
 @cache
-def described(name: str, device: str = "h100-sxm-80") -> Profile:
-    """Return the profile of ``llama``, ``gpt2`` or ``mixtral`` in small, 128 tokens a sample."""
+def described(name: str, device: str = "h100-sxm-80", sequence: int = 128) -> Profile:
+    """Return the profile of ``llama``, ``gpt2`` or ``mixtral`` in small, so many tokens a sample."""
     config = {"llama": LLAMA, "gpt2": GPT2, "mixtral": MIXTRAL}[name]
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.json"
         path.write_text(json.dumps(config))
-        return make(str(path), device, (1, 2, 4), sequence=128)[0]
+        return make(str(path), device, (1, 2, 4), sequence=sequence)[0]

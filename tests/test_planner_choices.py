@@ -1,6 +1,5 @@
 """What follows from the choices that flags fix: places, chunks, degrees, ranks; and what cannot be meant."""
 
-from dataclasses import replace
 
 import pytest
 
@@ -16,27 +15,22 @@ from tests.described_models import described
 
 
 @pytest.mark.parametrize(
-    ("space", "devices", "shapes"),
+    ("space", "devices", "tokens", "shapes"),
     [
-        (Space(stages=4, tensor=1, context=1), 4, {(1, 1, 1)}),
-        (Space(data=2), 8, {(2, 1, 1), (2, 2, 1), (2, 4, 1), (2, 1, 2), (2, 2, 2), (2, 1, 4)}),
-        (Space(tensor=2, data=4, context=1), 8, {(4, 2, 1)}),
-        (Space(tensor=8, data=8), 64, {(8, 8, 1)}),
+        (Space(stages=4, tensor=1, context=1), 4, 1024, {(1, 1, 1)}),
+        (Space(data=2), 8, 1024, {(2, 1, 1), (2, 2, 1), (2, 4, 1), (2, 1, 2), (2, 2, 2), (2, 1, 4)}),
+        (Space(data=2), 8, 512, {(2, 1, 1), (2, 2, 1), (2, 4, 1), (2, 1, 2), (2, 2, 2)}),
+        (Space(data=2), 8, 128, {(2, 1, 1), (2, 2, 1), (2, 4, 1)}),
+        (Space(tensor=2, data=4, context=1), 8, 1024, {(4, 2, 1)}),
+        (Space(tensor=8, data=8), 64, 1024, {(8, 8, 1)}),
     ],
 )
 def test_families_have_every_degree_that_is_open_and_the_devices_hold(
-    space: Space, devices: int, shapes: set[tuple[int, int, int]]
+    space: Space, devices: int, tokens: int, shapes: set[tuple[int, int, int]]
 ) -> None:
-    families = Families(Problem(described("llama"), None, devices, 64, target="any", space=space)).all
+    """Sequences are divided as long as each rank has 256 tokens."""
+    families = Families(Problem(described("llama", sequence=tokens), None, devices, 64, target="any", space=space)).all
     assert {(f.config.data, f.config.tensor, f.config.context) for f in families} == shapes
-
-
-def test_replicas_are_looked_at_before_tensor_degrees_whose_operators_do_not_get_as_fast() -> None:
-    """Slow devices beside fast ones: places of few devices seem to pay, and tensor degrees make places few."""
-    machines = Problem(described("llama"), None, 16, 128).machines
-    slow = replace(machines, speeds=tuple((rank, 0.5) for rank in range(0, 16, 3)))
-    families = Families(Problem(described("llama"), slow, 16, 128, max_stages=3, space=Space(context=1)))
-    assert families.all[0].config.tensor == 1
 
 
 def test_ranks_are_in_megatrons_order_tensor_innermost_then_context_then_data_then_stages() -> None:

@@ -7,18 +7,26 @@ Leaves out stages that are configured differently (`planner.search.varied`, pins
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
+from costmodel.stages.strategies.blocks import block_names
 from planner.ask.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.ask.targets import config_not_run
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.device_orders import device_orders
 from simulator.schedules import SCHEDULES
 
-CHUNKS = (1, 2, 4)
-"""Stages a place that are tried where their number is free."""
+FEW_CHUNKS = (1, 2, 4)
+"""Stages a place that are always tried where their number is free."""
+MOST_CHUNKS = 20
+"""More stages a place than any published layout has."""
+SPARE_LAYERS = 2
+"""Layers that the embedding and the loss may stand for where stages are to have equally many."""
+LEAST_TOKENS = 256
+"""Fewest tokens of a sample on a rank along which sequences are divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +66,44 @@ class FamilySpace:
         self.no_room = False
         self._divided: dict[tuple[int, int, int], bool] = {}
 
-    def _every(self) -> Iterator[Family]:
-        for config in dict.fromkeys(self._configs()):
-            for size in self.problem.microbatch_sizes_of(config.data):
-                for chunks in self._chunks(config):
-                    for order in range(len(self.orders)):
-                        yield Family(config, size, chunks, order)
+    @cached_property
+    def all(self) -> tuple[Family, ...]:
+        """Every family that the devices, the target and the fixed choices admit."""
+        return tuple(self.every())
+
+    def every(self) -> Iterator[Family]:
+        """Yield every family, those that divide operators and batch alike together."""
+        for row in self.alike():
+            yield from row
+
+    def alike(self) -> Iterator[Iterator[Family]]:
+        """Yield families that divide operators and batch alike, those of one stage a place apart from others."""
+        for config in self.degrees:
+            choices = self._run_with(config)
+            for size in self.problem.microbatch_sizes_of(config.data) if choices else ():
+                numbers = self._chunks(config)
+                for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
+                    yield (
+                        Family(*row[:1], size, *row[1:]) for row in product(choices, chunks, range(len(self.orders)))
+                    )
+
+    @cached_property
+    def number(self) -> int:
+        """How many families there are."""
+        sizes = self.problem.microbatch_sizes_of
+        return len(self.orders) * sum(
+            len(self._run_with(config)) * len(sizes(config.data)) * len(self._chunks(config)) for config in self.degrees
+        )
+
+    def _run_with(self, config: StageConfig) -> list[StageConfig]:
+        """Return what ZeRO, recompute and offload make of degrees, as far as the target runs it."""
+        several = config.data * config.context > 1
+        found = (
+            replace(config, zero=choice.zero, recompute=choice.recompute, offload=choice.offload)
+            for choice in self.choices
+            if several or choice.zero == 0
+        )
+        return list(filter(self._is_run, found))
 
     @cached_property
     def single_replicas(self) -> tuple[Family, ...]:
@@ -91,21 +131,47 @@ class FamilySpace:
         return list(zip(types, self.problem.speeds, strict=True))
 
     def _chunks(self, config: StageConfig) -> tuple[int, ...]:
+        """Return the numbers of chunks that any number of places may have."""
+        most = self.most_places(Family(config, 1))
+        return tuple(
+            dict.fromkeys(v for places in {most, 2} if places <= most for v in self.chunks_of(config, places))
+        ) or (1,)
+
+    def chunks_of(self, config: StageConfig, places: int) -> tuple[int, ...]:
+        """Return how many stages a place may hold: few, and as many as divide the layers, or all but one or two."""
         problem, fixed = self.problem, self.problem.space.chunks
         if fixed:
             return (fixed,)
         looped = problem.schedule in (AUTO, WITHIN_LIMIT) or SCHEDULES[problem.schedule].placement == "loop"
-        several = looped and self.most_places(Family(config, 1)) > 1 and problem.target != ONE_A_DEVICE
-        return CHUNKS if several and problem.pins is None else (1,)
+        if not looped or places == 1 or problem.target == ONE_A_DEVICE or problem.pins is not None:
+            return (1,)
+        most = problem.max_stages or places * MOST_CHUNKS
+        layers = self.num_layers
+        even = (
+            v
+            for v in range(2, MOST_CHUNKS + 1)
+            if any((layers + i) % (places * v) == 0 for i in range(SPARE_LAYERS + 1))
+        )
+        known = sorted({*FEW_CHUNKS, *even})
+        return tuple(v for v in known if v == 1 or (v * places <= most and v * places <= max(layers + 1, 2 * places)))
 
-    def _configs(self) -> Iterator[StageConfig]:
-        for config in self._degrees():
-            for zero in self._zeros(config):
-                for recompute in self._values("recompute", RECOMPUTE):
-                    for offload in self._values("offload", OFFLOAD):
-                        found = replace(config, zero=zero, recompute=recompute, offload=offload)
-                        if self._is_run(found) and _is_sensible(found):
-                            yield found
+    @cached_property
+    def num_layers(self) -> int:
+        """Blocks of the model that follow each other."""
+        return len({name for name in block_names(self.problem.profile.graph.operators) if name})
+
+    @cached_property
+    def choices(self) -> tuple[StageConfig, ...]:
+        """ZeRO, recompute and offload as they go together."""
+        zeros = [zero for zero in range(4) if self.problem.space.allows("zero", zero)]
+        rows = product(zeros, self._values("recompute", RECOMPUTE), self._values("offload", OFFLOAD))
+        found = (StageConfig(zero=zero, recompute=recompute, offload=offload) for zero, recompute, offload in rows)
+        return tuple(filter(_is_sensible, found))
+
+    @cached_property
+    def degrees(self) -> tuple[StageConfig, ...]:
+        """Every way to divide a stage among its ranks."""
+        return tuple(dict.fromkeys(self._degrees()))
 
     def _degrees(self) -> Iterator[StageConfig]:
         num = self.problem.num_devices // (self.problem.space.stages or 1)
@@ -141,8 +207,31 @@ class FamilySpace:
             return (fixed,) if fixed <= most else ()
         if not self._divisible or (name == "context" and self.problem.has_module):
             return (1,)  # a module's own code works on whole sequences
+        if name == "context":
+            most = min(most, max(1, self.num_tokens // LEAST_TOKENS))
         powers = (1 << i for i in range(most.bit_length()))
         return tuple(d for d in sorted({*divisors(self.problem.num_devices), *powers}) if d <= most)
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Tokens of a sample along which sequences may be divided."""
+        works = (operator.work for operator in self.problem.profile.graph.operators)
+        return max((work.tokens for work in works if work), default=1)
+
+    @cached_property
+    def host_devices(self) -> int:
+        """Devices of the largest host."""
+        return max(host.devices for host in self.problem.machines.hosts)
+
+    @cached_property
+    def expert_degrees(self) -> tuple[int, ...]:
+        """Numbers of ranks over which experts can be spread."""
+        return tuple(sorted({config.expert for config in self.degrees}))
+
+    @cached_property
+    def unlike(self) -> bool:
+        """Whether ranks differ in type or speed."""
+        return len(set(self._kinds)) > 1
 
     def _datas(self, most: int) -> tuple[int, ...]:
         fixed = self.problem.space.data
@@ -161,10 +250,6 @@ class FamilySpace:
         if tensor == 1 or (not fixed and (fixed is False or self.problem.has_module)):
             return () if fixed else (1,)
         return (tensor,) if fixed else (1, tensor)
-
-    def _zeros(self, config: StageConfig) -> tuple[int, ...]:
-        several = config.data * config.context > 1
-        return tuple(z for z in range(4) if self.problem.space.allows("zero", z) and (several or z == 0))
 
     def _values(self, name: str, values: tuple[str, ...]) -> tuple[str, ...]:
         if name == "offload" and not any(host.memory_bytes for host in self.problem.machines.hosts):

@@ -35,7 +35,7 @@ class FamilyBounds:
     impossible : set of Family
         Those of which it is proved that no candidate fits into memory.
     seen_all : bool
-        Whether every family was looked at; else nothing bounds those that were not.
+        Whether every family was looked at or stands with those alike; else nothing bounds those that were not.
     """
 
     def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
@@ -55,7 +55,8 @@ class FamilyBounds:
 
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
-        self.of.setdefault(family, self.setting.bound_ns(family) or 0)
+        if family not in self.of:
+            self.of[family], self._raised[family] = self.setting.work_ns(family) or 0, 0
 
     def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
         """Take what is proved of a family whatever the order of its devices.
@@ -69,25 +70,29 @@ class FamilyBounds:
                     self.of[one] = max(self.of[one], bound_ns)
 
     @recorded("bounds", "prove")
-    def take_unseen(self, families: Iterable[Family], limits: Limits) -> None:
-        """Bound families that there was no time to look at; without time for that nothing bounds them.
+    def take_unseen(self, limits: Limits) -> None:
+        """Bound families that were not looked at; without time for that nothing bounds them.
 
         The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
-        first: dict[object, Family] = {}
-        for family in families:
-            config, looped = replace(family.config, zero=0, recompute="none", offload="none"), family.chunks > 1
-            one = first.setdefault((config, family.microbatch_size, looped), family)
-            self._alike.setdefault(one, []).append(family)
-        for one in first.values():
+        for row in self.setting.families.alike():
             if limits.over:
                 self.seen_all = False
                 return
+            unseen = (family for family in row if family not in self.of)
+            one = next(unseen, None)
+            if one is None:
+                continue
             bound_ns = self.setting.work_ns(one)
             if bound_ns is not None:
+                self._alike[one] = [one, *unseen]
                 self.of[one], self._raised[one] = bound_ns, 0
+        self.seen_all = True
 
-    @recorded("bounds", "prove")
+    def num_unseen_above(self, bound_ns: int) -> int:
+        """Return how many families, for which others stand, have a bound that is no lower."""
+        return sum(len(row) - 1 for one, row in self._alike.items() if not one.split and self.of[one] >= bound_ns)
+
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
         self._settle_replicas(limits)

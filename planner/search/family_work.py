@@ -1,4 +1,4 @@
-"""What families take at least, of work, memory and steps, without a search; and the order in which to look at them.
+"""What families take at least, of work, memory and steps, without a search.
 
 Leaves out which families there are (`family.py`), and bounds that need the graph (`setting.py`, `line_bounds.py`).
 """
@@ -27,14 +27,6 @@ class Families(FamilySpace):
         self._messages: dict[tuple[StageConfig, int, int], int] = {}
         self._accumulation: dict[tuple[int, int, int], int] = {}
         self._operators: dict[object, list[tuple[int, ...]]] = {}
-
-    @cached_property
-    def all(self) -> tuple[Family, ...]:
-        """Every family that the devices, the target and the fixed choices admit, the promising kinds first.
-
-        Of a kind those of least `_estimate_ns`.
-        """
-        return tuple(sorted(self._every(), key=lambda family: (*self.kind(family), *self._estimate_ns(family))))
 
     def works_ns(self, family: Family) -> tuple[int, ...]:
         """Return what each operator takes of one micro-batch on one rank; on the slowest type of device."""
@@ -272,54 +264,6 @@ class Families(FamilySpace):
         ones = (1.0,) * len(self.type_names)
         capacity = self._capacity(ones, family.devices_a_place, self.most_places(family))
         return work and int(self.rounds(family) * work / capacity)
-
-    def messages_ns(self, family: Family, places: int) -> int:
-        """Return about what a stage's messages take, there and back, on the slowest link between so many places."""
-        problem, size = self.problem, family.devices_a_place
-        host = min(host.devices for host in problem.machines.hosts)
-        other = problem.num_devices - 1 if places * size > host else size
-        config = StageConfig(1, family.config.tensor, family.config.sequence, family.config.context)
-        if places == 1 or not problem.profile.graph.tensors:
-            return 0
-        key = config, family.microbatch_size, other
-        if key not in self._messages:
-            sizes = sorted(self.models(family.microbatch_size)[0].tensor_bytes(config))
-            self._messages[key] = 2 * problem.machines.p2p_ns(0, other, sizes[len(sizes) // 2])
-        return self._messages[key]
-
-    def kind(self, family: Family) -> tuple[bool, int, bool]:
-        """Order kinds of families: offload is looked at last, what talks much late, then pipelines that save memory."""
-        config, pipelined = family.config, self.most_places(family) > 1
-        return config.offload != "none", self._talks(config), pipelined and config.recompute != "none"
-
-    def _talks(self, config: StageConfig) -> int:
-        """Return 0 where operators are divided within hosts alone, 1 where sequences are, and 2 beyond hosts' sizes."""
-        host = max(host.devices for host in self.problem.machines.hosts)
-        return 2 if max(config.tensor, config.context) > host else int(config.context > 1)
-
-    def _estimate_ns(self, family: Family) -> tuple[bool, float, int]:
-        """Return what even stages in a line would take that divide all work evenly, filling and draining them too.
-
-        A guess at where to look first: messages of middling size, where they take longer than stages work, count in
-        their place; fewer places come before more, and where devices are unlike one stage a place before several.
-        """
-        places, config = self.most_places(family), family.config
-        num = self.rounds(family) * family.chunks
-        alone = StageConfig(1, config.tensor, config.sequence, config.context)  # experts pass tokens, which is left out
-        divided = self.least_work_ns(Family(alone, family.microbatch_size)) or 0
-        looped = family.chunks > 1 and len(self.orders) > 1
-        stage_ns = max(divided / (self._pace(family, places) * family.chunks), self.messages_ns(family, places))
-        return looped, (num + places - 1) * stage_ns, places
-
-    def _pace(self, family: Family, places: int) -> float:
-        """Return how many places of the fastest type of device so many places of a family are worth, about."""
-        if len(self.orders) == 1:
-            return places
-        size, speeds = (
-            family.devices_a_place,
-            self.speeds(Family(StageConfig(), family.microbatch_size, 1, family.order)),
-        )
-        return sum(min(speeds[i * size : (i + 1) * size]) for i in range(places)) / max(speeds)
 
 
 def _times(weights: Sequence[float], values: Sequence[int]) -> list[float]:

@@ -6,7 +6,7 @@ line and as a graph; replicas that differ by stage are tried on the best cuts. T
 the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search with what it has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
 
@@ -35,6 +35,7 @@ from planner.search.lines import Lines
 from planner.search.old_plan import OldPlan, start_from
 from planner.search.options import under_other_options
 from planner.search.outcome import Outcome
+from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.record import HOLDS_LEAST, SearchRecord, recorded
 from planner.search.restart import can_anneal
@@ -47,6 +48,8 @@ from planner.search.writing import Writing, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
+FAR_ESTIMATE = 1.15
+"""A family whose estimate is so many times the best step is looked at after others are cut with care."""
 LOOK_PART = 0.5
 """Most of the time that the first look at all families may take."""
 UNSEEN_PART, SETTLE_PART = 0.85, 0.3
@@ -142,14 +145,14 @@ class Search:
                 self.incumbent.say("old plan")
         looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
-        left = dict.fromkeys(self.setting.families.all)
-        in_turn = screen.turns.in_turn()
+        in_turn = self._in_turn()
+        if self.setting.has_table:
+            self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         for family in in_turn:
-            if looking.over and (self.incumbent.best_fits or self._saved):
-                self.bounds.take_unseen(left, Limits(self.limits.left_s * UNSEEN_PART))
+            far = self.incumbent.best_fits and self._is_far(family)
+            if far or (looking.over and (self.incumbent.best_fits or self._saved)):
                 in_turn = chain((family,), in_turn)
                 break
-            del left[family]
             if looking.over and self.incumbent.found:
                 self._save_memory()
             self._look(screen, family)
@@ -178,10 +181,34 @@ class Search:
                 self._look(screen, family)
             self._tune()
             self._halve(LAST_HALVES_PART)
+            self.bounds.take_unseen(Limits(self.limits.left_s * UNSEEN_PART))
             self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
             self.bounds.settle(Limits(self.limits.left_s * UNSEEN_PART))  # while others are raised in their process
             with self.record.active("bounds", "prove"):
                 self.bounding.finish(self.limits)
+
+    def _in_turn(self) -> Iterator[Family]:
+        """Yield all families: those that are estimated to fit, the fastest first, then the others."""
+        seen = dict.fromkeys(self.setting.table.families(self.setting.most_bytes) if self.setting.has_table else ())
+        yield from seen
+        yield from (family for family in self.setting.families.every() if family not in seen)
+
+    def _is_far(self, family: Family) -> bool:
+        """Whether a family's estimate, or the lack of one, says that others come first."""
+        estimate_ns = self.setting.table.estimate_ns(family) if self.setting.has_table else 0.0
+        return estimate_ns > FAR_ESTIMATE * self.incumbent.best.step_time_ns
+
+    def _plan_first(self, first: FirstPlans) -> None:
+        """Take known shapes, then the best of the table."""
+        for name, step in (("known shapes", first.shapes), ("family table", first.best_rows), ("recut", first.recut)):
+            with self.record.active(name, "first"):
+                step()
+            if self.incumbent.found:
+                self.incumbent.say(name)
+            heed(self._has_plan)
+        for family in first.tried:
+            self.bounds.know(family)
+            self._looked.add(family)
 
     @recorded("first look", "first")
     def _look(self, screen: Screen, family: Family) -> None:
@@ -401,11 +428,10 @@ class Search:
 
     def _count_families(self) -> None:
         """Count the families that were priced, or whose bound is no better than the best plan that the target runs."""
-        every, best_ns = self.setting.families.all, self.incumbent.best.step_time_ns if self._has_plan() else NEVER
-        self.record.families = len(every)
-        self.record.families_seen = sum(
-            each in self._looked or self.bounds.of.get(each, 0) >= best_ns for each in every
-        )
+        best_ns = self.incumbent.best.step_time_ns if self._has_plan() else NEVER
+        self.record.families = self.setting.families.number
+        excluded = {family for family, bound_ns in self.bounds.of.items() if bound_ns >= best_ns and not family.split}
+        self.record.families_seen = len(self._looked | excluded) + self.bounds.num_unseen_above(best_ns)
 
     def _outcome(self) -> Outcome:
         incumbent = self.incumbent

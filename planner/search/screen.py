@@ -18,7 +18,6 @@ from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold, least_step_ns
 from planner.search.setting import Setting
-from planner.search.turns import Turns
 from planner.search.writing import Writing, about_actions, too_long
 
 FAR, WORTH = 1.1, 0.9
@@ -43,7 +42,6 @@ class Screen:
         self._most_bytes = max(setting.problem.memory_limits_bytes)
         if not all(setting.problem.memory_limits_bytes):
             self._most_bytes = 0
-        self.turns = Turns(setting.families, limits, self._fit, self._most_bytes)
 
     def look(self, family: Family) -> None:
         """Offer the incumbent what balanced cuts of a family bring."""

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
+from math import inf
 from operator import add
 
+from costmodel.stages.config import StageConfig
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from costmodel.stages.strategies.model import NEVER
@@ -30,9 +32,17 @@ from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
 from planner.search.pinned_bounds import AroundPins
+from planner.search.space.division_prices import DivisionPrices
+from planner.search.space.family_table import FamilyTable
 
 COARSER = (112, 80, 64, 56, 48, 40)
 """Atoms of graphs with towers that have more downsets between more atoms than a bound can go through."""
+LONG_SEQUENCE = 4096
+"""Tokens of a rank from which on sequences are usually divided no further."""
+FEW_EXPERTS = 8
+"""Ranks over which experts are usually spread, or as many as there are experts."""
+FEW_CHUNKS = 2
+"""Most stages a place of known shapes."""
 DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
 """Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
@@ -129,6 +139,46 @@ class Setting:
         """The fixed orders of the atoms, the same for all families."""
         works_ns = [sum(self._works_ns[i] for i in row) for row in self.atoms.members]
         return orders(self.atoms, works_ns, 0, self.problem.effort.seed)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether families can be listed in a table: pins of stages leave no even cuts."""
+        return not self.pinned.places and bool(self.families.degrees)
+
+    @cached_property
+    def most_bytes(self) -> float:
+        """What a rank may hold; infinite where it is not known."""
+        return float(min(self.problem.memory_limits_bytes) or inf)
+
+    @cached_property
+    def _prices(self) -> DivisionPrices:
+        return DivisionPrices(self.problem, self.atoms, self.orders[0])
+
+    @cached_property
+    def table(self) -> FamilyTable:
+        """Families that divide operators within a host and sequences as far as their length asks for it."""
+        return FamilyTable(self, self._prices, filter(self._is_usual, self.families.degrees))
+
+    @cached_property
+    def small_table(self) -> FamilyTable:
+        """Of these families those of shapes that people use."""
+        return FamilyTable(
+            self, self._prices, filter(self._is_known, self.families.degrees), chunks=lambda v: v <= FEW_CHUNKS
+        )
+
+    def _is_usual(self, config: StageConfig) -> bool:
+        families, space = self.families, self.problem.space
+        tensor = space.tensor or config.tensor <= families.host_devices
+        context = space.context or config.context == 1 or families.num_tokens // config.context >= LONG_SEQUENCE
+        sequence = config.sequence == config.tensor or space.sequence_parallel is False or self.problem.has_module
+        return bool(tensor and context and sequence)
+
+    def _is_known(self, config: StageConfig) -> bool:
+        families, space = self.families, self.problem.space
+        copies = config.data * config.context
+        most = max((e for e in families.expert_degrees if copies % e == 0), default=1)
+        expert = space.expert or config.expert in (most, min(most, FEW_EXPERTS))
+        return bool(expert and self._is_usual(config) and (space.context or config.context == 1))
 
     def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:
         """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so.

@@ -18,7 +18,7 @@ from costmodel.model.work import Work
 from costmodel.roofline import estimate
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import MeasuredOperators
-from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts
+from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts, is_expert
 from costmodel.stages.strategies.launching import Launching
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
@@ -53,6 +53,9 @@ class Efficiency:
                 alone = [self._times(i, degrees) for i in range(len(self._model.profile.times))]
                 self._rows[degrees] = self._launching.divided(alone)
             return self._rows[degrees][position]
+        operator = self._model.profile.graph.operators[position]
+        if degrees.expert > 1 and not is_expert(operator) and not self._measured_as(operator):
+            degrees = replace(degrees, expert=1)  # which divides experts alone
         key = (self.alike[position], degrees)
         if key not in self._known:
             self._known[key] = self._times(position, degrees)

@@ -22,6 +22,7 @@ from costmodel.stages.strategies.memory import (
 )
 from costmodel.stages.strategies.spread import Spread
 from costmodel.stages.strategies.states import SCATTERED, Amounts, States, both, states_of
+from costmodel.stages.strategies.vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,13 @@ class MemoryModel:
         return Amount.known(min(2 * spread.vectors.largest_kept(spread.operators), moved_bytes))
 
     def _working(self, spread: Spread) -> int:
+        return self.working_bytes(spread.vectors, spread.operators)
+
+    def working_bytes(self, vectors: Vectors, operators: Sequence[int]) -> int:
         """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
-        found = spread.vectors.working_peak(spread.operators)
+        found = vectors.working_peak(operators)
         if found is None:
-            gradient = self.build.loss_gradient(spread.operators, spread.vectors.kept.tensor_bytes)
+            gradient = self.build.loss_gradient(operators, vectors.kept.tensor_bytes)
             return gradient * (self.build.training.loss_bytes - 4) // 2
         return found
 

@@ -7,6 +7,7 @@ tied parameters of several stages, and orders.
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
@@ -16,9 +17,10 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.assembly import Build, VectorCache
+from costmodel.stages.strategies.blocks import block_spans
 from costmodel.stages.strategies.division import Degrees, divided_along, why_whole
 from costmodel.stages.strategies.efficiency import Efficiency
-from costmodel.stages.strategies.gradients import Copies
+from costmodel.stages.strategies.gradients import Copies, Overlap
 from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
@@ -30,6 +32,39 @@ from costmodel.stages.strategies.vectors import Vectors
 
 NEVER = 1 << 60
 """More nanoseconds than any step takes."""
+
+
+class ActionAmounts(NamedTuple):
+    """What each operator takes of one action: F, I and W, and adding up gradients, ns."""
+
+    forward: Sequence[int]
+    backward: Sequence[int]
+    added: Sequence[int]
+
+
+class HeldAmounts(NamedTuple):
+    """What each operator holds on one rank under one division and recompute, bytes.
+
+    Attributes
+    ----------
+    again : sequence of bool
+        Whether its forward runs again.
+    kept : sequence of int
+        Of one micro-batch, from F until the backward.
+    weights, trained : pair of sequence of int
+        Dense parameters and experts', and those of them that get a gradient, before ZeRO divides any.
+    remade_peak, largest_unit, working : int
+        The most that a recompute makes again at once, the weights of the largest block, and what a micro-batch works
+        with beyond what is kept.
+    """
+
+    again: Sequence[bool]
+    kept: Sequence[int]
+    weights: tuple[Sequence[int], Sequence[int]]
+    trained: tuple[Sequence[int], Sequence[int]]
+    remade_peak: int
+    largest_unit: int
+    working: int
 
 
 class StrategyModel:
@@ -200,6 +235,32 @@ class StrategyModel:
         whole = config.recompute == "full" and self.training.whole_stages
         return forward, kept, self._vectors.forwards_again(degrees, config.remade, whole=whole)
 
+    def action_amounts(self, config: StageConfig, ranks: Sequence[int]) -> ActionAmounts:
+        """Return what each operator takes of one action; what several share counts with the first of them."""
+        forward, inputs, weights = (row.at_first() for row in self._work_rows(config, ranks))
+        trained = [operator.trainable for operator in self.profile.graph.operators]
+        added = self._vectors.weights(self._degrees(config)).accumulated.at_first()
+        return ActionAmounts(
+            forward,
+            [(i + w) * is_trained for i, w, is_trained in zip(inputs, weights, trained, strict=True)],
+            list(map(self._build.accumulation.least_ns, added)),
+        )
+
+    def held_amounts(self, config: StageConfig, ranks: Sequence[int]) -> HeldAmounts:
+        """Return what each operator holds; what several share counts with the first of them."""
+        vectors = self._vectors.of(self._degrees(config), config.remade, self._groups.of(ranks, config))
+        operators, weights = range(len(self.profile.graph.operators)), vectors.weights
+        whole = config.recompute == "full" and self.training.whole_stages
+        return HeldAmounts(
+            [whole or ns > 0 for ns in vectors.recomputed.alone()],
+            vectors.kept.kept.at_first(),
+            (weights.dense.at_first(), weights.experts.at_first()),
+            (weights.trainable.at_first(), weights.trainable_experts.at_first()),
+            vectors.recompute_peak(operators),
+            vectors.largest_weights(operators),
+            self._memory_model.working_bytes(vectors, operators),
+        )
+
     def states_of(self, config: StageConfig, ranks: Sequence[int]) -> list[int]:
         """Return what weights that no operator before reads take on one rank, with gradients and states, unsharded."""
         weights = self._vectors.weights(self._degrees(config))
@@ -291,6 +352,27 @@ class StrategyModel:
         weights = self._vectors.weights(self._degrees(config))
         copies = copies_of(weights, self._groups.of(ranks, config), self._trained)
         return self._steps.least_update_ns(copies, config.zero, num_places)
+
+    def update_ns(self, shard_bytes: int) -> int:
+        """Return what the optimizer's step takes over so many bytes of trained parameters on a device."""
+        if self.training.optimizer == "none":
+            return 0
+        return self._steps.on_device_ns(shard_bytes, self.cluster.device_of(0).catalogue)
+
+    @property
+    def overlap(self) -> Overlap:
+        """How sums of gradients, and copies to hosts, hide behind compute."""
+        return self._steps.overlap
+
+    @property
+    def overlap_of_gathers(self) -> Overlap:
+        """How gathers of parameters hide."""
+        return self._steps.gathers
+
+    @property
+    def num_blocks(self) -> int:
+        """Parts in which the whole model's weights are gathered, at least 1."""
+        return max(1, len(block_spans(self._build.block_names)))
 
     def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[UnionSums, ...]:
         times = self._vectors.times(self._degrees(config), self._groups.of(ranks, config))

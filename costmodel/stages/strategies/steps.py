@@ -37,16 +37,16 @@ class StepTimes:
             return times
         scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in spread.copies)
         gather = sum(self._collectives.gather_ns(copies) for copies in spread.copies) if zero > SCATTERED else 0
-        if not self._gathers.enabled:
+        if not self.gathers.enabled:
             return times._replace(
                 forward=times.forward + gather,
                 backward_input=times.backward_input + gather,
                 backward_weight=times.backward_weight + scatter,
             )
         # one exchange at a time: the backward's gather and scatter share the links
-        back = self._overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
+        back = self.overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
         return times._replace(
-            forward=times.forward + self._gathers.exposed_ns(gather, times.forward, spread.num_blocks),
+            forward=times.forward + self.gathers.exposed_ns(gather, times.forward, spread.num_blocks),
             backward_weight=times.backward_weight + back,
         )
 
@@ -66,8 +66,8 @@ class StepTimes:
         )
         parts = spread.num_blocks
         return times._replace(
-            forward=times.forward + self._overlap.exposed_ns(forward_copy, times.forward, parts),
-            backward_input=times.backward_input + self._overlap.exposed_ns(backward_copy, times.backward, parts),
+            forward=times.forward + self.overlap.exposed_ns(forward_copy, times.forward, parts),
+            backward_input=times.backward_input + self.overlap.exposed_ns(backward_copy, times.backward, parts),
         )
 
     def of_step(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class StepTimes:
         for copies in spread.copies:
             if zero < SCATTERED:
                 num_buckets = -(-copies.trainable // self.build.training.bucket_bytes)
-                reduce_ns += self._overlap.exposed_ns(
+                reduce_ns += self.overlap.exposed_ns(
                     self._collectives.reduce_ns(copies, zero), times.backward, num_buckets
                 )
             optimizer_ns += self._collectives.gather_stepped_ns(copies) if zero in (1, SCATTERED) else 0
@@ -90,7 +90,7 @@ class StepTimes:
         """Return the step itself, on the device or on the host."""
         shard = sum(c.trainable // (len(c.ranks) if spread.config.zero else 1) for c in spread.copies)
         if spread.config.offload not in ("optimizer", "parameters"):
-            return self._on_device_ns(shard, self.build.cluster.device_of(spread.rank).catalogue)
+            return self.on_device_ns(shard, self.build.cluster.device_of(spread.rank).catalogue)
         step = host.step_ns(self.build.cluster, spread.rank, memory.host)
         # parameters that live on the host go up when they are used
         copied = shard if spread.config.offload == "optimizer" else 0
@@ -109,7 +109,7 @@ class StepTimes:
         if zero < SCATTERED:
             return sum(work)
         least, gathers = self._collectives.least_ns, zero > SCATTERED
-        hidden = replace(self._overlap, enabled=self._overlap.enabled or self._gathers.enabled)
+        hidden = replace(self.overlap, enabled=self.overlap.enabled or self.gathers.enabled)
         gather = sum(least("all_gather", each, each.weights, num_places) for each in copies) * gathers
         again = sum(least("all_gather", each, each.weights, num_places) for each in trained) * gathers
         scatter = sum(least("reduce_scatter", each, each.trainable, num_places) for each in trained)
@@ -127,7 +127,7 @@ class StepTimes:
         for each in trained:
             if zero < SCATTERED and alone:
                 name = "reduce_scatter" if zero else "all_reduce"
-                found += least(name, each, each.trainable, num_stages) * self._overlap.least_exposed
+                found += least(name, each, each.trainable, num_stages) * self.overlap.least_exposed
             if zero in (1, SCATTERED) and self.build.training.optimizer != "none":
                 found += least("all_gather", each, each.trainable, num_stages)
         return max(0, int(found) - num_stages)
@@ -142,9 +142,9 @@ class StepTimes:
             return 0
         shard = sum(c.trainable // (len(c.ranks) if zero else 1) for c in copies) - len(copies) * num_places
         name = self.build.cluster.device_of(0).catalogue
-        return max(0, self._on_device_ns(shard, name) - num_places) if shard > 0 else 0
+        return max(0, self.on_device_ns(shard, name) - num_places) if shard > 0 else 0
 
-    def _on_device_ns(self, trainable_bytes: int, name: str) -> int:
+    def on_device_ns(self, trainable_bytes: int, name: str) -> int:
         """Return the step over so many bytes: the profile's share, by the roofline where that does not apply."""
         build = self.build
         whole = build.model.profile.whole.optimizer_ns
@@ -167,12 +167,14 @@ class StepTimes:
         return Collectives(self.build.cluster, (training.gradient_width(4), training.width(4)))
 
     @cached_property
-    def _overlap(self) -> Overlap:
+    def overlap(self) -> Overlap:
+        """How sums of gradients, and copies to hosts, hide."""
         name, training = self.build.cluster.device_of(0).catalogue, self.build.training
         known = catalogue_device(name).overlap_slowdown if name else OVERLAP_SLOWDOWN
         measured = self.build.cluster.links.overlap_slowdown if self.build.cluster.links else 0.0
         return Overlap(training.overlap, training.overlap_slowdown or measured or known)
 
     @cached_property
-    def _gathers(self) -> Overlap:
-        return replace(self._overlap, enabled=self.build.training.hides("gathers"))
+    def gathers(self) -> Overlap:
+        """How gathers of parameters ahead of their use hide."""
+        return replace(self.overlap, enabled=self.build.training.hides("gathers"))

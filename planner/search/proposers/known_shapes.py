@@ -1,0 +1,144 @@
+"""The first plans of a search: shapes that people use, then the best of all families by estimate.
+
+A shape is tensor parallelism within a host, pipelines across hosts and replicas, with experts spread as far as they go
+or over eight ranks; of each the first way to save memory counts that is estimated to fit: ZeRO-1, 2, 3, then the same
+with recompute, then offload (the table of `docs/planning.md`). A few of these are simulated, then the fastest of all
+families by estimate, then other cuts and schedules of the best. What is simulated and fits goes to the incumbents.
+Leaves out families with context degrees that no long sequence asks for, and those that divide operators across hosts,
+which the search looks at later.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+import numpy as np
+
+from costmodel.errors import PenstockError
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition
+from planner.search.cuts import Cuts
+from planner.search.family import Family
+from planner.search.first_cuts import first_cuts
+from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
+from planner.search.priced_bounds import could_hold
+from planner.search.setting import Setting
+from planner.search.space.family_table import FamilyTable
+from planner.search.writing import Writing, about_actions, too_long
+
+NUM_SHAPES = 6
+"""Known shapes that are simulated, the fastest by estimate."""
+NUM_BEST = 30
+"""Rows of the table that are priced, the fastest by estimate."""
+NUM_ALIKE = 3
+"""Of these, rows that differ in micro-batch size, ZeRO and recompute alone."""
+NUM_RECUT = 4
+"""Best families whose other cuts and schedules are simulated, too."""
+CERTAIN = 0.93
+"""Part of an estimate below which no simulated step was seen while rows near the best were compared."""
+CAUTIOUS = 0.9
+"""Part of the memory that estimates may fill where those that fill all of it were not found to fit."""
+
+
+class FirstPlans:
+    """Proposes plans from the tables of a search's families.
+
+    Parameters
+    ----------
+    setting : Setting
+    incumbent : Incumbent
+    writing : Writing
+    limits : Limits
+    """
+
+    def __init__(self, setting: Setting, incumbent: Incumbent, writing: Writing, limits: Limits) -> None:
+        self.setting, self.incumbent, self.limits, self._writing = setting, incumbent, limits, writing
+        self._limit_bytes = setting.most_bytes
+        self.tried: set[Family] = set()
+        self.found: dict[Family, Evaluated] = {}
+        """The best simulated plan of each family that was tried and fits."""
+
+    def shapes(self) -> None:
+        """Simulate shapes that people use until some fit."""
+        table = self.setting.small_table
+        for part in (1.0, CAUTIOUS):
+            for row in islice(self._shapes(table, part * self._limit_bytes), NUM_SHAPES):
+                self._try(table, row)
+            if self.incumbent.best_fits:
+                break
+        else:
+            for row in np.argsort(table.memory_bytes, kind="stable")[:NUM_SHAPES].tolist():
+                self._try(table, row)
+
+    def best_rows(self) -> None:
+        """Simulate the fastest rows by estimate."""
+        table = self.setting.table
+        for row in islice(self._best(table), NUM_BEST):
+            if self.limits.over and self.incumbent.best_fits:
+                return
+            self._try(table, row)
+
+    def recut(self) -> None:
+        """Simulate other cuts and schedules of the best families."""
+        best = sorted(self.found.items(), key=lambda row: row[1].step_time_ns)[:NUM_RECUT]
+        for family, each in best:
+            cuts, places = self.setting.cuts(family), len(set(each.candidate.places))
+            if places == 1:
+                continue
+            for partition in dict.fromkeys(chain((each.candidate.partition,), first_cuts(self.setting, cuts, places))):
+                if self.limits.over:
+                    return
+                self._simulate(cuts, partition, tuple(dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))))
+
+    def _shapes(self, table: FamilyTable, limit_bytes: float) -> Iterator[int]:
+        """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
+        rows = table.rows
+        fits = np.flatnonzero(table.memory_bytes <= limit_bytes)
+        keys = np.stack(
+            [rows.tensor, rows.context, rows.expert, rows.data, rows.size, rows.places, rows.chunks, rows.order], 1
+        )
+        # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
+        plain = np.lexsort((rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
+        _, first = np.unique(keys[fits][plain], axis=0, return_index=True)
+        chosen = fits[plain[first]]
+        yield from chosen[np.argsort(table.step_ns[chosen], kind="stable")].tolist()
+
+    def _best(self, table: FamilyTable) -> Iterator[int]:
+        """Yield rows, the fastest first, a few alike, while their estimates may beat the best plan."""
+        rows, number = table.rows, dict[tuple[int, ...], int]()
+        for row in table.by_estimate(self._limit_bytes):
+            best_ns = self.incumbent.best.step_time_ns if self.incumbent.best_fits else np.inf
+            if CERTAIN * table.step_ns[row] > best_ns:
+                return
+            key = tuple(int(column[row]) for column in (rows.tensor, rows.places, rows.chunks, rows.expert, rows.order))
+            number[key] = number.get(key, 0) + 1
+            if number[key] <= NUM_ALIKE:
+                yield row
+
+    def _try(self, table: FamilyTable, row: int) -> None:
+        """Simulate the even cut of a row: into equally many layers where there is one and devices are alike."""
+        family, places = table.family(row), int(table.rows.places[row])
+        cuts = self.setting.cuts(family)
+        layers = None if self.setting.families.unlike else self.setting.equal_layers(places * family.chunks)
+        for partition in dict.fromkeys(filter(None, (layers, table.partition(row)))):
+            self._simulate(cuts, partition, cuts.schedules[:1])
+
+    def _simulate(self, cuts: Cuts, partition: Partition, schedules: Iterable[str]) -> None:
+        """Simulate a cut that holds its micro-batches, and tell the incumbent."""
+        family, places = cuts.family, cuts.places_of(partition)
+        actions = about_actions(cuts, places)
+        if too_long(actions, family.config.data) or not self._writing.fits(actions, family.config.data):
+            return
+        self.tried.add(family)
+        try:
+            candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
+            priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
+        except PenstockError:
+            return
+        if self.incumbent.best_fits and not could_hold(priced, cuts, int(min(self._limit_bytes, 1 << 62))):
+            return
+        for each in cuts.under(partition, schedules, line=cuts.always_line):
+            self.incumbent.offer([each])
+            known = self.found.get(family)
+            if each.fits and (known is None or each.step_time_ns < known.step_time_ns):
+                self.found[family] = each

@@ -1,0 +1,211 @@
+"""What a model takes and holds along its line of atoms, for every way to divide operators and every micro-batch size.
+
+Prices are those of `StrategyModel`, asked for one piece of each kind (`quotient`), so that a division costs the same
+whatever the model's depth. What is kept is priced at the smallest micro-batch size and counts in proportion. On unlike
+devices the slowest type counts. Leaves out what replicas send, and stages: sums over a stage are differences of prefix
+sums here, which count once for each stage what several of its operators share.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.machines.parts import DeviceType
+from costmodel.stages.config import RECOMPUTE, StageConfig
+from costmodel.stages.strategies import StrategyModel
+from costmodel.stages.strategies.model import ActionAmounts, HeldAmounts
+from costmodel.stages.strategies.quotient import Quotient, quotient_of
+from planner.ask.problem import Problem
+from planner.graph.atoms import Atoms
+from planner.search.space.even_stages import Floats, Ints
+
+
+class Division(NamedTuple):
+    """How the operators of a stage are divided among its ranks."""
+
+    tensor: int = 1
+    sequence: int = 1
+    context: int = 1
+    expert: int = 1
+
+
+@dataclass(frozen=True)
+class LinePrices:
+    """Prefix sums along the line, one row a division and micro-batch size, ns and bytes of one action on one rank.
+
+    Attributes
+    ----------
+    forward, backward, added : array
+        F; I and W; adding up gradients.
+    again, kept : array
+        Forwards that run again, and what is kept of one micro-batch; the first axis is `RECOMPUTE`.
+    weights, experts, trained, trained_experts : array
+        Parameters, and those of them that get a gradient, before ZeRO divides any.
+    peak : array
+        The most that recompute makes again at once; the first axis is `RECOMPUTE`.
+    unit, working : array
+        Weights of the largest block, and what a micro-batch works with.
+    crossing : array
+        Bytes of a micro-batch of the smallest size that cross each position of the line whole, one way.
+    message : array
+        The part of that which one rank of a division sends.
+    """
+
+    forward: Floats
+    backward: Floats
+    added: Floats
+    again: Floats
+    kept: Floats
+    weights: Floats
+    experts: Floats
+    trained: Floats
+    trained_experts: Floats
+    peak: Floats
+    unit: Floats
+    working: Floats
+    crossing: Floats
+    message: Floats
+
+
+class DivisionPrices:
+    """The prices of one problem's line of atoms, remembered by division.
+
+    Parameters
+    ----------
+    problem : Problem
+    atoms : Atoms
+    order : sequence of int
+        The atoms along the line.
+    """
+
+    def __init__(self, problem: Problem, atoms: Atoms, order: Sequence[int]) -> None:
+        self._problem, self._atoms, self._order = problem, atoms, np.array(order)
+        self._actions: dict[tuple[Division, int], ActionAmounts] = {}
+        self._held: dict[tuple[Division, str], HeldAmounts] = {}
+        self._models: dict[int, StrategyModel] = {}
+        self._place = np.empty(len(order), dtype=np.int64)
+        self._place[self._order] = np.arange(len(order))
+        self._item = self._place[np.array(atoms.atom_of)]
+
+    @cached_property
+    def device(self) -> DeviceType:
+        """The type of device on which the model takes longest."""
+        problem = self._problem
+        names = set(problem.device_names)
+        kinds = [device for device in problem.machines.devices if device.name in names]
+        return max(kinds, key=lambda kind: sum(sum(times.forward_ns) for times in problem.profile_on(kind).times))
+
+    @cached_property
+    def _quotient(self) -> Quotient:
+        return quotient_of(self._problem.profile_on(self.device))
+
+    @cached_property
+    def _standing_for(self) -> Ints:
+        return np.array(self._quotient.standing_for)
+
+    @cached_property
+    def smallest(self) -> int:
+        """The smallest micro-batch size, at which what is kept is priced."""
+        return min(self._problem.microbatch_sizes)
+
+    def _model(self, size: int) -> StrategyModel:
+        if size not in self._models:
+            problem = self._problem
+            self._models[size] = StrategyModel(self._quotient.profile, problem.machines, size, problem.training)
+        return self._models[size]
+
+    def actions(self, division: Division, size: int) -> ActionAmounts:
+        """Return what each operator of the pieces takes of a micro-batch.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided so.
+        """
+        if (division, size) not in self._actions:
+            self._actions[division, size] = self._model(size).action_amounts(*_placed(division, "none"))
+        return self._actions[division, size]
+
+    def held(self, division: Division, recompute: str) -> HeldAmounts:
+        """Return what each operator of the pieces holds, of one micro-batch of the smallest size."""
+        if (division, recompute) not in self._held:
+            found = self._model(self.smallest).held_amounts(*_placed(division, recompute))
+            self._held[division, recompute] = found
+        return self._held[division, recompute]
+
+    def along(self, rows: Sequence[tuple[Division, int]]) -> LinePrices:
+        """Return prefix sums for each division and micro-batch size."""
+        timed = [self.actions(*row) for row in rows]
+        divisions = list(dict.fromkeys(division for division, _ in rows))
+        number = {division: i for i, division in enumerate(divisions)}
+        of = np.array([number[division] for division, _ in rows])
+        plain = [self.held(division, "none") for division in divisions]
+        ways = [[self.held(division, name) for division in divisions] for name in self._recomputes]
+        scale = np.array([[size / self.smallest] for _, size in rows])
+        parts = np.array([d.context * (d.tensor if d.sequence > 1 else 1) for d, _ in rows])
+        again = [self._again(timed, [row[i] for i in of.tolist()]) for row in ways]
+        return LinePrices(
+            forward=self._sums(one.forward for one in timed),
+            backward=self._sums(one.backward for one in timed),
+            added=self._sums(one.added for one in timed),
+            again=np.array(again),
+            kept=np.array([self._sums(each.kept for each in row)[of] * scale for row in ways]),
+            weights=self._sums(one.weights[0] for one in plain)[of],
+            experts=self._sums(one.weights[1] for one in plain)[of],
+            trained=self._sums(one.trained[0] for one in plain)[of],
+            trained_experts=self._sums(one.trained[1] for one in plain)[of],
+            peak=np.array([[each.remade_peak for each in row] for row in ways])[:, of] * scale[:, 0],
+            unit=np.array([float(one.largest_unit) for one in plain])[of],
+            working=np.array([float(one.working) for one in plain])[of] * scale[:, 0],
+            crossing=self._crossing,
+            message=scale[:, 0] / parts,
+        )
+
+    @cached_property
+    def _recomputes(self) -> list[str]:
+        """Ways to recompute, none in place of one that frees nothing, as selective does under flash attention."""
+        plain = sum(self.held(Division(), "none").kept)
+        return [name if sum(self.held(Division(), name).kept) < plain else "none" for name in RECOMPUTE]
+
+    @property
+    def freeing(self) -> tuple[bool, ...]:
+        """Whether each way to recompute frees anything; none does not count."""
+        return tuple(name != "none" for name in self._recomputes)
+
+    def _again(self, timed: Sequence[ActionAmounts], held: Sequence[HeldAmounts]) -> Floats:
+        """Return the forwards, as they are timed, of operators that run again."""
+        return self._sums(
+            [ns * runs for ns, runs in zip(one.forward, each.again, strict=True)]
+            for one, each in zip(timed, held, strict=True)
+        )
+
+    def _sums(self, rows: Iterable[Sequence[int]]) -> Floats:
+        """Return prefix sums along the line of what the pieces' operators have."""
+        found = [
+            np.bincount(self._item, np.array(row, dtype=np.float64)[self._standing_for], len(self._order))
+            for row in rows
+        ]
+        table = np.zeros((len(found), len(self._order) + 1))
+        np.cumsum(np.array(found), axis=1, out=table[:, 1:])
+        return table
+
+    @cached_property
+    def _crossing(self) -> Floats:
+        """Bytes of the whole tensors that cross each position of the line, at the smallest micro-batch size."""
+        model = self._problem.stage_model(self.device, self.smallest)
+        sizes = model.tensor_bytes(StageConfig())
+        found = np.zeros(len(self._order) + 1)
+        for flow in self._atoms.flows:
+            ends = [int(self._place[atom]) for atom in flow.consumers]
+            found[int(self._place[flow.producer]) + 1 : max(ends) + 1] += sizes[flow.tensor]
+        return found
+
+
+def _placed(division: Division, recompute: str) -> tuple[StageConfig, tuple[int, ...]]:
+    """Return a division on as few ranks as it needs."""
+    copies = -(-division.expert // division.context)
+    ranks = tuple(range(division.tensor * division.context * copies))
+    return StageConfig(copies, *division, recompute=recompute), ranks

@@ -1,0 +1,195 @@
+"""Estimates of the step and of the memory of even stages in a line, for many families at once.
+
+A step is micro-batches times the pace of its slowest place, then the filling of the line, its messages, and what
+closes it. One stage a place keeps min(m, p) micro-batches in flight (1F1B), v stages a place 2 (p - 1) + (v - 1) p + 1
+of its chunks (interleaved 1F1B). Leaves out the host's time to launch kernels, links that stages share, and what a
+stage receives beside its messages.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from costmodel.stages.config import OFFLOAD, RECOMPUTE
+from planner.search.space.division_prices import LinePrices
+from planner.search.space.even_stages import Floats, Ints
+from planner.search.space.replica_prices import ReplicaPrices, StageWeights
+from planner.search.space.rows import Rows
+
+OFFLOADED = OFFLOAD.index("activations")
+FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True)
+class EvenCuts:
+    """Even cuts, by row of the families.
+
+    Attributes
+    ----------
+    begins : array
+        First item of each stage, one row a cut.
+    of, of_places : array of int
+        The cut of each family, and the one into as many stages as it has places.
+    largest, heaviest : array of int
+        The stage of each cut that takes longest, and the one that holds most parameters.
+    speed : array
+        Speed of the place of the largest.
+    """
+
+    begins: Ints
+    of: Ints
+    of_places: Ints
+    largest: Ints
+    heaviest: Ints
+    speed: Floats
+
+
+class Estimates:
+    """What the families of a table take and hold, about.
+
+    Parameters
+    ----------
+    rows : Rows
+    line : LinePrices
+    cuts : EvenCuts
+    replicas : ReplicaPrices
+    whole_stages : bool
+        Whether full recompute runs a stage's whole forward again from its inputs (`TrainingJob`).
+    """
+
+    def __init__(
+        self, rows: Rows, line: LinePrices, cuts: EvenCuts, replicas: ReplicaPrices, *, whole_stages: bool
+    ) -> None:
+        self._rows, self._line, self._cuts, self._replicas = rows, line, cuts, replicas
+        self._whole_stages = whole_stages
+
+    @cached_property
+    def step_ns(self) -> Floats:
+        """About what a step of each family takes."""
+        rows, chunks = self._rows, self._rows.chunks
+        stages = rows.places * chunks
+        forward, backward = (part / self._speed for part in self._times(*self._largest))
+        weights = self._weights(*self._largest)
+        beside = self._replicas.with_microbatches_ns(weights, forward, backward, self._kept(*self._largest), stages)
+        closing = self._replicas.closing_ns(weights, backward)
+        total = sum(self._times(*self._all))
+        p2p = self._p2p_ns
+        slowest = forward + backward
+        place = sum(self._times(*self._largest_place)) / self._place_speed + chunks * beside
+        looped = (place + chunks * (slowest + beside)) / 2 + 2 * np.maximum(0, p2p - slowest)
+        pace = np.where(chunks > 1, looped, slowest + beside + p2p)
+        filling = (rows.places - 1) / stages * (total + stages * beside) + 2 * (rows.places - 1) * p2p
+        return rows.count * pace + filling + chunks * closing
+
+    @cached_property
+    def memory_bytes(self) -> Floats:
+        """About what the fullest rank holds: of the first place, the last, and the one with most parameters."""
+        rows = self._rows
+        last = rows.places - 1
+        heaviest = self._cuts.heaviest[self._cuts.of] % rows.places
+        found: Floats = np.maximum.reduce([self._held(place) for place in (np.zeros_like(last), heaviest, last)])
+        return found
+
+    @cached_property
+    def _all(self) -> tuple[Ints, Ints]:
+        begins = np.zeros_like(self._rows.places)
+        return begins, begins + self._line.forward.shape[1] - 1
+
+    def _ends(self, cut: Ints, stage: Ints) -> tuple[Ints, Ints]:
+        return self._cuts.begins[cut, stage], self._cuts.begins[cut, stage + 1]
+
+    @cached_property
+    def _largest(self) -> tuple[Ints, Ints]:
+        return self._ends(self._cuts.of, self._cuts.largest[self._cuts.of])
+
+    @cached_property
+    def _largest_place(self) -> tuple[Ints, Ints]:
+        return self._ends(self._cuts.of_places, self._cuts.largest[self._cuts.of_places])
+
+    @property
+    def _speed(self) -> Floats:
+        return self._cuts.speed[self._cuts.of]
+
+    @property
+    def _place_speed(self) -> Floats:
+        return self._cuts.speed[self._cuts.of_places]
+
+    def _over(self, prefix: Floats, first: Ints, after: Ints) -> Floats:
+        rows = self._rows.division
+        found: Floats = prefix[rows, after] - prefix[rows, first]
+        return found
+
+    def _over_way(self, prefix: Floats, first: Ints, after: Ints) -> Floats:
+        """Return what depends on recompute, too."""
+        way, rows = self._rows.recompute, self._rows.division
+        found: Floats = prefix[way, rows, after] - prefix[way, rows, first]
+        return found
+
+    def _times(self, first: Ints, after: Ints) -> tuple[Floats, Floats]:
+        """Return F, and all of the backward, of one micro-batch."""
+        line = self._line
+        added = self._over(line.added, first, after) * (self._rows.count > 1)
+        backward = self._over(line.backward, first, after) + self._over_way(line.again, first, after)
+        return self._over(line.forward, first, after), backward + added
+
+    def _weights(self, first: Ints, after: Ints) -> StageWeights:
+        line = self._line
+        return StageWeights(
+            self._over(line.weights, first, after),
+            self._over(line.experts, first, after),
+            self._over(line.trained, first, after),
+            self._over(line.trained_experts, first, after),
+            line.unit[self._rows.division],
+        )
+
+    def _kept(self, first: Ints, after: Ints) -> Floats:
+        return self._over_way(self._line.kept, first, after)
+
+    @cached_property
+    def _message_bytes(self) -> Floats:
+        """The longest message of a cut, one way."""
+        begins = self._cuts.begins[:, 1:]
+        inner = begins < len(self._line.crossing) - 1
+        longest: Floats = np.where(inner, self._line.crossing[begins], 0.0).max(axis=1, initial=0.0)
+        found: Floats = longest[self._cuts.of] * self._line.message[self._rows.division]
+        return found
+
+    @cached_property
+    def _p2p_ns(self) -> Floats:
+        return self._replicas.message_ns(self._message_bytes) * (self._rows.places > 1)
+
+    def _held(self, place: Ints) -> Floats:
+        """Return what a rank of one place of each family holds."""
+        rows, line = self._rows, self._line
+        chunks, places, count = rows.chunks, rows.places, rows.count
+        looped = np.minimum(chunks * count, 2 * (places - 1 - place) + (chunks - 1) * places + 1)
+        done = np.where(chunks > 1, looped, np.minimum(count, places - place))
+        rounds, rest = np.divmod(done, chunks * places)
+        held = np.zeros(len(place))
+        none = np.zeros(len(place))
+        weights = StageWeights(none, none, none, none, line.unit[rows.division])
+        for chunk in range(int(chunks.max())):
+            here = chunk < chunks
+            stage = np.where(here, chunk * places + place, 0)
+            ends = self._ends(self._cuts.of, stage)
+            number = np.where(chunks > 1, rounds * places + np.clip(rest - chunk * places, 0, places), done)
+            held += here * self._activations(ends, number)
+            weights = weights.plus(self._weights(*ends), here)
+        offloaded = rows.offload == OFFLOADED
+        window = 2 * held / np.maximum(1, done)
+        last = (place == places - 1) * line.working[rows.division]
+        messages = 2 * self._message_bytes * (places > 1) * chunks
+        peak = line.peak[rows.recompute, rows.division] * (not self._whole_stages)
+        static = self._replicas.states_bytes(weights) + self._replicas.buffers_bytes(weights, chunks)
+        kept = np.where(offloaded, np.minimum(window, held), held)
+        found: Floats = static + kept + peak * chunks + last + messages
+        return found
+
+    def _activations(self, ends: tuple[Ints, Ints], number: Ints) -> Floats:
+        """Return what a stage keeps of so many micro-batches; of a whole one that runs again one, and inputs of all."""
+        kept = self._kept(*ends)
+        if not self._whole_stages:
+            return number * kept
+        inputs = self._line.crossing[ends[0]] * self._line.message[self._rows.division]
+        return np.where(self._rows.recompute == FULL, kept + number * inputs, number * kept)

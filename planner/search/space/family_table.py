@@ -1,0 +1,229 @@
+"""All families of a space as arrays: an estimate of the step, and of the memory of the fullest rank.
+
+One row is a family with its number of places. Estimates are of stages that divide the line of atoms evenly; they order
+the search and are never shown, for the simulator ranks what they propose. Leaves out stage graphs, replicas by stage,
+split backward, and pins.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from costmodel.errors import PenstockError
+from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
+from planner.ask.problem import Problem
+from planner.graph.atoms import Atoms, Partition
+from planner.graph.orders import Order
+from planner.search.family import Family
+from planner.search.family_work import Families
+from planner.search.space.division_prices import Division, DivisionPrices, LinePrices
+from planner.search.space.estimates import Estimates, EvenCuts
+from planner.search.space.even_stages import Floats, Ints, even_stages
+from planner.search.space.replica_prices import ReplicaPrices
+from planner.search.space.rows import Rows
+
+
+class Lines(Protocol):
+    """What a table takes of a search's setting (`planner.search.setting.Setting`)."""
+
+    problem: Problem
+
+    @property
+    def families(self) -> Families:
+        """The space."""
+
+    @property
+    def atoms(self) -> Atoms:
+        """The pieces between which cuts are sought."""
+
+    @property
+    def orders(self) -> Sequence[Order]:
+        """Orders of the atoms; the first is the line."""
+
+
+class FamilyTable:
+    """The rows of some of a space's families.
+
+    Parameters
+    ----------
+    setting : Lines
+    prices : DivisionPrices
+        Shared by the tables of one search.
+    configs : iterable of StageConfig
+        Degrees alone; `FamilySpace.degrees` has all of them.
+    chunks : function, optional
+        Which of a configuration's numbers of chunks are listed; all by default.
+    """
+
+    def __init__(
+        self,
+        setting: Lines,
+        prices: DivisionPrices,
+        configs: Iterable[StageConfig],
+        chunks: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        self.setting, self._prices = setting, prices
+        self._divisions: dict[tuple[Division, int], int] = {}
+        self._estimates: dict[Family, float] = {}
+        self.rows = self._made(configs, chunks)
+        if len(self.rows):
+            self._estimate()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _made(self, configs: Iterable[StageConfig], wanted: Callable[[int], bool]) -> Rows:
+        problem, families = self.setting.problem, self.setting.families
+        found = []
+        for config in configs:
+            division = Division(config.tensor, config.sequence, config.context, config.expert)
+            orders = range(len(families.orders))
+            for size in problem.microbatch_sizes_of(config.data):
+                count = problem.global_batch // (size * config.data)
+                number = self._number(division, size)
+                if number < 0:
+                    continue
+                head = (number, *division, config.data, size, count)
+                for places in self._numbers_of_places(config):
+                    for chunks in filter(wanted, families.chunks_of(config, places)):
+                        if chunks == 1 or count >= places:
+                            found += [(*head, places, chunks, order) for order in orders]
+        table = np.array(found, dtype=np.int64).reshape(-1, 11)
+        choices = np.array(self._choices(), dtype=np.int64).reshape(-1, 3)
+        whole, own = np.repeat(table, len(choices), axis=0), np.tile(choices, (len(table), 1))
+        rows = Rows(*whole.T, *own.T)
+        several = rows.data * rows.context > 1
+        return rows.where((rows.zero == 0) | several)
+
+    def _number(self, division: Division, size: int) -> int:
+        """Return the row of a division's prices; -1 where it cannot be priced."""
+        key = division, size
+        if key not in self._divisions:
+            try:
+                self._prices.actions(division, size)
+            except PenstockError:
+                return -1
+            self._divisions[key] = len(self._divisions)
+        return self._divisions[key]
+
+    def _numbers_of_places(self, config: StageConfig) -> list[int]:
+        """Return the most places, and fewer that use more than half of the devices: divisors and powers of two."""
+        problem, size = self.setting.problem, config.data * config.tensor * config.context
+        most = self.setting.families.most_places(Family(config, 1))
+        most = min(most, len(self.setting.atoms))
+        if problem.space.stages:
+            return [problem.space.stages] if problem.space.stages <= most else []
+        known = {most, *(places for places in (1 << i for i in range(most.bit_length())) if places <= most)}
+        return sorted(places for places in known if 2 * places * size > problem.num_devices or places == most)
+
+    def _choices(self) -> list[tuple[int, int, int]]:
+        """Return ZeRO, recompute and offload, as they go together."""
+        families = self.setting.families
+        found = []
+        for config in families.choices:
+            way = RECOMPUTE.index(config.recompute)
+            if way and not self._prices.freeing[way] and families.problem.space.recompute is None:
+                continue  # it takes time and frees nothing
+            found.append((config.zero, way, OFFLOAD.index(config.offload)))
+        return found
+
+    @cached_property
+    def line(self) -> LinePrices:
+        """Prices of each division that a row has."""
+        return self._prices.along(list(self._divisions))
+
+    def _estimate(self) -> None:
+        problem = self.setting.problem
+        model = problem.stage_model(self._prices.device, self._prices.smallest)
+        self.cuts = self._cut()
+        replicas = ReplicaPrices(problem, model, self.rows)
+        whole_stages = problem.training.whole_stages
+        known = Estimates(self.rows, self.line, self.cuts, replicas, whole_stages=whole_stages)
+        self.step_ns, self.memory_bytes = known.step_ns, known.memory_bytes
+
+    def _cut(self) -> EvenCuts:
+        """Cut the line evenly for each way to spread work, number of stages and order of unlike devices.
+
+        Context degrees and micro-batch sizes scale all work along the line, or nearly so.
+        """
+        rows, line = self.rows, self.line
+        first: dict[object, int] = {}
+        alike = [first.setdefault((d.tensor, d.sequence, d.expert), i) for i, (d, _) in enumerate(self._divisions)]
+        spread, unlike = np.array(alike)[rows.division], self.setting.families.unlike
+        ranks, order = (rows.ranks, rows.order) if unlike else (np.ones_like(rows.places), np.zeros_like(rows.order))
+        places = rows.places if unlike else np.ones_like(rows.places)
+        keys = [np.stack([spread, number, places, ranks, order], 1) for number in (rows.num_stages, rows.places)]
+        distinct, back = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+        back = back.reshape(-1)
+        work = np.diff(line.forward + line.backward + line.added, axis=1)[distinct[:, 0]]
+        held = np.diff(line.trained + line.trained_experts, axis=1)[distinct[:, 0]]
+        speeds = self._speeds(distinct) if unlike else np.ones((len(distinct), int(distinct[:, 1].max())))
+        begins = even_stages(work, distinct[:, 1], speeds)
+        largest = np.argmax(_by_stage(work, begins) / speeds, axis=1)
+        heaviest = np.argmax(_by_stage(held, begins), axis=1)
+        speed = speeds[np.arange(len(speeds)), largest]
+        return EvenCuts(begins, back[: len(rows)], back[len(rows) :], largest, heaviest, speed)
+
+    def _speeds(self, keys: Ints) -> Floats:
+        """Return the speed of each stage's place: that of its slowest rank."""
+        families, found = self.setting.families, np.ones((len(keys), int(keys[:, 1].max())))
+        orders = [
+            families.speeds(Family(StageConfig(), self._prices.smallest, 1, i)) for i in range(len(families.orders))
+        ]
+        for i, (_, number, places, ranks, order) in enumerate(keys.tolist()):
+            own = orders[order]
+            slowest = [min(own[k * ranks : (k + 1) * ranks]) for k in range(places)]
+            found[i, :number] = [slowest[stage % places] for stage in range(number)]
+        return found
+
+    def family(self, row: int) -> Family:
+        """Return the family of a row."""
+        rows = self.rows
+        config = StageConfig(
+            int(rows.data[row]),
+            int(rows.tensor[row]),
+            int(rows.sequence[row]),
+            int(rows.context[row]),
+            int(rows.expert[row]),
+            int(rows.zero[row]),
+            RECOMPUTE[rows.recompute[row]],
+            OFFLOAD[rows.offload[row]],
+        )
+        return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.order[row]))
+
+    def partition(self, row: int) -> Partition | None:
+        """Return the even cut of a row; None where it has fewer stages than asked for."""
+        number = int(self.rows.num_stages[row])
+        begins = self.cuts.begins[self.cuts.of[row], : number + 1]
+        if (np.diff(begins) <= 0).any():
+            return None
+        order = self.setting.orders[0]
+        stages = np.empty(len(order), dtype=np.int64)
+        stages[np.array(order)] = np.repeat(np.arange(number), np.diff(begins))
+        return tuple(stages.tolist())
+
+    def families(self, limit_bytes: float) -> Iterator[Family]:
+        """Yield the families of rows that are estimated to fit, the fastest first; a family may come again."""
+        return map(self.family, self.by_estimate(limit_bytes))
+
+    def estimate_ns(self, family: Family) -> float:
+        """Return the least estimate of a family's rows; infinite where it has none."""
+        if not self._estimates:
+            for row in np.argsort(-self.step_ns, kind="stable").tolist():
+                self._estimates[self.family(row)] = float(self.step_ns[row])
+        return self._estimates.get(family, float("inf"))
+
+    def by_estimate(self, limit_bytes: float) -> Iterator[int]:
+        """Yield the rows that are estimated to fit, the fastest first."""
+        fits = self.memory_bytes <= limit_bytes
+        order = np.argsort(np.where(fits, self.step_ns, np.inf), kind="stable")
+        yield from order[: int(fits.sum())].tolist()
+
+
+def _by_stage(items: Floats, begins: Ints) -> Floats:
+    """Return the sum of items of each stage of each line."""
+    prefix = np.zeros((len(items), items.shape[1] + 1))
+    np.cumsum(items, axis=1, out=prefix[:, 1:])
+    return np.diff(np.take_along_axis(prefix, begins, axis=1), axis=1)

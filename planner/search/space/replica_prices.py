@@ -1,0 +1,245 @@
+"""What replicas send, hold and step, for many families at once.
+
+The formulas are those of `costmodel.stages.strategies` (`steps`, `gradients`, `states`, `memory_terms`), whose
+docstrings cite their sources, written for arrays. What only code knows (a collective over some ranks, an optimizer's
+step) is asked for at sizes that double, and taken to be straight between two of them. Leaves out what a search does not
+need to choose where to look: rounding, and the units in which the executor gathers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.machines.cluster import Cluster
+from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
+from costmodel.stages.config import OFFLOAD
+from costmodel.stages.strategies import StrategyModel, host
+from costmodel.stages.strategies.gradients import Overlap
+from costmodel.stages.strategies.states import SCATTERED
+from costmodel.stages.strategies.training import OPTIMIZER_STATES
+from planner.ask.problem import Problem
+from planner.search.space.even_stages import Floats, Ints
+from planner.search.space.rows import Rows
+
+PROBES = 2.0 ** np.arange(6, 42)
+"""Sizes at which prices are asked for, bytes."""
+OPTIMIZER, PARAMETERS, ACTIVATIONS = (OFFLOAD.index(name) for name in ("optimizer", "parameters", "activations"))
+Collective = Callable[[Cluster, tuple[int, ...], int], int]
+
+
+@dataclass(frozen=True)
+class StageWeights:
+    """Bytes of a stage's parameters on one rank before ZeRO divides any: all, and those that get a gradient.
+
+    ``unit`` is the largest block.
+    """
+
+    dense: Floats
+    experts: Floats
+    trained: Floats
+    trained_experts: Floats
+    unit: Floats
+
+    def plus(self, more: "StageWeights", where: NDArray[np.bool_]) -> "StageWeights":
+        """Return both together."""
+        return StageWeights(
+            self.dense + where * more.dense,
+            self.experts + where * more.experts,
+            self.trained + where * more.trained,
+            self.trained_experts + where * more.trained_experts,
+            self.unit,
+        )
+
+    @property
+    def all_trained(self) -> Floats:
+        """Both kinds that get a gradient."""
+        return self.trained + self.trained_experts
+
+
+class ReplicaPrices:
+    """Prices of what the replicas of each row of a table do.
+
+    Parameters
+    ----------
+    problem : Problem
+    model : StrategyModel
+        Any of the problem's.
+    rows : Rows
+    """
+
+    def __init__(self, problem: Problem, model: StrategyModel, rows: Rows) -> None:
+        self._problem, self._model, self._rows, self._training = problem, model, rows, problem.training
+        self._copies = rows.data * rows.context
+        self._expert_copies = np.maximum(1, self._copies // rows.expert)
+        self._groups, self._group_of = self._numbered(rows.tensor)
+        self._expert_groups, self._expert_group_of = self._numbered(rows.tensor * rows.expert)
+
+    def _numbered(self, stride: Ints) -> tuple[list[tuple[int, ...]], Ints]:
+        """Return the distinct groups of ranks that hold copies, and each row's."""
+        ends = self._rows.tensor * self._copies
+        keys, number = np.unique(np.stack([ends, stride], 1), axis=0, return_inverse=True)
+        return [tuple(range(0, end, step)) for end, step in keys.tolist()], number.reshape(-1)
+
+    # --- time
+
+    def with_microbatches_ns(
+        self, weights: StageWeights, forward: Floats, backward: Floats, kept: Floats, stages: Ints
+    ) -> Floats:
+        """Return what ZeRO-2, ZeRO-3 and offload add to one micro-batch of a stage."""
+        zero, parts = self._rows.zero, np.maximum(1.0, self._num_blocks / stages)
+        scatter = self._reduce_ns(reduce_scatter_ns, weights) * (zero >= SCATTERED)
+        gather = self._both_ns(all_gather_ns, weights.dense, weights.experts) * (zero > SCATTERED)
+        overlap, gathers = self._model.overlap, self._model.overlap_of_gathers
+        if gathers.enabled:
+            found = _exposed(gathers, gather, forward, parts) + _exposed(overlap, gather + scatter, backward, parts)
+        else:
+            found = 2 * gather + scatter
+        if not self._rows.offload.any():
+            return found
+        there, back = self._moved_bytes(weights, kept)
+        ns = 1.0 / host.link_gbs(self._problem.machines, 0)
+        return found + _exposed(overlap, there * ns, forward, parts) + _exposed(overlap, back * ns, backward, parts)
+
+    def _moved_bytes(self, weights: StageWeights, kept: Floats) -> tuple[Floats, Floats]:
+        """Return what offload copies to the host and back with a micro-batch."""
+        offload = self._rows.offload
+        gradients = self._shard(weights)
+        up = (weights.dense / self._copies + weights.experts / self._expert_copies) * (offload == PARAMETERS)
+        back = up + gradients * ((offload == OPTIMIZER) | (offload == PARAMETERS))
+        held = kept * (offload == ACTIVATIONS)
+        return up + held, back + held
+
+    def closing_ns(self, weights: StageWeights, backward: Floats) -> Floats:
+        """Return the exposed sum of gradients of a stage, its optimizer's step and what is gathered after it."""
+        zero, overlap, bucket = self._rows.zero, self._model.overlap, self._training.bucket_bytes
+        summed = np.where(
+            zero > 0, self._reduce_ns(reduce_scatter_ns, weights), self._reduce_ns(all_reduce_ns, weights)
+        )
+        exposed = _exposed(overlap, summed, backward, np.ceil(weights.all_trained / bucket)) * (zero < SCATTERED)
+        if self._training.optimizer == "none":
+            return exposed
+        gathered = self._both_ns(all_gather_ns, weights.trained, weights.trained_experts)
+        found: Floats = exposed + gathered * ((zero == 1) | (zero == SCATTERED)) + self._update_ns(weights)
+        return found
+
+    def _update_ns(self, weights: StageWeights) -> Floats:
+        shard = self._shard(weights)
+        known = [float(self._model.update_ns(int(size))) for size in PROBES]
+        on_device = np.interp(shard, PROBES, known)
+        offload = self._rows.offload
+        on_host = (offload == OPTIMIZER) | (offload == PARAMETERS)
+        if not on_host.any():
+            return on_device
+        machines = self._problem.machines
+        step = host.step_ns(machines, 0, 1 << 30) / (1 << 30) * self._states_on_host(weights)
+        copied = shard / host.link_gbs(machines, 0) * (offload == OPTIMIZER)
+        return np.where(on_host, step + copied, on_device)
+
+    def message_ns(self, size_bytes: Floats) -> Floats:
+        """Return what a message between neighbouring places takes."""
+        machines, found = self._problem.machines, np.zeros(len(size_bytes))
+        for ranks in np.unique(self._rows.ranks).tolist():
+            here = self._rows.ranks == ranks
+            if ranks < self._problem.num_devices:
+                known = [float(machines.p2p_ns(0, ranks, int(size))) for size in PROBES]
+                found[here] = np.interp(size_bytes[here], PROBES, known)
+        return np.where(size_bytes > 0, found, 0.0)
+
+    def _reduce_ns(self, collective: Collective, weights: StageWeights) -> Floats:
+        scale = self._training.gradient_width(4) / self._training.width(4)
+        return self._both_ns(collective, weights.trained * scale, weights.trained_experts * scale)
+
+    def _both_ns(self, collective: Collective, dense: Floats, experts: Floats) -> Floats:
+        found = self._collective_ns(collective, self._groups, self._group_of, dense)
+        if experts.any():
+            found = found + self._collective_ns(collective, self._expert_groups, self._expert_group_of, experts)
+        return found
+
+    def _collective_ns(
+        self, collective: Collective, groups: list[tuple[int, ...]], group_of: Ints, size_bytes: Floats
+    ) -> Floats:
+        found = np.zeros(len(size_bytes))
+        for number, ranks in enumerate(groups):
+            if len(ranks) > 1:
+                here = group_of == number
+                found[here] = np.interp(size_bytes[here], PROBES, self._probed(collective, ranks))
+        return np.where(size_bytes > 0, found, 0.0)
+
+    def _probed(self, collective: Collective, ranks: tuple[int, ...]) -> list[float]:
+        key = collective, ranks
+        if key not in self._known:
+            machines = self._problem.machines
+            self._known[key] = [float(collective(machines, ranks, int(size))) for size in PROBES]
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Collective, tuple[int, ...]], list[float]]:
+        return {}
+
+    @cached_property
+    def _num_blocks(self) -> int:
+        return self._model.num_blocks
+
+    # --- memory
+
+    def _shard(self, weights: StageWeights) -> Floats:
+        """Return the bytes whose optimizer states a rank has."""
+        divided = self._rows.zero > 0
+        dense = weights.trained / np.where(divided, self._copies, 1)
+        return dense + weights.trained_experts / np.where(divided, self._expert_copies, 1)
+
+    def _per_weight(self) -> tuple[float, float]:
+        """Return the bytes of gradients, and of optimizer states with master weights, for each byte of a weight."""
+        training = self._training
+        count, width = OPTIMIZER_STATES[training.optimizer], training.width(0)
+        states = 4 * count / width if training.precision else float(count)
+        if not training.mixed:
+            return 1.0, states
+        return training.gradient_width(0) / width, states + training.master_width / width
+
+    def _divided(self, weights: StageWeights) -> tuple[Floats, Floats, Floats]:
+        """Return what a rank has of parameters, gradients and states."""
+        zero = self._rows.zero
+        gradients, states = self._per_weight()
+        parts = []
+        for least, dense, experts, factor in (
+            (3, weights.dense, weights.experts, 1.0),
+            (2, weights.trained, weights.trained_experts, gradients),
+            (1, weights.trained, weights.trained_experts, states),
+        ):
+            divided = zero >= least
+            held = dense / np.where(divided, self._copies, 1) + experts / np.where(divided, self._expert_copies, 1)
+            parts.append(held * factor)
+        return parts[0], parts[1], parts[2]
+
+    def states_bytes(self, weights: StageWeights) -> Floats:
+        """Return what parameters, gradients and states take on a rank's device."""
+        parameters, gradients, states = self._divided(weights)
+        offload = self._rows.offload
+        on_host = (offload == OPTIMIZER) | (offload == PARAMETERS)
+        return np.where(offload == PARAMETERS, 0.0, parameters) + np.where(on_host, 0.0, gradients + states)
+
+    def _states_on_host(self, weights: StageWeights) -> Floats:
+        parameters, gradients, states = self._divided(weights)
+        return gradients + states + np.where(self._rows.offload == PARAMETERS, parameters, 0.0)
+
+    def buffers_bytes(self, weights: StageWeights, chunks: Ints) -> Floats:
+        """Return gradient buckets, and parameters that are gathered for use."""
+        rows, unit = self._rows, weights.unit * chunks
+        on_host = (rows.offload == OPTIMIZER) | (rows.offload == PARAMETERS)
+        scattered = (rows.zero >= SCATTERED) | on_host
+        buckets = np.where(self._copies > 1, 2.0 * self._training.bucket_bytes * chunks, 0.0)
+        found = np.minimum(weights.all_trained, np.where(scattered, unit, buckets))
+        gathered = (rows.offload == PARAMETERS) | ((rows.zero > SCATTERED) & (self._copies > 1))
+        return found + np.where(gathered, np.minimum(2 * unit, weights.dense + weights.experts), 0.0)
+
+
+def _exposed(overlap: Overlap, communication_ns: Floats, compute_ns: Floats, parts: Floats) -> Floats:
+    """Return by how much compute grows (`Overlap.exposed_ns`)."""
+    if not overlap.enabled:
+        return communication_ns
+    exposed = np.maximum(communication_ns - compute_ns, communication_ns / np.maximum(1.0, parts))
+    return exposed + (communication_ns - exposed) * overlap.least_exposed

@@ -1,0 +1,56 @@
+"""Families as columns of numbers. Leaves out what they take and hold."""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.space.even_stages import Ints
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The families of a table, column by column.
+
+    Attributes
+    ----------
+    division : array of int
+        Row of `LinePrices`.
+    tensor, sequence, context, expert, data, size, count, places, chunks, zero : array of int
+        ``size`` samples a micro-batch, ``count`` of them on each replica.
+    recompute, offload, order : array of int
+        Positions in `RECOMPUTE`, `OFFLOAD`, and of the order of devices.
+    """
+
+    division: Ints
+    tensor: Ints
+    sequence: Ints
+    context: Ints
+    expert: Ints
+    data: Ints
+    size: Ints
+    count: Ints
+    places: Ints
+    chunks: Ints
+    order: Ints
+    zero: Ints
+    recompute: Ints
+    offload: Ints
+
+    def __len__(self) -> int:
+        return len(self.division)
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """Ranks of one place."""
+        return self.tensor * self.context * self.data
+
+    @cached_property
+    def num_stages(self) -> Ints:
+        """Stages of a pipeline."""
+        return self.places * self.chunks
+
+    def where(self, mask: NDArray[np.bool_]) -> "Rows":
+        """Return some of the rows."""
+        return Rows(*(getattr(self, field.name)[mask] for field in fields(self)))
