@@ -249,8 +249,9 @@ class Evaluator:
         limit = min(limits_of(self.problem, priced.blocks))
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
-        whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
-        return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
+        if costs.stages is not priced.costs.stages:
+            priced = replace(priced, costs=replace(priced.costs, stages=costs.stages))
+        return Run(priced, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 
     def _structure(
         self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool],
