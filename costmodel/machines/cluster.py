@@ -5,11 +5,14 @@ that people write and the JSON inside a plan. Leaves out what collectives cost (
 routes through a fabric, and links that differ between groups of one level.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
@@ -122,6 +125,25 @@ class Cluster:
             return self.links.classes["p2p"].time_ns(size_bytes)
         rates = [group.bandwidth_gbs, group.shared_gbs, self._pair_gbs(first), self._pair_gbs(second)]
         return group.latency_ns + round(size_bytes / min(filter(None, rates))) if size_bytes else 0
+
+    def unlike(self, first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
+        """Return pairs of ranks, one for each time that transfers between these take: of its ends and their link."""
+        ends = np.array([first, second], np.int64)
+        devices = np.array(self.order, np.int64)[ends] if self.order else ends
+        kind = np.full(ends.shape[1], -1)
+        for number, group in reversed(list(enumerate(self.groups))):
+            joined = devices[0] // group.group == devices[1] // group.group if group.group else True
+            kind = np.where(joined, number, kind)
+        kind = np.where(ends[0] == ends[1], -1, kind)
+        for types in self._type_numbers[ends]:
+            kind = kind * len(self.devices) + types
+        chosen = np.sort(np.unique(kind, return_index=True)[1])
+        return list(zip(*ends[:, chosen].tolist(), strict=True))
+
+    @cached_property
+    def _type_numbers(self) -> NDArray[np.int64]:
+        number = {device.name: i for i, device in enumerate(self.devices)}
+        return np.array([number[device.name] for device in self._types], np.int64)
 
     def measured(self, group: LinkGroup) -> LinkGroup:
         """Return a link with what was measured on it: latency of small transfers, bandwidth of the largest."""

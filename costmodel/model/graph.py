@@ -182,6 +182,26 @@ class OperatorGraph:
         return tuple(block_of(operator.module) for operator in self.operators)
 
     @cached_property
+    def with_w(self) -> tuple[bool, ...]:
+        """Whether each operator leaves something to W: frozen parameters get no gradient, those of norms come with I."""
+        left = {p.name for p in self.parameters if p.trainable and len(p.shape) != 1}
+        return tuple(o.trainable and not left.isdisjoint(o.parameters) for o in self.operators)
+
+    @cached_property
+    def made_by_w(self) -> tuple[tuple[int, int], ...]:
+        """Operators that leave something to W with the tensors, of those that have a gradient, that each makes."""
+        return tuple(
+            (position, index)
+            for index, tensor in enumerate(self.tensors)
+            if tensor.gradient and self.with_w[position := self.index[tensor.producer]]
+        )
+
+    @cached_property
+    def storages(self) -> frozenset[int]:
+        """Storages that tensors name."""
+        return frozenset(tensor.storage for tensor in self.tensors)
+
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The part of each operator (`costmodel.model.blocks.part_names`): a block, or a module beside the blocks."""
         modules, losses = zip(*((operator.module, operator.kind == "loss") for operator in self.operators), strict=True)

@@ -17,7 +17,7 @@ from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_mixed
 from planner.candidate.host_room import check_host_room
 from planner.candidate.order import given, ordered
 from planner.candidate.price import Priced, Pricer
-from planner.candidate.steady import num_closing, pace
+from planner.candidate.steady import num_closing, regime
 from planner.graph.atoms import Apart, Atoms
 from planner.graph.layers import why_undivided
 from planner.plan.gathering import why_out_of_step
@@ -33,11 +33,13 @@ EAGER = "graph-eager-1f1b"
 """The one of `FIXED_ORDERS` whose orders depend on times, and not on the stage graph alone."""
 FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 """Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
-its own: their structures are kept."""
+its own: one structure serves all costs."""
+INTERLEAVED = "interleaved-1f1b"
+"""The one schedule whose orders follow from the stage graph where stages share ranks."""
 MOST_KEPT = 300_000
-"""Actions of all other orders that are kept: plans are asked for again when they are written."""
-FEWEST_A_STAGE = 12
-"""Micro-batches of a replica for each stage with which a pace is first looked for."""
+"""Actions of all orders that are kept: plans are asked for again when they are written."""
+FEWEST_A_RANK = 3
+"""Micro-batches of a replica for each rank with which a pace is first looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +147,8 @@ class Evaluator:
     def __init__(self, problem: Problem, atoms: Atoms, microbatch_size: int) -> None:
         self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
         self.pricer = Pricer(problem, atoms, microbatch_size)
-        self._structures: dict[object, Structure] = {}
         self._known: dict[Candidate, Evaluated] = {}
-        self._sought: dict[object, tuple[Structure, Costs]] = {}
+        self._structures: dict[object, tuple[Structure, Costs | None]] = {}
         self._num_kept = 0
 
     @property
@@ -219,15 +220,16 @@ class Evaluator:
     def shortest(self, candidate: Candidate) -> Run:
         """Return a run of as few micro-batches as tell the step to the nanosecond, or else of all."""
         priced, replicas, costs = self._simulated(candidate)
-        own, count = self.num_microbatches // replicas, FEWEST_A_STAGE * candidate.num_stages
-        slots = candidate.schedule in FIXED_ORDERS and candidate.schedule != "gpipe" and not candidate.orders
-        slots = slots and _has_own_ranks(costs) and _takes_alike(costs) and max(costs.multiples) == 1
-        while slots and 2 * count <= own:
+        own, count = self.num_microbatches // replicas, FEWEST_A_RANK * costs.num_ranks
+        unit = _repeats_after(candidate, costs)
+        while unit and own % unit == 0 and 3 * count <= 2 * own:
             run = self._run(candidate, priced, replicas, costs, count)
-            found = pace(run.times)
-            if found and (own - count) % found.slots == 0:
-                return replace(run, left=own - count, left_ns=(own - count) // found.slots * found.time_ns)
-            count = count + (own - count) % found.slots if found else 2 * count
+            found = regime(run.times, unit)
+            if found and (own - count) % found.microbatches == 0:
+                left = own - count
+                return replace(run, left=left, left_ns=left // found.microbatches * found.time_ns)
+            more = costs.num_ranks * (count // (2 * costs.num_ranks))
+            count += (own - count) % found.microbatches if found else more
         return self._run(candidate, priced, replicas, costs, own)
 
     def simulate(self, candidate: Candidate) -> Run:
@@ -247,8 +249,9 @@ class Evaluator:
         limit = min(limits_of(self.problem, priced.blocks))
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
-        whole = replace(priced, costs=replace(priced.costs, stages=costs.stages))
-        return Run(whole, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
+        if costs.stages is not priced.costs.stages:
+            priced = replace(priced, costs=replace(priced.costs, stages=costs.stages))
+        return Run(priced, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
 
     def _structure(
         self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool],
@@ -258,38 +261,36 @@ class Evaluator:
         name, in_flight = candidate.schedule, candidate.in_flight
         backward = tuple(stage.backward for stage in costs.stages)
         again = tuple(stage for stage, made in enumerate(remade) if made and backward[stage])
-        optimizer = self.problem.optimizer != "none"
-        if candidate.orders:
-            order, costs = given(name, candidate.orders, costs, count, self.ratios)
-            order = with_recompute(order, again) if again else order
-            return Structure(close_step(order, reduces, optimizer)), costs
-        if name not in FIXED_ORDERS or not _has_own_ranks(costs):
+        key: tuple[object, ...] = (name, candidate.orders, in_flight, again, reduces, count)
+        fixed = _is_fixed(name, costs) and not candidate.orders
+        if fixed:
+            edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
+            key += (edges, backward, costs.ranks, costs.multiples)
+        else:
             limit = limit_bytes if limit_bytes < NO_LIMIT else None
-            wanted = name, costs, count, in_flight, limit, again, reduces
-            if wanted not in self._sought:
-                order, form = ordered(name, costs, count, self.ratios, in_flight, limit)
-                order = with_recompute(order, again) if again else order
-                self._keep(wanted, Structure(close_step(order, reduces, optimizer)), form)
-            self._sought[wanted] = self._sought.pop(wanted)
-            return self._sought[wanted]
-        edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
-        key: tuple[object, ...] = (
-            name, in_flight, edges, reduces, backward, again, costs.ranks, costs.multiples, count
-        )  # fmt: skip
-        if name == EAGER:
+            key += (costs, limit)
+        if name == EAGER and fixed:
             key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
         if key not in self._structures:
-            order = build_schedule(name, costs, count, in_flight=in_flight)
+            form = None
+            if candidate.orders:
+                order, form = given(name, candidate.orders, costs, count, self.ratios)
+            elif fixed:
+                order = build_schedule(name, costs, count, in_flight=in_flight)
+            else:
+                order, form = ordered(name, costs, count, self.ratios, in_flight, limit)
             order = with_recompute(order, again) if again else order
-            self._structures[key] = Structure(close_step(order, reduces, optimizer))
-        return self._structures[key], costs
+            self._keep(key, Structure(close_step(order, reduces, self.problem.optimizer != "none")), form)
+        self._structures[key] = self._structures.pop(key)
+        structure, form = self._structures[key]
+        return structure, form or costs
 
-    def _keep(self, wanted: object, structure: Structure, form: Costs) -> None:
-        """Keep orders that were sought, and let go of those asked for longest ago."""
-        self._sought[wanted] = structure, form
+    def _keep(self, wanted: object, structure: Structure, form: Costs | None) -> None:
+        """Keep orders, and let go of those asked for longest ago."""
+        self._structures[wanted] = structure, form
         self._num_kept += len(structure.arrays.actions)
-        while self._num_kept > MOST_KEPT and len(self._sought) > 1:
-            first, _ = self._sought.pop(next(iter(self._sought)))
+        while self._num_kept > MOST_KEPT and len(self._structures) > 1:
+            first, _ = self._structures.pop(next(iter(self._structures)))
             self._num_kept -= len(first.arrays.actions)
 
     def _replicas(self, places: Sequence[Place], priced: Priced) -> int:
@@ -309,6 +310,21 @@ class Evaluator:
 def _has_own_ranks(costs: Costs) -> bool:
     """Whether each stage has one rank, which has no other."""
     return costs.num_ranks >= len(costs.stages) and all(len(ranks) == 1 for ranks in costs.ranks)
+
+
+def _is_fixed(name: str, costs: Costs) -> bool:
+    """Whether orders follow from the stage graph alone."""
+    return name == INTERLEAVED or (name in FIXED_ORDERS and _has_own_ranks(costs))
+
+
+def _repeats_after(candidate: Candidate, costs: Costs) -> int:
+    """Return after how many micro-batches orders repeat that have the form of `planner.candidate.steady`; else 0."""
+    if candidate.orders or candidate.schedule == "gpipe" or not _is_fixed(candidate.schedule, costs):
+        return 0
+    one_rank = max(costs.multiples) == 1 and all(len(ranks) == 1 for ranks in costs.ranks)
+    if not one_rank or not _takes_alike(costs):
+        return 0
+    return costs.num_ranks if candidate.schedule == INTERLEAVED else 1
 
 
 def _takes_alike(costs: Costs) -> bool:

@@ -7,6 +7,8 @@ stage on its way, which receives, holds and sends it on. All tensors of an edge 
 from collections.abc import Mapping
 from itertools import pairwise
 
+import numpy as np
+
 from planner.graph.atoms import Atoms, Partition
 
 Flows = Mapping[tuple[int, int], tuple[int, ...]]
@@ -16,14 +18,12 @@ Flows = Mapping[tuple[int, int], tuple[int, ...]]
 def flows_between(atoms: Atoms, partition: Partition, line: bool = False) -> Flows:
     """Return the tensors on each edge; stages of a line are numbered in its order."""
     found: dict[tuple[int, int], list[int]] = {}
-    for tensor, producer, consumers in atoms.flows:
+    stages, (number, producers, readers) = np.array(partition), atoms.flow_ends
+    leaves = number[stages[producers] != stages[readers]]  # few tensors do
+    for tensor, producer, consumers in map(atoms.flows.__getitem__, dict.fromkeys(leaves.tolist())):
         source = partition[producer]
-        if len(consumers) == 1 and partition[consumers[0]] == source:
-            continue  # as most do
-        targets = {partition[consumer] for consumer in consumers}
-        targets.discard(source)
-        if targets:  # few tensors leave their stage
-            ways = pairwise(range(source, max(targets) + 1)) if line else ((source, target) for target in targets)
-            for way in ways:
-                found.setdefault(way, []).append(tensor)
+        targets = {partition[consumer] for consumer in consumers} - {source}
+        ways = pairwise(range(source, max(targets) + 1)) if line else ((source, target) for target in targets)
+        for way in ways:
+            found.setdefault(way, []).append(tensor)
     return {way: tuple(found[way]) for way in sorted(found)}

@@ -31,9 +31,14 @@ def pairs(source: Place, target: Place, num_microbatches: int) -> list[Pair]:
     )
 
 
-def slowest_ns(cluster: Cluster, joined: Sequence[Pair], size_bytes: int) -> int:
-    """Return the time of the slowest pair of ranks; 0 where no message leaves its rank."""
-    return max((cluster.p2p_ns(a, b, size_bytes) for mine, theirs in joined for a, b in lanes(mine, theirs)), default=0)
+def unlike_lanes(cluster: Cluster, joined: Sequence[Pair]) -> list[tuple[int, int]]:
+    """Return pairs of ranks that send to each other, one for each time that their messages take."""
+    return cluster.unlike(*zip(*(pair for mine, theirs in joined for pair in lanes(mine, theirs)), strict=True))
+
+
+def slowest_ns(cluster: Cluster, ends: Sequence[tuple[int, int]], size_bytes: int) -> int:
+    """Return the time of the slowest of some pairs of ranks; 0 where no message leaves its rank."""
+    return max(cluster.p2p_ns(first, second, size_bytes) for first, second in ends)
 
 
 def lanes(mine: Block, theirs: Block) -> Iterator[tuple[int, int]]:

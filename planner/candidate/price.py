@@ -17,7 +17,7 @@ from costmodel.stages.strategies import StrategyModel
 from planner.ask.problem import Problem
 from planner.candidate.candidate import Place
 from planner.candidate.flows import Flows, flows_between
-from planner.candidate.messages import HostTimes, Pair, pairs, slowest_ns
+from planner.candidate.messages import HostTimes, pairs, slowest_ns, unlike_lanes
 from planner.candidate.sums import Sums
 from planner.graph.atoms import Atoms, Partition
 from planner.plan import REPLICATE
@@ -67,7 +67,8 @@ class Pricer:
         self._stages: dict[object, StageCost] = {}
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._edges: dict[object, tuple[int, int, bool]] = {}
-        self._pairs: dict[tuple[Place, Place], list[Pair]] = {}
+        self._lanes: dict[tuple[Place, Place], list[tuple[int, int]]] = {}
+        self._blocks: dict[tuple[Place, ...], tuple[tuple[Block, ...], tuple[tuple[int, ...], ...]]] = {}
         self._devices: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     def price(self, partition: Partition, places: Sequence[Place], line: bool = False) -> Priced:
@@ -102,12 +103,19 @@ class Pricer:
             for stage, (_, ns) in zip(stages, sums, strict=True)
         ]
         stages = self._with_host_time(stages, places, flows)
-        blocks = blocks_of([place.blocks for place in places])
-        number = {block: i for i, block in enumerate(blocks)}
-        ranks = tuple(tuple(number[block] for block in place.blocks) for place in places)
+        blocks, ranks = self._blocks_at(tuple(places))
         multiples = tuple(place.microbatch_multiple for place in places)
         costs = Costs(tuple(stages), edges, ranks, multiples)
         return Priced(tuple(map(self._operators, rows)), flows, costs, tuple(flag for flag, _ in sums), blocks)
+
+    def _blocks_at(self, places: tuple[Place, ...]) -> tuple[tuple[Block, ...], tuple[tuple[int, ...], ...]]:
+        """Return the blocks of some places, and the numbers of each place's own."""
+        if places not in self._blocks:
+            rows = [place.blocks for place in places]
+            blocks = blocks_of(rows)
+            number = {block: i for i, block in enumerate(blocks)}
+            self._blocks[places] = blocks, tuple(tuple(number[block] for block in row) for row in rows)
+        return self._blocks[places]
 
     def _operators(self, atoms: tuple[int, ...]) -> tuple[int, ...]:
         if atoms not in self._members:
@@ -177,11 +185,12 @@ class Pricer:
         key = (tensors, source, target)
         if key not in self._edges:
             size = self.message_bytes(tensors, source.config, source.microbatch_multiple)
-            if (source, target) not in self._pairs:
-                self._pairs[source, target] = pairs(source, target, self.num_microbatches)
-            joined = self._pairs[source, target]
+            machines = self.problem.machines
+            if (source, target) not in self._lanes:
+                joined = pairs(source, target, self.num_microbatches)
+                self._lanes[source, target] = unlike_lanes(machines, joined)
             gradient = any(self._tensors[t].gradient for t in tensors)
-            self._edges[key] = (slowest_ns(self.problem.machines, joined, size), size, gradient)
+            self._edges[key] = (slowest_ns(machines, self._lanes[source, target], size), size, gradient)
         p2p_ns, size, gradient = self._edges[key]
         return EdgeCost(*ends, p2p_ns, size, gradient)
 

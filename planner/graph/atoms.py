@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.model.graph import OperatorGraph
 
@@ -68,6 +70,13 @@ class Atoms:
             if consumers:
                 flows.append(Flow(position, producer, tuple(sorted(consumers))))
         return tuple(flows)
+
+    @cached_property
+    def flow_ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """For each tensor that crosses atoms and each reader of it: the number of its flow, its producer, its reader."""
+        rows = [(i, flow.producer, reader) for i, flow in enumerate(self.flows) for reader in flow.consumers]
+        number, producer, reader = np.array(rows, np.int64).reshape(-1, 3).T
+        return number, producer, reader
 
     @cached_property
     def trained_by(self) -> Mapping[str, int]:

@@ -152,6 +152,7 @@ class VectorCache:
         self._items: dict[Degrees, list[Item]] = {}
         self._weights: dict[tuple[int, int], Weights] = {}
         self._again: dict[tuple[Degrees, str | tuple[str, ...]], int] = {}
+        self._running: dict[str | tuple[str, ...], list[bool]] = {}
 
     def of(self, degrees: Degrees, recompute: str | tuple[str, ...], groups: StageGroups) -> Vectors:
         """Return what each operator costs.
@@ -177,15 +178,15 @@ class VectorCache:
     def again_ns(self, degrees: Degrees, recompute: str | tuple[str, ...]) -> int:
         """Return what the forwards of all operators that run again take by themselves."""
         if (degrees, recompute) not in self._again:
-            times, count = self._build.efficiency.times, len(self._names)
-            again = (times(i, degrees)[0] for i in range(count) if self._runs_again(recompute, i))
+            times = self._build.efficiency.times
+            again = (times(i, degrees)[0] for i, runs in enumerate(self._runs(recompute)) if runs)
             self._again[degrees, recompute] = sum(again)
         return self._again[degrees, recompute]
 
     def forwards_again(self, degrees: Degrees, recompute: str | tuple[str, ...], *, whole: bool) -> list[int]:
         """Return what the own forward of each operator takes that may run again, with a `whole` stage all; else 0."""
-        times, count = self._build.efficiency.times, range(len(self._names))
-        return [times(i, degrees)[0] if whole or self._runs_again(recompute, i) else 0 for i in count]
+        times = self._build.efficiency.times
+        return [times(i, degrees)[0] if whole or runs else 0 for i, runs in enumerate(self._runs(recompute))]
 
     def savings(self, degrees: Degrees, recompute: str | tuple[str, ...]) -> list[tuple[int, int]]:
         """Return what the own forward of each operator that may run again takes, and the bytes that it keeps.
@@ -193,8 +194,9 @@ class VectorCache:
         Most bytes for their time first.
         """
         kept: dict[int, int] = {}
+        runs = self._runs(recompute)
         for position, _, size in self._kept_items(degrees):
-            if self._runs_again(recompute, position):
+            if runs[position]:
                 kept[position] = kept.get(position, 0) + size
         rows = [(self._build.efficiency.times(i, degrees)[0], size) for i, size in kept.items() if size]
         return sorted(rows, key=lambda row: row[0] / row[1])
@@ -222,13 +224,13 @@ class VectorCache:
     def _make(self, degrees: Degrees, recompute: str | tuple[str, ...], groups: StageGroups) -> Vectors:
         build, graph = self._build, self._build.model.profile.graph
         times, forward = self._known_times(degrees, groups)
-        again = [item for item in forward if self._runs_again(recompute, item[0])]
+        runs = self._runs(recompute)
+        again = [item for item in forward if runs[item[0]]]
         width, profiled = training_scale(build.model, build.training)
         working = [
             ceil(size * width // profiled, output_parts(graph, i, degrees))
             for i, size in enumerate(build.model.working_bytes)
         ]
-        runs = [self._runs_again(recompute, i) for i in range(len(graph.operators))]
         return Vectors(
             times,
             UnionSums(again, len(graph.operators)),
@@ -254,7 +256,7 @@ class VectorCache:
             return self._blocks
         if isinstance(recompute, tuple):
             return block_spans(runs_of(self._build.model.profile.graph, recompute))
-        return tuple(range(i, i + 1) for i in range(len(self._names)) if self._runs_again(recompute, i))
+        return tuple(range(i, i + 1) for i, runs in enumerate(self._runs(recompute)) if runs)
 
     @cached_property
     def _held(self) -> frozenset[int]:
@@ -265,6 +267,12 @@ class VectorCache:
             held |= {i for i in span if kinds[i] == "attention"}
             held |= set([i for i in span if kinds[i] == "matmul"][::2])
         return frozenset(held)
+
+    def _runs(self, recompute: str | tuple[str, ...]) -> list[bool]:
+        """Return whether each operator runs again."""
+        if recompute not in self._running:
+            self._running[recompute] = [self._runs_again(recompute, i) for i in range(len(self._names))]
+        return self._running[recompute]
 
     def _runs_again(self, recompute: str | tuple[str, ...], position: int) -> bool:
         """Whether an operator runs again: all of a block, or what is not held of it; attention; or those named."""

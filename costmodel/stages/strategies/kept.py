@@ -8,6 +8,7 @@ what flows into it. Leaves out what allocators round up.
 
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.stages.measured import MeasuredOperators
@@ -92,11 +93,12 @@ def kept_bytes(
         dropped = [item for item in everything if names[item[0]] and item[1] not in stays]
         kept += _block_inputs(graph, names, tensor_bytes)
     elif recompute == "selective":
-        named = {tensor.storage for tensor in graph.tensors}
-        dropped = [item for item in everything if _is_score(graph, item, named)]
-        scores = set(dropped)
-        kept = [item for item in everything if item not in scores]
-    late = [item for item in kept if _has_w(graph, graph.operators[item[0]])] + _weights_gradients(graph, tensor_bytes)
+        scores = [_is_score(graph, item) for item in everything]
+        dropped = list(compress(everything, scores))
+        kept = [item for item, score in zip(everything, scores, strict=True) if not score]
+    late = [item for item in kept if graph.with_w[item[0]]]
+    # gradients of outputs, which W multiplies with what was kept, wait for it from I on
+    late += [(position, ("gradient", index), tensor_bytes[index]) for position, index in graph.made_by_w]
     storages: dict[object, int] = {}
     for _, key, size in everything:
         storages[key] = max(size, storages.get(key, 0))
@@ -110,21 +112,6 @@ def runs_of(graph: OperatorGraph, again: Container[str]) -> list[str]:
         before = found[-1] if i and graph.blocks[i] == graph.blocks[i - 1] else ""
         found.append((before or operator.name) if operator.name in again else "")
     return found
-
-
-def _has_w(graph: OperatorGraph, operator: Operator) -> bool:
-    """Whether an operator leaves something to W: frozen parameters get no gradient, those of norms come with I."""
-    parameters = (graph.parameter_index[name] for name in operator.parameters)
-    return operator.trainable and any(p.trainable and len(p.shape) != 1 for p in parameters)
-
-
-def _weights_gradients(graph: OperatorGraph, tensor_bytes: Sequence[int]) -> list[Item]:
-    """Return the gradients of outputs that W multiplies with what was kept: from I on they wait for it, too."""
-    return [
-        (position, ("gradient", index), tensor_bytes[index])
-        for index, tensor in enumerate(graph.tensors)
-        if tensor.gradient and _has_w(graph, graph.operators[position := graph.index[tensor.producer]])
-    ]
 
 
 def tensor_bytes_of(graph: OperatorGraph, degrees: Degrees, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -187,10 +174,10 @@ def _score_bytes(operator: Operator, microbatch_size: int, width: int) -> int:
     return (2 * width + 1) * work.heads * work.tokens * work.context * microbatch_size
 
 
-def _is_score(graph: OperatorGraph, item: Item, named: Container[object]) -> bool:
-    """Whether only attention's core knows this storage: no tensor is `named` so."""
+def _is_score(graph: OperatorGraph, item: Item) -> bool:
+    """Whether only attention's core knows this storage: no tensor names it."""
     work = graph.operators[item[0]].work
-    return work is not None and work.kind == "attention" and item[1] not in named
+    return work is not None and work.kind == "attention" and item[1] not in graph.storages
 
 
 def _block_inputs(graph: OperatorGraph, names: Sequence[str], tensor_bytes: Sequence[int]) -> list[Item]:

@@ -12,7 +12,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_reduce_ns
 from costmodel.stages.costs import PER_ACTION
 from planner.candidate.candidate import Place
-from planner.candidate.messages import pairs, slowest_ns
+from planner.candidate.messages import pairs, slowest_ns, unlike_lanes
 from planner.plan import Plan, PlanEdge, PlanStage
 
 MOST_STAGES = 8
@@ -45,7 +45,8 @@ def _place(stage: PlanStage) -> Place:
 
 def _message_ns(plan: Plan, edge: PlanEdge, cluster: Cluster) -> int:
     source, target = (_place(plan.stages[end]) for end in (edge.source, edge.target))
-    return slowest_ns(cluster, pairs(source, target, plan.batch.num_microbatches), edge.size_bytes)
+    joined = pairs(source, target, plan.batch.num_microbatches)
+    return slowest_ns(cluster, unlike_lanes(cluster, joined), edge.size_bytes)
 
 
 def _edge(plan: Plan, edge: PlanEdge, cluster: Cluster) -> PlanEdge:
