@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from heapq import heapify, heappush, heapreplace
 from itertools import count, islice, product
 
+from costmodel.errors import NoPlanFits
 from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import AUTO
@@ -35,6 +36,8 @@ class FamilyBounds:
         Those of which it is proved that no candidate fits into memory.
     seen_all : bool
         Whether every family was looked at; else nothing bounds those that were not.
+    num_seen : int
+        Families that were looked at.
     """
 
     def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
@@ -45,7 +48,7 @@ class FamilyBounds:
         self._alike: dict[Family, list[Family]] = {}
         self._num_halved, self._alike_halved = 0, set[Family]()
         self.impossible: set[Family] = set()
-        self.seen_all = True
+        self.seen_all, self.num_seen = True, 0
 
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
@@ -67,18 +70,18 @@ class FamilyBounds:
 
         The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
-        first: dict[object, Family] = {}
+        self.seen_all, first = False, dict[object, Family]()
         for family in families:
             config, looped = replace(family.config, zero=0, recompute="none", offload="none"), family.chunks > 1
             one = first.setdefault((config, family.microbatch_size, looped), family)
             self._alike.setdefault(one, []).append(family)
         for one in first.values():
             if limits.over:
-                self.seen_all = False
                 return
-            bound_ns = self.setting.work_ns(one)
+            bound_ns = self._bound_ns(self.setting.work_ns, one)
             if bound_ns is not None:
                 self.of[one], self._raised[one] = bound_ns, 0
+        self.seen_all = True
 
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
@@ -105,13 +108,17 @@ class FamilyBounds:
             if level == len(self._raise):
                 break
             for one in self._alike.pop(family, [family]) if level == 0 else [family]:
-                self.of[one] = max(self.of.get(one, 0), self._raise[level](one) or 0)
+                self.of[one] = max(self.of.get(one, 0), self._bound_ns(self._raise[level], one) or 0)
                 self._raised[one] = level + 1
                 if self.of[one] >= NEVER:
                     self.impossible.add(one)
                 if one is not family:
                     heappush(rows, (self.of[one], next(number), one))
             heapreplace(rows, (self.of[family], next(number), family))
+
+    def _bound_ns(self, bound: Callable[[Family], int | None], family: Family) -> int | None:
+        """Return a bound; 0, which excludes nothing, where it cannot be made."""
+        return self.setting.dropped.bound(partial(bound, family))
 
     @property
     def _raise(self) -> Sequence[Callable[[Family], int | None]]:
@@ -121,7 +128,20 @@ class FamilyBounds:
             self.setting.held_ns,
             partial(in_line_ns, self.setting),
             self.setting.closed_form_ns,
+            self._priced_ns,
         )
+
+    def _priced_ns(self, family: Family) -> int:
+        """Return more than any step where a family's one candidate is over the memory, or no host has room for it."""
+        one_stage = self.setting.families.most_places(family) == family.chunks == 1
+        if self.incumbent.best_fits or self.setting.pinned.places or not one_stage:
+            return 0
+        cuts = self.setting.cuts(family)
+        try:
+            whole = cuts.evaluate((0,) * len(cuts.atoms))
+        except NoPlanFits:
+            return NEVER
+        return NEVER if whole.excess_bytes else 0
 
     @property
     def counting(self) -> list[Family]:
@@ -148,7 +168,7 @@ class FamilyBounds:
         for family in list(islice(self.of, self._num_halved, None)):
             if not family.split and halved(family) not in self.of:
                 one = halved(family)
-                self.of[one], self._raised[one] = self.setting.work_ns(family) or 0, 0
+                self.of[one], self._raised[one] = self._bound_ns(self.setting.work_ns, family) or 0, 0
         self._num_halved = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
             self._alike_halved.add(first)
@@ -200,7 +220,8 @@ class FamilyBounds:
         """
         if not may_vary(self.setting):
             return {}
-        known = {each: self.setting.even_by_replicas_ns(each) for each in self.setting.families.single_replicas}
+        alone, bound = self.setting.families.single_replicas, self.setting.even_by_replicas_ns
+        known = {each: self._bound_ns(bound, each) for each in alone}
         return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
 
     @property
@@ -223,8 +244,9 @@ class FamilyBounds:
             own = halved(family) if halves else family
             if own in self._by_replicas_raised:
                 break
-            filled_ns = 0 if halves else by_replicas_ns(self.setting, family)
-            known[family] = max(known[family], filled_ns, held_by_replicas_ns(self.setting, own))
+            filled_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
+            held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
+            known[family] = max(known[family], filled_ns or 0, held_ns or 0)
             self._by_replicas_raised.add(own)
 
     @property

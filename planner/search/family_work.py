@@ -11,6 +11,7 @@ from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem
+from planner.search.dropped import REFUSED
 from planner.search.family import Family, FamilySpace
 
 
@@ -70,7 +71,8 @@ class Families(FamilySpace):
                 works = [model.least_work_ns(members, *self._spread(family)) for model in models]
                 self._work[key] = int(min(works) * self._mixed(family, [1.0] * len(works), members))
             except PenstockError as error:
-                self._work[key], self.refused = None, str(error)
+                self._work[key] = None
+                self.dropped.refuse(REFUSED, str(error))
         return self._work[key]
 
     def _mixed(

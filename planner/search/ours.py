@@ -113,6 +113,10 @@ class Search:
             if not self.incumbent.found:
                 raise
             self.limited_by = "interrupted"
+        except Exception as error:
+            if not self.incumbent.found:
+                raise
+            self.setting.dropped.blame(error)
         return self._outcome()
 
     def _run(self) -> None:
@@ -134,6 +138,7 @@ class Search:
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
         left = dict.fromkeys(self.setting.families.all)
         in_turn = screen.turns.in_turn()
+        self.bounds.seen_all = False
         for family in in_turn:
             if looking.over and (self.incumbent.best_fits or self._saved):
                 self.bounds.take_unseen(left, Limits(self.limits.left_s * UNSEEN_PART))
@@ -143,6 +148,8 @@ class Search:
             if looking.over and self.incumbent.found:
                 self._save_memory()
             self._look(screen, family)
+        else:
+            self.bounds.seen_all = True
         screen.look_at_long()
         self._left_out = bool(screen.left_out)
         if not self.incumbent.found:
@@ -173,7 +180,9 @@ class Search:
             self.bounding.finish(self.limits)
 
     def _look(self, screen: Screen, family: Family) -> None:
-        screen.look(family)
+        self.bounds.num_seen += 1
+        with self.setting.dropped.candidate():
+            screen.look(family)
         heed(self._has_plan)
         bound_ns = self.setting.bound_ns(family)
         if bound_ns is not None:
@@ -338,10 +347,11 @@ class Search:
         best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.rank)
         for each in best[:NUM_TUNED]:
             evaluator, family = self.setting.evaluator(each.candidate.microbatch_size), self.prospects.family_of(each)
-            for found in tuned(evaluator, each, self.limits):
-                if family:
-                    self.setting.family_of[found.candidate] = family
-                self.incumbent.offer([found])
+            with self.setting.dropped.candidate():
+                for found in tuned(evaluator, each, self.limits):
+                    if family:
+                        self.setting.family_of[found.candidate] = family
+                    self.incumbent.offer([found])
         self.incumbent.say("micro-batches in flight")
 
     def _halve(self, part: float) -> None:
@@ -389,5 +399,5 @@ class Search:
         impossible = self.bounds.nothing_fits
         looped_ns = self.bounds.looped_ns if bound_ns else None
         halved_ns = self.bounds.halved_ns if bound_ns else None
-        beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan)
+        beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan, self.bounds.num_seen)
         return Outcome(self.setting, incumbent, bound_ns, rivals, *beside)

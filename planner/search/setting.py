@@ -5,7 +5,7 @@ Leaves out how plans are found.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from operator import add
 
@@ -15,7 +15,7 @@ from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
-from planner.candidate.evaluate import Evaluator
+from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
@@ -26,6 +26,7 @@ from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import closings_of_atoms, cut_data, times_of_atoms
 from planner.search.cut.data import CutData
 from planner.search.cuts import Cuts
+from planner.search.dropped import Dropped
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
@@ -62,6 +63,11 @@ class Setting:
     def families(self) -> Families:
         """The families of the space."""
         return Families(self.problem)
+
+    @property
+    def dropped(self) -> Dropped:
+        """What the search has dropped."""
+        return self.families.dropped
 
     @cached_property
     def atoms(self) -> Atoms:
@@ -116,6 +122,13 @@ class Setting:
         if microbatch_size not in self._evaluators:
             self._evaluators[microbatch_size] = Evaluator(self.problem, self.atoms, microbatch_size)
         return self._evaluators[microbatch_size]
+
+    def evaluated(self, candidate: Candidate) -> list[Evaluated]:
+        """Return a candidate simulated; nothing where that cannot be done."""
+        found: list[Evaluated] = []
+        with self.dropped.candidate():
+            found.append(self.evaluator(candidate.microbatch_size).evaluate(candidate))
+        return found
 
     def cuts(self, family: Family) -> Cuts:
         """Return the cuts of a family."""
@@ -192,7 +205,7 @@ class Setting:
         key = (config.data, config.tensor, config.context, config.expert, config.sequence, config.zero, config.offload,
                family.microbatch_size, family.chunks, family.split, num_places)  # fmt: skip
         if key not in self._bounds:
-            self._bounds[key] = self._bound_ns(family, num_places)
+            self._bounds[key] = self.dropped.bound(partial(self._bound_ns, family, num_places))
         return self._bounds[key]
 
     def _bound_ns(self, family: Family, num_places: int | None) -> int | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, product
 
-from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated
@@ -57,12 +56,8 @@ def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[E
         names = SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
         for order, schedule in product(setting.families.orders, names):
             places = _places(found.places, replicas, order)
-            try:
-                yield setting.evaluator(found.microbatch_size).evaluate(
-                    replace(found, places=places, schedule=schedule, line=False)
-                )
-            except (UsageError, NoPlanFits):
-                continue
+            each = replace(found, places=places, schedule=schedule, line=False)
+            yield from setting.evaluated(each)
 
 
 def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
