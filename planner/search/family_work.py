@@ -271,9 +271,11 @@ class Families(FamilySpace):
     def work_ns(self, family: Family) -> int | None:
         """Return a bound that takes less time still: the work alone, evenly over the most places."""
         work = self.least_work_ns(family)
-        ones = (1.0,) * len(self.type_names)
-        capacity = self._capacity(ones, family.devices_a_place, self.most_places(family))
-        return work and int(self.rounds(family) * work / capacity)
+        return work and int(self.rounds(family) * work / self.capacity(family, self.most_places(family)))
+
+    def capacity(self, family: Family, places: int) -> float:
+        """Return how many places of speed 1 so many places of a family are worth at most."""
+        return self._capacity((1.0,) * len(self.type_names), family.devices_a_place, places)
 
     def messages_ns(self, family: Family, places: int) -> int:
         """Return about what a stage's messages take, there and back, on the slowest link between so many places."""

@@ -246,7 +246,7 @@ class Setting:
         micro-batches, at most m a, and what it takes besides, t, and its optimizer's step c have T >= t + c. So with q
         such stages, and of a what is no more than c, N T >= L - q m (t + a) - q c + q m T, or T >= L / (N + q); where
         they take all devices, T >= (t + c) / q with t and c of the whole model. Under ZeRO c is what each of all
-        devices has of the step.
+        devices has of the step. Devices of other speeds count in N as so many, and in q as the fastest.
         """
         families, devices = self.families, self.problem.num_devices // family.devices_a_place
         count, even_ns = families.rounds(family), families.even_ns(family, devices)
@@ -257,12 +257,13 @@ class Setting:
             return alone_ns
         sharers = devices if family.config.zero else 1  # of the optimizer's step
         closings = [c // sharers for c in closings_of_atoms(cuts)]
-        all_ns = alone_ns * devices + count * sum(map(min, cuts.accumulation_ns, closings))
+        capacity, fastest = sum(self.problem.speeds), max(self.problem.speeds)
+        all_ns = alone_ns * capacity + count * sum(map(min, cuts.accumulation_ns, closings))
         once_ns = (families.least_work_ns(family) or 0) + sum(closings)
         found = [even_ns]
         for number in range(1, devices // count + 1):
-            whole = once_ns // number if number * count == devices else 0
-            found.append(max(alone_ns, all_ns // (devices + number), whole))
+            whole = once_ns / (number * fastest) if number * count == devices else 0
+            found.append(max(alone_ns, int(all_ns / (capacity + number * fastest)), int(whole)))
         return min(found)
 
     def _packed_ns(self, family: Family, num_places: int | None) -> int:
