@@ -26,13 +26,13 @@ class InvalidInput(PenstockError):
 
 
 class NoPlanFits(PenstockError):
-    """No plan (or no order that was asked for) satisfies a limit; says which one binds."""
+    """No plan (or no order that was asked for) that satisfies a limit was found, which is proved; says what binds."""
 
     exit_code = 4
 
 
-class LimitReached(PenstockError):
-    """A time or work limit ended the search before any plan was found."""
+class LimitReached(NoPlanFits):
+    """No plan was found to fit, and it is not proved that none does; says what was looked at, of how much."""
 
     exit_code = 5
 

@@ -263,9 +263,9 @@ def random_pins(rng: Random, size: int) -> tuple[list[tuple[str, ...]], list[tup
     return (pairs, []) if kind == "together" else ([], pairs) if kind == "apart" else ([], [])
 
 
-def numberings(problem: Problem, joined: list[set[int]]) -> Iterator[tuple[int, ...]]:
+def numberings(problem: Problem, joined: list[set[int]], chunks: int = 1) -> Iterator[tuple[int, ...]]:
     """Yield the stage of each operator in every partition, numbered in every topological order of its stages."""
-    graph, most = problem.profile.graph, min(problem.max_stages or 99, problem.num_devices)
+    graph, most = problem.profile.graph, min(problem.max_stages or 99, problem.num_devices * chunks)
     before: Mapping[int, list[int]] = {i: [] for i in range(len(graph.operators))}
     for tensor in graph.tensors:
         for name in tensor.consumers:

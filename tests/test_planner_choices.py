@@ -1,6 +1,5 @@
 """What follows from the choices that flags fix: places, chunks, degrees, ranks; and what cannot be meant."""
 
-
 import pytest
 
 from costmodel.errors import UsageError

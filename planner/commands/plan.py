@@ -169,7 +169,8 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     write_plan(args.output, answer.plan)
     answer = replace(answer, path=args.output, seconds=time.perf_counter() - start)
     codes = {"interrupted": 130, BROKEN_BOUND: 1}
-    return Answer(answer.to_json(), answer.text(), codes.get(answer.plan.search.limited_by, 0))
+    code = codes.get(answer.plan.search.limited_by, 1 if answer.plan.extra.get("bugs") else 0)
+    return Answer(answer.to_json(), answer.text(), code)
 
 
 def _say_least(num_operators: int, limit_s: float) -> None:

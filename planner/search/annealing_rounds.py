@@ -141,6 +141,7 @@ class AnnealingRounds:
         return Restart.of(self._setting.cuts(turn.family), turn.known, self._seed, line=False, effort=allowed)
 
     def _take(self, restart: Restart, done: Future[None], limits: Limits) -> None:
-        done.result()
-        restart.offer_to(self._incumbent, limits)
+        with restart.cuts.dropped.candidate():
+            done.result()
+            restart.offer_to(self._incumbent, limits)
         self._seconds[restart.cuts.family] = restart.seconds / restart.effort

@@ -85,6 +85,10 @@ class Bounding:
             self._hear(limits, min(limits.left_s, MOST_WAIT_S))
 
     def _hear(self, limits: Limits, wait_s: float) -> None:
+        with self._setting.dropped.candidate():
+            self._take_all(limits, wait_s)
+
+    def _take_all(self, limits: Limits, wait_s: float) -> None:
         asked, goes_on = self._asked, False
         for finding in self._solver.heard(wait_s):
             if asked is None:

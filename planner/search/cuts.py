@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodel.errors import NoPlanFits, UsageError
+from costmodel.errors import NoPlanFits
 from costmodel.stages.costs import largest
 from planner.ask.problem import AUTO, AUTO_LOOPED
 from planner.ask.targets import LINE_TARGETS
@@ -16,6 +16,7 @@ from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Atoms, Partition
+from planner.search.dropped import Dropped
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.in_flight import Numbers, seeks_in_flight
@@ -49,6 +50,11 @@ class Cuts:
     def atoms(self) -> Atoms:
         """The pieces between which cuts are sought."""
         return self.evaluator.atoms
+
+    @property
+    def dropped(self) -> Dropped:
+        """What the search has dropped."""
+        return self.families.dropped
 
     @property
     def num_microbatches(self) -> int:
@@ -200,13 +206,11 @@ class Cuts:
     def under(
         self, partition: Partition, schedules: Iterable[str], *, line: bool = False, in_flight: Numbers = ()
     ) -> list[Evaluated]:
-        """Simulate a cut under those schedules that run on its places; a host may refuse it too."""
+        """Simulate a cut under those schedules that run on its places; what cannot be made is dropped."""
         found = []
         for name in schedules:
-            try:
+            with self.dropped.candidate():
                 found.append(self.evaluate(partition, name, line=line, in_flight=in_flight))
-            except (UsageError, NoPlanFits) as error:
-                self.families.refused, self.families.no_room = str(error), isinstance(error, NoPlanFits)
         return found
 
     def evaluate(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.blocks import block_names
@@ -17,6 +16,7 @@ from planner.ask.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.ask.targets import config_not_run
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.device_orders import device_orders
+from planner.search.dropped import Dropped
 from simulator.schedules import SCHEDULES
 
 FEW_CHUNKS = (1, 2, 4)
@@ -54,16 +54,15 @@ class FamilySpace:
 
     Attributes
     ----------
-    refused, not_run : str
-        Why the last candidate refused could not be divided, placed or ordered, and why the target runs no family.
-    no_room : bool
-        Whether it was refused because a host has no room for what it offloads.
+    dropped : Dropped
+        What could not be divided, placed or ordered.
+    not_run : str
+        Why the target runs no family.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.refused = self.not_run = ""
-        self.no_room = False
+        self.dropped, self.not_run = Dropped(), ""
         self._divided: dict[tuple[int, int, int], bool] = {}
 
     @cached_property
@@ -110,11 +109,13 @@ class FamilySpace:
         """One replica of each way to run stages whose replicas may differ in number (`varied.py`, `starts.py`)."""
         space = self.problem.space
         tensor, zero = space.tensor or 1, space.zero or 0
-        return tuple(
-            Family(StageConfig(1, tensor, sequence, zero=zero, offload=offload), size)
+        configs = (
+            StageConfig(1, tensor, sequence, zero=zero, offload=offload)
             for sequence in self._sequences(tensor)
             for offload in self._values("offload", OFFLOAD)
-            for size in self.problem.microbatch_sizes
+        )
+        return tuple(
+            Family(config, size) for config in configs if _is_sensible(config) for size in self.problem.microbatch_sizes
         )
 
     @cached_property
@@ -189,12 +190,11 @@ class FamilySpace:
         if key not in self._divided:
             config = StageConfig(expert, tensor, 1, context, expert)
             operators = range(len(self.problem.profile.graph.operators))
-            try:
+            self._divided[key] = False
+            with self.dropped.candidate():
                 for model in self.models(self.problem.profile.microbatch_sizes[0]):
                     model.check_divides(operators, config)
                 self._divided[key] = True
-            except PenstockError as error:
-                self._divided[key], self.refused = False, str(error)
         return self._divided[key]
 
     def _degree(self, name: str, most: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from heapq import heapify, heappush, heapreplace
 from itertools import count, islice, product
 
+from costmodel.errors import NoPlanFits
 from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import AUTO
@@ -36,6 +37,8 @@ class FamilyBounds:
         Those of which it is proved that no candidate fits into memory.
     seen_all : bool
         Whether every family was looked at or stands with those alike; else nothing bounds those that were not.
+    num_seen : int
+        Families that were looked at.
     """
 
     def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
@@ -46,7 +49,7 @@ class FamilyBounds:
         self._alike: dict[Family, list[Family]] = {}
         self._num_halved, self._alike_halved = 0, set[Family]()
         self.impossible: set[Family] = set()
-        self.seen_all = True
+        self.seen_all, self.num_seen = False, 0
 
     @property
     def record(self) -> SearchRecord:
@@ -56,7 +59,7 @@ class FamilyBounds:
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
         if family not in self.of:
-            self.of[family], self._raised[family] = self.setting.work_ns(family) or 0, 0
+            self.of[family], self._raised[family] = self._bound_ns(self.setting.work_ns, family) or 0, 0
 
     def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
         """Take what is proved of a family whatever the order of its devices.
@@ -77,13 +80,12 @@ class FamilyBounds:
         """
         for row in self.setting.families.alike():
             if limits.over:
-                self.seen_all = False
                 return
             unseen = (family for family in row if family not in self.of)
             one = next(unseen, None)
             if one is None:
                 continue
-            bound_ns = self.setting.work_ns(one)
+            bound_ns = self._bound_ns(self.setting.work_ns, one)
             if bound_ns is not None:
                 self._alike[one] = [one, *unseen]
                 self.of[one], self._raised[one] = bound_ns, 0
@@ -119,13 +121,17 @@ class FamilyBounds:
             if level == len(self._raise):
                 break
             for one in self._alike.pop(family, [family]) if level == 0 else [family]:
-                self.of[one] = max(self.of.get(one, 0), self._raise[level](one) or 0)
+                self.of[one] = max(self.of.get(one, 0), self._bound_ns(self._raise[level], one) or 0)
                 self._raised[one] = level + 1
                 if self.of[one] >= NEVER:
                     self.impossible.add(one)
                 if one is not family:
                     heappush(rows, (self.of[one], next(number), one))
             heapreplace(rows, (self.of[family], next(number), family))
+
+    def _bound_ns(self, bound: Callable[[Family], int | None], family: Family) -> int | None:
+        """Return a bound; 0, which excludes nothing, where it cannot be made."""
+        return self.setting.dropped.bound(partial(bound, family))
 
     @property
     def _raise(self) -> Sequence[Callable[[Family], int | None]]:
@@ -135,7 +141,20 @@ class FamilyBounds:
             self.setting.held_ns,
             partial(in_line_ns, self.setting),
             self.setting.closed_form_ns,
+            self._priced_ns,
         )
+
+    def _priced_ns(self, family: Family) -> int:
+        """Return more than any step where a family's one candidate is over the memory, or no host has room for it."""
+        one_stage = self.setting.families.most_places(family) == family.chunks == 1
+        if self.incumbent.best_fits or self.setting.pinned.places or not one_stage:
+            return 0
+        cuts = self.setting.cuts(family)
+        try:
+            whole = cuts.evaluate((0,) * len(cuts.atoms))
+        except NoPlanFits:
+            return NEVER
+        return NEVER if whole.excess_bytes else 0
 
     @property
     def counting(self) -> list[Family]:
@@ -162,7 +181,7 @@ class FamilyBounds:
         for family in list(islice(self.of, self._num_halved, None)):
             if not family.split and halved(family) not in self.of:
                 one = halved(family)
-                self.of[one], self._raised[one] = self.setting.work_ns(family) or 0, 0
+                self.of[one], self._raised[one] = self._bound_ns(self.setting.work_ns, family) or 0, 0
         self._num_halved = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
             self._alike_halved.add(first)
@@ -214,7 +233,8 @@ class FamilyBounds:
         """
         if not may_vary(self.setting):
             return {}
-        known = {each: self.setting.even_by_replicas_ns(each) for each in self.setting.families.single_replicas}
+        alone, bound = self.setting.families.single_replicas, self.setting.even_by_replicas_ns
+        known = {each: self._bound_ns(bound, each) for each in alone}
         return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
 
     @property
@@ -237,8 +257,9 @@ class FamilyBounds:
             own = halved(family) if halves else family
             if own in self._by_replicas_raised:
                 break
-            filled_ns = 0 if halves else by_replicas_ns(self.setting, family)
-            known[family] = max(known[family], filled_ns, held_by_replicas_ns(self.setting, own))
+            filled_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
+            held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
+            known[family] = max(known[family], filled_ns or 0, held_ns or 0)
             self._by_replicas_raised.add(own)
 
     @property
@@ -252,7 +273,7 @@ class FamilyBounds:
 
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""
-        self.of, self._num_halved = {}, 0
+        self.of, self._num_halved, self.seen_all = {}, 0, True
         for each in self.incumbent.found.values():
             family = self.setting.family_of.get(each.candidate)
             if family:

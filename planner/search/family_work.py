@@ -11,6 +11,7 @@ from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem
+from planner.search.dropped import REFUSED
 from planner.search.family import Family, FamilySpace
 
 
@@ -62,7 +63,8 @@ class Families(FamilySpace):
                 works = [model.least_work_ns(members, *self._spread(family)) for model in models]
                 self._work[key] = int(min(works) * self._mixed(family, [1.0] * len(works), members))
             except PenstockError as error:
-                self._work[key], self.refused = None, str(error)
+                self._work[key] = None
+                self.dropped.refuse(REFUSED, str(error))
         return self._work[key]
 
     def _mixed(
@@ -261,9 +263,11 @@ class Families(FamilySpace):
     def work_ns(self, family: Family) -> int | None:
         """Return a bound that takes less time still: the work alone, evenly over the most places."""
         work = self.least_work_ns(family)
-        ones = (1.0,) * len(self.type_names)
-        capacity = self._capacity(ones, family.devices_a_place, self.most_places(family))
-        return work and int(self.rounds(family) * work / capacity)
+        return work and int(self.rounds(family) * work / self.capacity(family, self.most_places(family)))
+
+    def capacity(self, family: Family, places: int) -> float:
+        """Return how many places of speed 1 so many places of a family are worth at most."""
+        return self._capacity((1.0,) * len(self.type_names), family.devices_a_place, places)
 
 
 def _times(weights: Sequence[float], values: Sequence[int]) -> list[float]:

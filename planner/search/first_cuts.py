@@ -10,6 +10,7 @@ from itertools import groupby
 from planner.graph.atoms import Partition, numbered
 from planner.search.balanced import balanced
 from planner.search.cuts import Cuts
+from planner.search.dropped import REFUSED
 from planner.search.light_cuts import light
 from planner.search.setting import Setting
 
@@ -65,9 +66,10 @@ def _around_pins(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partitio
     parts, left = _parts(setting, cuts), cuts.pinned.num_free_ranks
     least = 1 + max(part for atom, part in parts.items() if atom not in cuts.pinned.places)
     if least > left:
-        setting.families.refused = (
+        setting.dropped.refuse(
+            REFUSED,
             f"pinned stages part what is left into at least {least} stages, and leave {left} of the "
-            f"{setting.problem.num_devices} devices for them; pin less, or give more --devices"
+            f"{setting.problem.num_devices} devices for them; pin less, or give more --devices",
         )
         return
     seldom = sorted(setting.orders[0], key=lambda atom: (parts[atom], atom not in cuts.pinned.places))

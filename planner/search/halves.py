@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
-from costmodel.errors import NoPlanFits, UsageError
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
@@ -76,16 +76,15 @@ def in_halves(
             continue
         evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
         best = incumbent.best
-        if not incumbent.runs(each) or (best.fits and _least_ns(evaluator, candidate) >= best.step_time_ns):
+        least_ns = (setting.dropped.bound(partial(_least_ns, evaluator, candidate)) or 0) if best.fits else 0
+        if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
             continue
-        try:
-            with pace.timed(each.num_actions):
-                found = evaluator.evaluate(candidate)
-        except (UsageError, NoPlanFits):
-            continue
-        if family:
-            setting.family_of[candidate] = halved(family)
-        yield halved(family) if family else None, found
+        with pace.timed(each.num_actions):
+            made = setting.evaluated(candidate)
+        for found in made:
+            if family:
+                setting.family_of[candidate] = halved(family)
+            yield halved(family) if family else None, found
 
 
 def _least_ns(evaluator: Evaluator, candidate: Candidate) -> int:

@@ -44,8 +44,9 @@ class Halving:
         lines = Incumbent(incumbent.problem, incumbent.aim, incumbent.tears)
         lines.offer(each for each in incumbent.found.values() if each.candidate.line)
         for found in (lines, incumbent):
-            if found.found and not found.best.num_mixed:
-                self._halve(found, limits)
+            with self._setting.dropped.candidate():
+                if found.found and not found.best.num_mixed:
+                    self._halve(found, limits)
             incumbent.offer(found.found.values())
         if self._bounds.halves_count:
             self._bounds.settle(Limits(whole.left_s * SETTLE_PART))

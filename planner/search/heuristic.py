@@ -29,13 +29,14 @@ def cut(cuts: Cuts, num_random: int, incumbent: Incumbent, limits: Limits, *, li
     for order in orders(cuts.atoms, cuts.works_ns, num_random, cuts.evaluator.problem.effort.seed):
         if limits.over and found:
             break
-        for partition in _segmented(cuts, order, line):
-            if limits.over and found:
-                break
-            if _worth_simulating(cuts, partition, incumbent):
-                under = cuts.under(partition, few, line=line)
-                incumbent.offer(under)
-                found += under
+        with cuts.dropped.candidate():
+            for partition in _segmented(cuts, order, line):
+                if limits.over and found:
+                    break
+                if _worth_simulating(cuts, partition, incumbent):
+                    under = cuts.under(partition, few, line=line)
+                    incumbent.offer(under)
+                    found += under
     found.sort(key=lambda each: each.rank)
     best = dict.fromkeys(each.candidate.partition for each in found)
     for partition in list(best)[:NUM_TRIED_EVERYWHERE]:

@@ -23,16 +23,17 @@ def improve(cuts: Cuts, start: Evaluated, num_evaluations: int, limits: Limits) 
     found = True
     while found and left > 0:
         found = False
-        for partition in moves(cuts, best):
-            if left <= 0 or limits.over:
-                return best
-            left -= 1
-            known = best.candidate
-            for candidate in cuts.under(partition, (known.schedule,), line=known.line, in_flight=known.in_flight):
-                if candidate.rank < best.rank:
-                    best, found = candidate, True
-            if found:
-                break
+        with cuts.dropped.candidate():
+            for partition in moves(cuts, best):
+                if left <= 0 or limits.over:
+                    return best
+                left -= 1
+                known = best.candidate
+                for candidate in cuts.under(partition, (known.schedule,), line=known.line, in_flight=known.in_flight):
+                    if candidate.rank < best.rank:
+                        best, found = candidate, True
+                if found:
+                    break
     return best
 
 

@@ -3,7 +3,6 @@
 Of a strategy on one rung that nothing fits on, the plan that lacks least. Leaves out how the plans were found.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from planner.ask.problem import Problem
@@ -13,14 +12,18 @@ from planner.plan import Plan, Rung, SearchResult
 from planner.plan.rung import RUNGS, cost_of_million
 from planner.search.changes import Changes, gibibytes
 from planner.search.incumbent import NEAR, Incumbent
-from planner.search.misfits import misfits
 from planner.search.setting import Setting
+from planner.search.whole_models import WholeModels
 
+NOT_ALL = "not-looked-at: of what was tried the least is "
+"""Of a strategy that may still fit: not every micro-batch size and way to recompute was priced."""
 MOST_MIXTURES = 6
 """Mixtures of several strategies that are listed, the fastest; every single strategy is."""
 
 
-def ladder(setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan) -> tuple[Rung, ...]:
+def ladder(
+    setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan, whole: WholeModels
+) -> tuple[Rung, ...]:
     """Return the rungs, single strategies first and the simplest of them first, then mixtures by time.
 
     A strategy's own line is the plan that the target runs, where there is one; a faster one that it does not run
@@ -40,7 +43,13 @@ def ladder(setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan
         listed.append(chosen)
     others = [faster[each.strategy] for each in listed if each.strategy in faster]
     rungs = _Rungs(setting, incumbent, chosen, plan, Changes(setting, incumbent, chosen))
-    return (*map(rungs.of, listed), *map(rungs.of, others), *rungs.that_do_not_fit(kept))
+    made: list[Rung] = []
+    for each in (*listed, *others):
+        with setting.dropped.candidate():
+            made.append(rungs.of(each))
+    with setting.dropped.candidate():
+        made += rungs.that_do_not_fit(whole)
+    return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -59,18 +68,22 @@ class _Rungs:
         peak, text = max(made.prediction.peak_memory_bytes), why(self.incumbent, each, self.chosen, made)
         return self._rung(each, peak, made.runs_on, text, self._better_if(each))
 
-    def that_do_not_fit(self, fitting: Collection[str]) -> list[Rung]:
-        """Return the rungs of strategies that nothing fits on; no trainer runs these plans here."""
-        found = misfits(self.setting, self.incumbent, fitting)
+    def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
+        """Return the rungs of strategies that nothing was found to fit on; no trainer runs these plans here.
+
+        That nothing of one fits is said where all of it was priced.
+        """
+        found = whole.misfits()
         return [
             self._rung(
                 row[0],
                 self._peak_bytes(row[0]),
                 (),
-                f"over the memory by {gibibytes(row[0].excess_bytes)}: {_how(row[0])}",
+                f"{'' if name in whole.priced else NOT_ALL}over the memory by {gibibytes(row[0].excess_bytes)}: "
+                f"{_how(row[0])}",
                 self.changes.with_memory(row),
             )
-            for row in (found[name] for name in RUNGS if name in found)
+            for name, row in ((name, found[name]) for name in RUNGS if name in found)
         ]
 
     def _peak_bytes(self, each: Evaluated) -> int:

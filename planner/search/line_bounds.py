@@ -59,14 +59,15 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
 
     A stage that holds an operator holds all pieces between its first waist and that one, as far back as one device has
     room for their states. What comes before makes its replicas start late and end early by a way through it, h: with
-    room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N.
+    room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N; those of other speeds count as so many.
     """
     problem, families = setting.problem, setting.families
     models, limits = families.models(family.microbatch_size), problem.memory_limits_bytes
     fitted = all(limits) and family.config.zero == 0 and setting.fills(family)
     if len(models) > 1 or not fitted or families.even_ns(family) is None:
         return 0
-    ranks, replicas = tuple(range(family.devices_a_place)), problem.num_devices // family.devices_a_place
+    ranks, fastest = tuple(range(family.devices_a_place)), max(problem.speeds)
+    replicas = families.capacity(family, problem.num_devices // family.devices_a_place)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
     states, pieces = models[0].states_of(family.config, ranks), setting.waists.pieces
     waists = [sum(times[i] for i in first) for first in setting.waists.first]
@@ -81,11 +82,11 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
         held += sum(states[i] for i in piece)
     rows = [(sum(times[i] for i in piece), head) for piece, head in zip(pieces, heads, strict=True)]
     rows.append((sum(times) - sum(work for work, _ in rows), 0))
-    count, low = families.rounds(family), float(heads[-1])
-    high = low + count * sum(times)
+    count, low = families.rounds(family), heads[-1] / fastest
+    high = low + count * sum(times) / min(1.0, replicas)
     while high - low > 1:
         middle = (low + high) / 2
-        over = count * sum(work / (middle - head) for work, head in rows) > replicas
+        over = count * sum(work / (middle - head / fastest) for work, head in rows) > replicas
         low, high = (middle, high) if over else (low, middle)
     return int(low)
 

@@ -39,7 +39,11 @@ class Lines:
         known = lines if lines.found else incumbent
         if limits.over or not self._prospects.is_open(cuts.family, known) or cuts.family.chunks > 1:
             return
-        problem = incumbent.problem
+        with cuts.dropped.candidate():
+            self._cut(cuts, limits)
+
+    def _cut(self, cuts: Cuts, limits: Limits) -> None:
+        lines, incumbent, problem = self._found, self._incumbent, self._incumbent.problem
         found = cut(cuts, 0, lines, limits, line=True)
         if can_anneal(cuts) and self._kernels.ready(0.0):
             for seed in range(problem.effort.seed, problem.effort.seed + NUM_RESTARTS):

@@ -125,6 +125,10 @@ class Search:
             if not self.incumbent.found:
                 raise
             self.limited_by = "interrupted"
+        except Exception as error:
+            if not self.incumbent.found:
+                raise
+            self.setting.dropped.blame(error)
         return self._outcome()
 
     def _run(self) -> None:
@@ -146,8 +150,7 @@ class Search:
         looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
         in_turn = self._in_turn()
-        if self.setting.has_table:
-            self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
+        self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         for family in in_turn:
             far = self.incumbent.best_fits and self._is_far(family)
             if far or (looking.over and (self.incumbent.best_fits or self._saved)):
@@ -156,6 +159,8 @@ class Search:
             if looking.over and self.incumbent.found:
                 self._save_memory()
             self._look(screen, family)
+        else:
+            self.bounds.seen_all = True
         screen.look_at_long()
         self._left_out = bool(screen.left_out)
         if not self.incumbent.found:
@@ -189,14 +194,15 @@ class Search:
 
     def _in_turn(self) -> Iterator[Family]:
         """Yield all families: those that are estimated to fit, the fastest first, then the others."""
-        seen = dict.fromkeys(self.setting.table.families(self.setting.most_bytes) if self.setting.has_table else ())
+        table = self.setting.table
+        seen = dict.fromkeys(table.families(self.setting.most_bytes) if table else ())
         yield from seen
         yield from (family for family in self.setting.families.every() if family not in seen)
 
     def _is_far(self, family: Family) -> bool:
         """Whether a family's estimate, or the lack of one, says that others come first."""
-        estimate_ns = self.setting.table.estimate_ns(family) if self.setting.has_table else 0.0
-        return estimate_ns > FAR_ESTIMATE * self.incumbent.best.step_time_ns
+        table = self.setting.table
+        return table is not None and table.estimate_ns(family) > FAR_ESTIMATE * self.incumbent.best.step_time_ns
 
     def _plan_first(self, first: FirstPlans) -> None:
         """Take known shapes, then the best of the table."""
@@ -213,7 +219,9 @@ class Search:
     @recorded("first look", "first")
     def _look(self, screen: Screen, family: Family) -> None:
         self._looked.add(family)
-        screen.look(family)
+        self.bounds.num_seen = len(self._looked)
+        with self.setting.dropped.candidate():
+            screen.look(family)
         heed(self._has_plan)
         bound_ns = self.setting.bound_ns(family)
         if bound_ns is not None:
@@ -388,10 +396,11 @@ class Search:
         best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.rank)
         for each in best[:NUM_TUNED]:
             evaluator, family = self.setting.evaluator(each.candidate.microbatch_size), self.prospects.family_of(each)
-            for found in tuned(evaluator, each, self.limits):
-                if family:
-                    self.setting.family_of[found.candidate] = family
-                self.incumbent.offer([found])
+            with self.setting.dropped.candidate():
+                for found in tuned(evaluator, each, self.limits):
+                    if family:
+                        self.setting.family_of[found.candidate] = family
+                    self.incumbent.offer([found])
         self.incumbent.say("micro-batches in flight")
 
     @recorded("split backwards", "improve")
@@ -451,5 +460,5 @@ class Search:
         impossible = self.bounds.nothing_fits
         looped_ns = self.bounds.looped_ns if bound_ns else None
         halved_ns = self.bounds.halved_ns if bound_ns else None
-        beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan)
+        beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan, self.bounds.num_seen)
         return Outcome(self.setting, incumbent, bound_ns, rivals, *beside)

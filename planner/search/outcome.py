@@ -23,7 +23,7 @@ class Outcome:
     limited_by : str
         ``proved`` when nothing was left to search.
     impossible : bool
-        Whether it is proved that nothing in scope fits into memory.
+        Whether it is proved that nothing in scope fits into memory, or all that a planner knows was priced.
     estimate : tuple of (int, int), optional
         Of the best plan's family: the least m - 1 times the largest stage plus the longest path, and its bound.
     looped_bound_ns : int, optional
@@ -32,6 +32,8 @@ class Outcome:
         That of plans whose backwards run in halves, where it leaves these out.
     old_plan : OldPlan, optional
         What became of the plan that the search was to start from.
+    num_seen : int
+        Families that were looked at.
     """
 
     setting: Setting
@@ -44,3 +46,4 @@ class Outcome:
     looped_bound_ns: int | None = None
     halved_bound_ns: int | None = None
     old_plan: OldPlan | None = None
+    num_seen: int = 0

@@ -11,7 +11,7 @@ from functools import partial
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report, divisors
-from planner.ask.targets import default_target, refusal, refused
+from planner.ask.targets import default_target, refusal
 from planner.candidate.candidate import is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
@@ -22,13 +22,14 @@ from planner.search.ladder import idle_devices, ladder
 from planner.search.limits import Limits
 from planner.search.ours import Search
 from planner.search.outcome import Outcome
-from planner.search.refusal import no_plan
+from planner.search.refusal import no_plan, nothing_found
 from planner.search.remedies import ways_out
 from planner.search.rivals import alpa, graphpipe, pipedream, piper
 from planner.search.rivals.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes
 from planner.search.rivals.megatron_uniform import megatron_uniform
 from planner.search.rivals.rival import Rival, search
 from planner.search.setting import Setting
+from planner.search.whole_models import WholeModels
 from planner.search.writing import announced, check_length
 
 
@@ -61,7 +62,7 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     except NoPlanFits as error:
         if problem.planner not in ("ours", "chain"):
             raise
-        raise NoPlanFits(f"{error}{ways_out(problem, _planned, limits)}") from None
+        raise type(error)(f"{error}{ways_out(problem, _planned, limits)}") from None
 
 
 def _planned(problem: Problem, progress: Report | None = None) -> Plan:
@@ -150,41 +151,37 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> Outcome:
     incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
     equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
-    return Outcome(setting, incumbent, bound_ns, {}, "", False)
+    return Outcome(setting, incumbent, bound_ns, {}, "", True)
 
 
 def _chosen(outcome: Outcome) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
     setting, incumbent = outcome.setting, outcome.incumbent
     problem = setting.problem
-    if not incumbent.found and setting.families.not_run and not setting.families.all:
-        raise NoPlanFits(refused(problem, setting.families.not_run))
-    if not incumbent.found and setting.families.no_room:
-        raise NoPlanFits(setting.families.refused)
     if not incumbent.found:
-        raise UsageError(
-            setting.families.refused
-            or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
-            f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}"
-            f"{', and --pin' if problem.pins else ''}); fix less"
-        )
-    not_taken, old = "", outcome.old_plan
+        raise nothing_found(outcome)
+    whole = WholeModels(setting, incumbent)
+    not_taken, old, dropped = "", outcome.old_plan, setting.dropped
     most = [outcome.baselines.get("chain"), old.never_above_ns if old else None]
     for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
         if not chosen.fits:
             break
         check_length(chosen)
         incumbent.announce(announced(chosen))
-        found = make(
-            setting.evaluator(chosen.candidate.microbatch_size),
-            chosen.candidate,
-            _result(outcome, chosen, chosen if not_taken else incumbent.best),
-            _reason(outcome, chosen, taken=not not_taken),
-        )
-        why = refusal(problem, found)
-        if not why:
-            extra = {**found.extra, **({"from": asdict(old)} if old else {})}
-            return replace(found, rungs=ladder(setting, incumbent, chosen, found), extra=extra)
+        found = None
+        with dropped.candidate():
+            found = make(
+                setting.evaluator(chosen.candidate.microbatch_size),
+                chosen.candidate,
+                _result(outcome, chosen, chosen if not_taken else incumbent.best),
+                _reason(outcome, chosen, taken=not not_taken),
+            )
+        why = refusal(problem, found) if found else dropped.refused
+        if found and not why:
+            rungs = ladder(setting, incumbent, chosen, found, whole)
+            incumbent.announce(dropped.said)
+            extra = {**({"from": asdict(old)} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
+            return replace(found, rungs=rungs, extra={**found.extra, **extra})
         not_taken = not_taken or why
     if not_taken:
         raise NoPlanFits(not_taken)

@@ -14,6 +14,7 @@ from costmodel.stages.config import StageConfig
 from planner.ask.effort import Effort
 from planner.ask.problem import AUTO, Problem
 from planner.plan import Plan
+from planner.search.dropped import Dropped
 from planner.search.family import Family
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
@@ -48,18 +49,23 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
         return UNTRIED
     limits = Limits(max(LEAST_SECONDS, whole.left_s) if whole else MOST_SECONDS)
 
+    dropped = Dropped()
+
     def first(kind: Callable[[Problem], Iterator[tuple[str, Problem]]]) -> list[str]:
         fitting = (text for text, changed in kind(problem) if not limits.over and _fits(changed, try_plan, limits))
-        return list(islice(fitting, 1))
+        with dropped.candidate():
+            return list(islice(fitting, 1))
+        return []
 
     found = first(_free) or first(_memory) + first(_devices) + first(_hosts)
+    said = f"; {dropped.said}" if dropped.bugs else ""
     if found:
-        return f"; verified by planning again, a plan fits {', or '.join(found)}"
+        return f"; verified by planning again, a plan fits {', or '.join(found)}{said}"
     if limits.over:
         return UNTRIED
     return (
         "; tried in vain: every choice free, memory of hosts to offload to, and up to "
-        f"{MOST_TIMES} times as many devices, where the cluster has them"
+        f"{MOST_TIMES} times as many devices, where the cluster has them{said}"
     )
 
 
@@ -119,7 +125,7 @@ def _hosts(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem with hosts whose memory holds all states, and with twice as much: powers of two of GiB."""
     machines, alone = problem.machines, Family(StageConfig(), min(problem.microbatch_sizes))
     share = Setting(problem).families.states_bytes(alone) / problem.num_devices
-    least = ceil(log2(max(share * host.devices for host in machines.hosts) / GIB))
+    least = ceil(log2(max(1, *(share * host.devices for host in machines.hosts)) / GIB))
     for size in (2**least, 2 ** (least + 1)):
         hosts = tuple(replace(host, memory_bytes=max(host.memory_bytes, round(size * GIB))) for host in machines.hosts)
         if hosts != machines.hosts:

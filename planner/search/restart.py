@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from costmodel.errors import NoPlanFits, UsageError
 from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
@@ -61,11 +60,10 @@ class Restart:
         """Return a restart from a cut that is known, or from scratch; None where its cuts cannot be priced."""
         from planner.search.annealing.annealer import Annealer  # numba takes a third of a second to import
 
-        try:
+        with cuts.dropped.candidate():
             annealer = Annealer(cuts, line=line or cuts.always_line, effort=effort)
-        except (UsageError, NoPlanFits):  # as for a cut that cannot be priced (`Cuts.under`)
-            return None
-        return cls(cuts, line, effort, annealer.annealed(known.candidate.partition if known else None, seed))
+            return cls(cuts, line, effort, annealer.annealed(known.candidate.partition if known else None, seed))
+        return None
 
     def run(self) -> None:
         """Anneal to the next cut; compiled code, which other threads need not wait for."""

@@ -6,12 +6,13 @@ that it cannot fit. Leaves out any local change.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from costmodel.errors import NoPlanFits, UsageError
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.plan.rung import strategy_of
 from planner.search.cuts import Cuts, by_stage
+from planner.search.dropped import TOO_LONG
 from planner.search.family import Family
 from planner.search.first_cuts import first_cuts
 from planner.search.incumbent import Incumbent
@@ -66,7 +67,7 @@ class Screen:
             num_actions = round(about_actions(cuts, places) * self._branched)
             why = too_long(num_actions, family.config.data)
             if why:
-                self.setting.families.refused = why
+                self.setting.dropped.refuse(TOO_LONG, why)
             elif self.writing.fits(num_actions, family.config.data):
                 self._look(cuts, places)
             else:
@@ -186,15 +187,18 @@ class Screen:
         """Yield a cut under the first and the last schedule that run on its places, if it could matter."""
         names = dict.fromkeys((cuts.schedules[0], cuts.schedules[-1])) if max(partition) else cuts.schedules[:1]
         for name in names:
-            try:
+            priced = None
+            with cuts.dropped.candidate():
                 candidate = cuts.candidate(partition, name, line=cuts.always_line)
                 priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
-            except (UsageError, NoPlanFits) as error:
-                self.setting.families.refused = str(error)
+            if priced is None:
                 continue
-            least_ns = least_step_ns(priced, cuts)
+            least_ns = cuts.dropped.bound(partial(least_step_ns, priced, cuts)) or 0
             if not self._could_matter(cuts.family, least_ns, len(set(candidate.places))):
                 self._too_slow.append(partition)
                 return
-            if not self._fit or could_hold(priced, cuts, self._most_bytes):
+            holds = True
+            with cuts.dropped.candidate():
+                holds = not self._fit or could_hold(priced, cuts, self._most_bytes)
+            if holds:
                 yield from cuts.under(partition, (name,))

@@ -3,9 +3,9 @@
 Leaves out how plans are found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from math import inf
 from operator import add
@@ -17,7 +17,7 @@ from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
-from planner.candidate.evaluate import Evaluator
+from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
@@ -28,6 +28,7 @@ from planner.search.closed_form import closed_form_ns
 from planner.search.cut.build import closings_of_atoms, cut_data, times_of_atoms
 from planner.search.cut.data import CutData
 from planner.search.cuts import Cuts
+from planner.search.dropped import Dropped
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces, pinned_pairs, pinned_places
@@ -72,6 +73,11 @@ class Setting:
     def families(self) -> Families:
         """The families of the space."""
         return Families(self.problem)
+
+    @property
+    def dropped(self) -> Dropped:
+        """What the search has dropped."""
+        return self.families.dropped
 
     @cached_property
     def atoms(self) -> Atoms:
@@ -127,6 +133,13 @@ class Setting:
             self._evaluators[microbatch_size] = Evaluator(self.problem, self.atoms, microbatch_size)
         return self._evaluators[microbatch_size]
 
+    def evaluated(self, candidate: Candidate) -> list[Evaluated]:
+        """Return a candidate simulated; nothing where that cannot be done."""
+        found: list[Evaluated] = []
+        with self.dropped.candidate():
+            found.append(self.evaluator(candidate.microbatch_size).evaluate(candidate))
+        return found
+
     def cuts(self, family: Family) -> Cuts:
         """Return the cuts of a family."""
         if family not in self._cuts:
@@ -140,11 +153,6 @@ class Setting:
         works_ns = [sum(self._works_ns[i] for i in row) for row in self.atoms.members]
         return orders(self.atoms, works_ns, 0, self.problem.effort.seed)
 
-    @property
-    def has_table(self) -> bool:
-        """Whether families can be listed in a table: pins of stages leave no even cuts."""
-        return not self.pinned.places and bool(self.families.degrees)
-
     @cached_property
     def most_bytes(self) -> float:
         """What a rank may hold; infinite where it is not known."""
@@ -155,16 +163,27 @@ class Setting:
         return DivisionPrices(self.problem, self.atoms, self.orders[0])
 
     @cached_property
-    def table(self) -> FamilyTable:
-        """Families that divide operators within a host and sequences as far as their length asks for it."""
-        return FamilyTable(self, self._prices, filter(self._is_usual, self.families.degrees))
+    def table(self) -> FamilyTable | None:
+        """Families that divide operators within a host and sequences as far as their length asks for it.
+
+        None where pins place stages, which leave no even cuts, or where no family can be priced.
+        """
+        return self._table(self._is_usual)
 
     @cached_property
-    def small_table(self) -> FamilyTable:
+    def small_table(self) -> FamilyTable | None:
         """Of these families those of shapes that people use."""
-        return FamilyTable(
-            self, self._prices, filter(self._is_known, self.families.degrees), chunks=lambda v: v <= FEW_CHUNKS
-        )
+        return self._table(self._is_known, lambda chunks: chunks <= FEW_CHUNKS)
+
+    def _table(
+        self, wanted: Callable[[StageConfig], bool], chunks: Callable[[int], bool] = lambda _: True
+    ) -> FamilyTable | None:
+        if self.pinned.places:
+            return None
+        with self.dropped.candidate():
+            found = FamilyTable(self, self._prices, filter(wanted, self.families.degrees), chunks)
+            return found if len(found) else None
+        return None
 
     def _is_usual(self, config: StageConfig) -> bool:
         families, space = self.families, self.problem.space
@@ -242,7 +261,7 @@ class Setting:
         key = (config.data, config.tensor, config.context, config.expert, config.sequence, config.zero, config.offload,
                family.microbatch_size, family.chunks, family.split, num_places)  # fmt: skip
         if key not in self._bounds:
-            self._bounds[key] = self._bound_ns(family, num_places)
+            self._bounds[key] = self.dropped.bound(partial(self._bound_ns, family, num_places))
         return self._bounds[key]
 
     def _bound_ns(self, family: Family, num_places: int | None) -> int | None:
@@ -283,7 +302,7 @@ class Setting:
         micro-batches, at most m a, and what it takes besides, t, and its optimizer's step c have T >= t + c. So with q
         such stages, and of a what is no more than c, N T >= L - q m (t + a) - q c + q m T, or T >= L / (N + q); where
         they take all devices, T >= (t + c) / q with t and c of the whole model. Under ZeRO c is what each of all
-        devices has of the step.
+        devices has of the step. Devices of other speeds count in N as so many, and in q as the fastest.
         """
         families, devices = self.families, self.problem.num_devices // family.devices_a_place
         count, even_ns = families.rounds(family), families.even_ns(family, devices)
@@ -294,12 +313,13 @@ class Setting:
             return alone_ns
         sharers = devices if family.config.zero else 1  # of the optimizer's step
         closings = [c // sharers for c in closings_of_atoms(cuts)]
-        all_ns = alone_ns * devices + count * sum(map(min, cuts.accumulation_ns, closings))
+        capacity, fastest = sum(self.problem.speeds), max(self.problem.speeds)
+        all_ns = alone_ns * capacity + count * sum(map(min, cuts.accumulation_ns, closings))
         once_ns = (families.least_work_ns(family) or 0) + sum(closings)
         found = [even_ns]
         for number in range(1, devices // count + 1):
-            whole = once_ns // number if number * count == devices else 0
-            found.append(max(alone_ns, all_ns // (devices + number), whole))
+            whole = once_ns / (number * fastest) if number * count == devices else 0
+            found.append(max(alone_ns, int(all_ns / (capacity + number * fastest)), int(whole)))
         return min(found)
 
     def _packed_ns(self, family: Family, num_places: int | None) -> int:

@@ -58,12 +58,14 @@ class Solving:
         open_ones = [f for f in self.prospects.reached() if f in solvable and self.prospects.is_open(f)]
         turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
         for family in turns:
-            self._solve_family(family, TURN_PART, solving, limits)
+            with self.setting.dropped.candidate():
+                self._solve_family(family, TURN_PART, solving, limits)
         again = [family for family in self.prospects.reached() if family in open_ones]
         left = 1 - TURN_PART * len(turns)
         for number, family in enumerate(again):
             share = left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
-            self._solve_family(family, share, solving, limits)
+            with self.setting.dropped.candidate():
+                self._solve_family(family, share, solving, limits)
         return self._lost
 
     def solvable(self, families: Sequence[Family]) -> list[Family]:

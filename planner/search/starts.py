@@ -26,9 +26,11 @@ def proposed(setting: Setting, limits: Limits) -> Iterator[Evaluated]:
     sizes = () if not_taken(problem) or problem.num_devices > MOST_DEVICES else problem.microbatch_sizes
     for number, size in enumerate(sizes):
         mine = Limits(limits.left_s / (len(sizes) - number))
-        for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):
-            yield from row
-            yield from _in_families(setting, row)
+        rows: list[Evaluated] = []
+        with setting.dropped.candidate():
+            for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):
+                rows += (*row, *_in_families(setting, row))
+        yield from rows
         if limits.over:
             return
 

@@ -1,16 +1,15 @@
-"""Replicas that differ by stage: the devices that a pipeline leaves over go to its slowest stages.
+"""Replicas that differ by stage: the devices that a pipeline leaves over go where they shorten its slowest stage most.
 
-Takes the best cuts of single devices and adds replicas, each time to the stage that takes longest for its share of the
-micro-batches, until no device is left. Stages stay otherwise configured as they are. Leaves out tensor and context
-degrees, and every other way to divide devices.
+Takes the best cuts of single devices and deals the devices out anew, in each order of unlike ones, so that the longest
+of what stages take is the least. Stages stay otherwise configured as they are. Leaves out tensor and context degrees,
+and stages on devices that do not follow each other in an order.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, product
 
-from costmodel.errors import NoPlanFits, UsageError
-from costmodel.stages.config import StageConfig
+import numpy as np
+
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
@@ -25,6 +24,8 @@ NUM_CUTS = 8
 """Cuts that are varied, the best of each number of stages first."""
 MOST_ACTIONS = 20_000
 """Actions of a step up to which every replica is simulated."""
+TIE = 1e-9
+"""Part of what all stages take by which ways are told apart whose longest stages are alike."""
 SCHEDULES = ("graph-1f1b", "graph-eager-1f1b")
 """Schedules of the catalogue for stages with replicas of their own number, in the order of `auto`."""
 
@@ -39,7 +40,7 @@ def may_vary(setting: Setting, *, singly: bool = False) -> bool:
     fixed = problem.space.data not in data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
     run = problem.schedule in ("auto", IN_FLIGHT, WITHIN_LIMIT, *SCHEDULES)
     run = run and problem.target in ("", "any", "executor")
-    return run and not fixed and not problem.machines.speeds and problem.planner == "ours" and not problem.exact
+    return run and not fixed and problem.planner == "ours" and not problem.exact
 
 
 def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[Evaluated]:
@@ -51,18 +52,12 @@ def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[E
         count = problem.global_batch // found.microbatch_size
         if limits.over or 4 * count * found.num_stages > MOST_ACTIONS:
             continue
-        replicas = _replicas(setting, found)
-        if replicas is None:
-            continue
         names = SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
-        for order, schedule in product(setting.families.orders, names):
-            places = _places(found.places, replicas, order)
-            try:
-                yield setting.evaluator(found.microbatch_size).evaluate(
-                    replace(found, places=places, schedule=schedule, line=False)
-                )
-            except (UsageError, NoPlanFits):
-                continue
+        for number, order in enumerate(setting.families.orders):
+            dealt = _dealt(setting, found, number)
+            for schedule in names if dealt else ():
+                places = _places(found.places, dealt or (), order)
+                yield from setting.evaluated(replace(found, places=places, schedule=schedule, line=False))
 
 
 def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
@@ -85,27 +80,45 @@ def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
     return chosen + [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
 
 
-def _replicas(setting: Setting, found: Candidate) -> list[int] | None:
-    """Return how many devices each stage gets with those left over; None if none are, or micro-batches are too few."""
-    num_devices = setting.problem.num_devices
-    cuts = setting.cuts(Family(StageConfig(), found.microbatch_size))
-    works, closing = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
-    count = setting.problem.global_batch // found.microbatch_size
-    replicas = [1] * found.num_stages
+def _dealt(setting: Setting, found: Candidate, number: int) -> list[range] | None:
+    """Return the positions in an order of devices that each stage gets; None if none gets several.
 
-    def load_ns(stage: int) -> int:
-        return works[stage] * -(-count // replicas[stage]) + closing[stage]
+    The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
+    sets its pace; devices that serve nothing stay idle.
+    """
+    family = Family(replace(found.places[0].config, data=1), found.microbatch_size, order=number)
+    cuts, speeds = setting.cuts(family), np.array(setting.families.speeds(family))
+    works, closings = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
+    count, size = setting.problem.global_batch // found.microbatch_size, len(speeds)
+    replicas = np.arange(size + 1) - np.arange(size)[:, None]  # of a stage that begins at i and ends before j
+    slowest = np.full(replicas.shape, np.inf)
+    for first in range(size):
+        slowest[first, first + 1 :] = np.minimum.accumulate(speeds[first:])
+    open_ones = (replicas > 0) & (replicas <= count)
+    rounds = np.where(open_ones, -(-count // np.maximum(replicas, 1)), 0)
+    longest, total = np.full(size + 1, np.inf), np.zeros(size + 1)
+    longest[0] = 0.0
+    firsts: list[np.ndarray] = []
+    ends = np.arange(size + 1)
+    for work, closing in zip(works, closings, strict=True):
+        load = np.where(open_ones, (rounds * work + closing) / slowest, np.inf)
+        worst = np.maximum(longest[:-1, None], load)
+        first = np.argmin(worst + TIE * np.where(open_ones, total[:-1, None] + load, 0.0), axis=0)
+        longest, total = worst[first, ends], total[first] + load[first, ends]
+        firsts.append(first)
+    stop = int(np.argmin(longest + TIE * np.where(np.isfinite(longest), total, 0.0)))
+    if not np.isfinite(longest[stop]):
+        return None
+    dealt: list[range] = []
+    for first in reversed(firsts):
+        dealt.insert(0, range(int(first[stop]), stop))
+        stop = dealt[0].start
+    return dealt if max(map(len, dealt)) > 1 else None
 
-    for _ in range(num_devices - found.num_stages):
-        slowest = max(range(found.num_stages), key=load_ns)
-        replicas[slowest] += 1
-    return None if max(replicas) == 1 or max(replicas) > count else replicas
 
-
-def _places(places: Sequence[Place], replicas: Sequence[int], order: Sequence[int]) -> tuple[Place, ...]:
-    """Return the places of stages with so many replicas, which take the ranks in this order."""
-    ends = accumulate(replicas)
+def _places(places: Sequence[Place], dealt: Sequence[range], order: Sequence[int]) -> tuple[Place, ...]:
+    """Return the places of stages that get these positions in an order of the ranks."""
     return tuple(
-        Place(replace(place.config, data=number), tuple(order[end - number : end]))
-        for place, number, end in zip(places, replicas, ends, strict=True)
+        Place(replace(place.config, data=len(row)), tuple(order[row.start : row.stop]))
+        for place, row in zip(places, dealt, strict=True)
     )

@@ -148,7 +148,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
         readers,
         np.concatenate([after, before]),
         np.array([first_after, first_before + len(after)]),
-        _links(cuts, max(sizes, default=1)),
+        _links(cuts, max(sizes, default=0) or 1),
         np.array([[cuts.speeds[s % places] for s in range(stages)], limits], float),
         _warmups(cuts),
         orders,

@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from costmodel.errors import PenstockError
+from costmodel.stages.strategies.model import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
@@ -61,6 +61,8 @@ class FirstPlans:
     def shapes(self) -> None:
         """Simulate shapes that people use until some fit."""
         table = self.setting.small_table
+        if not table:
+            return
         for part in (1.0, CAUTIOUS):
             for row in islice(self._shapes(table, part * self._limit_bytes), NUM_SHAPES):
                 self._try(table, row)
@@ -73,6 +75,8 @@ class FirstPlans:
     def best_rows(self) -> None:
         """Simulate the fastest rows by estimate."""
         table = self.setting.table
+        if not table:
+            return
         for row in islice(self._best(table), NUM_BEST):
             if self.limits.over and self.incumbent.best_fits:
                 return
@@ -130,15 +134,13 @@ class FirstPlans:
         if too_long(actions, family.config.data) or not self._writing.fits(actions, family.config.data):
             return
         self.tried.add(family)
-        try:
+        with self.setting.dropped.candidate():
             candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
-        except PenstockError:
-            return
-        if self.incumbent.best_fits and not could_hold(priced, cuts, int(min(self._limit_bytes, 1 << 62))):
-            return
-        for each in cuts.under(partition, schedules, line=cuts.always_line):
-            self.incumbent.offer([each])
-            known = self.found.get(family)
-            if each.fits and (known is None or each.step_time_ns < known.step_time_ns):
-                self.found[family] = each
+            if self.incumbent.best_fits and not could_hold(priced, cuts, int(min(self._limit_bytes, NEVER))):
+                return
+            for each in cuts.under(partition, schedules, line=cuts.always_line):
+                self.incumbent.offer([each])
+                known = self.found.get(family)
+                if each.fits and (known is None or each.step_time_ns < known.step_time_ns):
+                    self.found[family] = each

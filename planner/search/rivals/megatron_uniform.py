@@ -56,7 +56,7 @@ def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
             f"{problem.num_devices} devices, divides a batch of {problem.global_batch} and gives every stage whole "
             "layers; change one of these, or take --planner ours"
         )
-    return Outcome(setting, incumbent, None, {}, "time limit" if limits.hit else "", False)
+    return Outcome(setting, incumbent, None, {}, "time limit" if limits.hit else "", not limits.hit)
 
 
 def _partitions(setting: Setting, num_stages: int) -> Iterator[Partition]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
 
-from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, Place
@@ -70,11 +69,7 @@ def _evaluated(view: View, stages: Sequence[ProposedStage], *, line: bool) -> li
     """Simulate a proposal under the schedules that are open, placed in each way."""
     problem, partition, found = view.setting.problem, partition_of(view, stages), []
     for places, schedule in product(placings(view, stages), problem.schedules):
-        candidate = Candidate(partition, places, view.microbatch_size, schedule, line)
-        try:
-            found.append(view.evaluator.evaluate(candidate))
-        except (UsageError, NoPlanFits) as error:
-            view.setting.families.refused = str(error)
+        found += view.setting.evaluated(Candidate(partition, places, view.microbatch_size, schedule, line))
     return found
 
 

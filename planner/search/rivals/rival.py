@@ -5,7 +5,7 @@ Leaves out how proposals are made and simulated (`planner.search.rivals.proposal
 
 from dataclasses import dataclass
 
-from costmodel.errors import NoPlanFits, UsageError
+from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.search.incumbent import Incumbent
@@ -44,8 +44,8 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
     ------
     UsageError
         For choices that it does not know.
-    NoPlanFits
-        When it proposes nothing.
+    NoPlanFits, LimitReached
+        When it proposes nothing; within the time limit.
     """
     _check(rival, problem)
     setting, limits = Setting(problem), Limits(clock_s(problem))
@@ -59,9 +59,9 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
             incumbent.offer(each)
             incumbent.say(f"{rival.name}, micro-batch size {size}")
     if not incumbent.found:
-        raise NoPlanFits(_nothing(rival, setting, limits))
+        raise (LimitReached if limits.hit else NoPlanFits)(_nothing(rival, setting, limits))
     limited_by = "time limit" if limits.hit else ""
-    return Outcome(setting, incumbent, None, {}, limited_by, False)
+    return Outcome(setting, incumbent, None, {}, limited_by, not limits.hit)
 
 
 def _check(rival: Rival, problem: Problem) -> None:
