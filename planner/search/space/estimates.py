@@ -84,12 +84,16 @@ class Estimates:
 
     @cached_property
     def memory_bytes(self) -> Floats:
-        """About what the fullest rank holds: of the first place, the last, and the one with most parameters."""
+        """About what the fullest rank holds: of the first two places, the last, and the one with most parameters.
+
+        The first stage is what the others leave, so that the second place may hold more than the first.
+        """
         rows = self._rows
         last = rows.places - 1
         heaviest = self._cuts.heaviest[self._cuts.of] % rows.places
-        found: Floats = np.maximum.reduce([self._held(place) for place in (np.zeros_like(last), heaviest, last)])
-        return found
+        places = (np.zeros_like(last), np.minimum(1, last), heaviest, last)
+        found: Floats = np.maximum.reduce([self._held(place) for place in places])
+        return found + self._replicas.workspace_bytes
 
     @cached_property
     def _all(self) -> tuple[Ints, Ints]:

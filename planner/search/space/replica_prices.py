@@ -18,6 +18,7 @@ from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_
 from costmodel.stages.config import OFFLOAD
 from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
+from costmodel.stages.strategies.memory import CUBLAS_BYTES
 from costmodel.stages.strategies.states import SCATTERED
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.ask.problem import Problem
@@ -225,6 +226,11 @@ class ReplicaPrices:
     def _states_on_host(self, weights: StageWeights) -> Floats:
         parameters, gradients, states = self._divided(weights)
         return gradients + states + np.where(self._rows.offload == PARAMETERS, parameters, 0.0)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What matmuls work with on a GPU."""
+        return CUBLAS_BYTES * (self._problem.machines.device_of(0).type == "cuda")
 
     def buffers_bytes(self, weights: StageWeights, chunks: Ints) -> Floats:
         """Return gradient buckets, and parameters that are gathered for use."""
