@@ -117,9 +117,7 @@ def test_first_plans_need_no_compiled_kernels_and_are_near_what_a_search_finds()
         problem = Problem(described(name, sequence=1024), None, devices, 64, effort=Effort(60, deterministic_limit=0.5))
         search = Search(problem, None)
         first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
-        first.shapes()
-        first.best_rows()
-        first.recut()
+        first.first()
         found_ns = search.incumbent.best.step_time_ns
         assert search.incumbent.best.fits
         assert found_ns <= 1.10 * Search(problem, None).run().incumbent.best.step_time_ns

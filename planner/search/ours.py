@@ -48,8 +48,10 @@ from planner.search.writing import Writing, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
-FAR_ESTIMATE = 1.15
-"""A family whose estimate is so many times the best step is looked at after others are cut with care."""
+NEAR_ESTIMATE = 0.95
+"""A family whose estimate is more than this part of the best step is looked at after the best are cut with care."""
+FEW_FAMILIES = 600
+"""Families up to which all are looked at first: a bound ranges over them, and little else is there to do."""
 LOOK_PART = 0.5
 """Most of the time that the first look at all families may take."""
 UNSEEN_PART, SETTLE_PART = 0.85, 0.3
@@ -151,9 +153,10 @@ class Search:
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
         in_turn = self._in_turn()
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
+        if self.incumbent.best_fits:
+            self._halve(OPTIONS_PART)
         for family in in_turn:
-            far = self.incumbent.best_fits and self._is_far(family)
-            if far or (looking.over and (self.incumbent.best_fits or self._saved)):
+            if self._looks_later(family) or (looking.over and (self.incumbent.best_fits or self._saved)):
                 in_turn = chain((family,), in_turn)
                 break
             if looking.over and self.incumbent.found:
@@ -199,14 +202,19 @@ class Search:
         yield from seen
         yield from (family for family in self.setting.families.every() if family not in seen)
 
-    def _is_far(self, family: Family) -> bool:
-        """Whether a family's estimate, or the lack of one, says that others come first."""
+    def _looks_later(self, family: Family) -> bool:
+        """Whether families from this one on, in turn, come after the best are cut with care: where a plan is known.
+
+        Few families are looked at all the same before anything else.
+        """
         table = self.setting.table
-        return table is not None and table.estimate_ns(family) > FAR_ESTIMATE * self.incumbent.best.step_time_ns
+        if table is None or not self.incumbent.best_fits or self.setting.families.number <= FEW_FAMILIES:
+            return False
+        return table.estimate_ns(family) > NEAR_ESTIMATE * self.incumbent.best.step_time_ns
 
     def _plan_first(self, first: FirstPlans) -> None:
         """Take known shapes, then the best of the table."""
-        for name, step in (("known shapes", first.shapes), ("family table", first.best_rows), ("recut", first.recut)):
+        for name, step in (("known shapes", first.first), ("family table", first.more)):
             with self.record.active(name, "first"):
                 step()
             if self.incumbent.found:
@@ -262,8 +270,6 @@ class Search:
 
     def _cut_with_care(self) -> None:
         self._hear()
-        if may_vary(self.setting, singly=True) and not self.limits.over:
-            self._start_elsewhere()
         open_ones = self.prospects.open_ones()
         self._wait_for_kernels(open_ones)
         self.brief, self.annealed, self.graphs, self.improved, self.early = (
@@ -288,6 +294,8 @@ class Search:
         promising = self._promising()  # for lines, which halved graphs do not make less worth having
         self._halve(OPTIONS_PART)
         self.rounds.briefly(self.halving.families(open_ones), Limits(self.limits.left_s * HALVES_PART))
+        if may_vary(self.setting, singly=True) and not self.limits.over:
+            self._start_elsewhere()
         self.rounds.run(NUM_ROUNDS, self.annealed)
         self._halve(HALVES_PART)
         careful = self._promising()

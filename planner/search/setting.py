@@ -42,8 +42,6 @@ LONG_SEQUENCE = 4096
 """Tokens of a rank from which on sequences are usually divided no further."""
 FEW_EXPERTS = 8
 """Ranks over which experts are usually spread, or as many as there are experts."""
-FEW_CHUNKS = 2
-"""Most stages a place of known shapes."""
 DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
 """Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
@@ -173,15 +171,13 @@ class Setting:
     @cached_property
     def small_table(self) -> FamilyTable | None:
         """Of these families those of shapes that people use."""
-        return self._table(self._is_known, lambda chunks: chunks <= FEW_CHUNKS)
+        return self._table(self._is_known)
 
-    def _table(
-        self, wanted: Callable[[StageConfig], bool], chunks: Callable[[int], bool] = lambda _: True
-    ) -> FamilyTable | None:
+    def _table(self, wanted: Callable[[StageConfig], bool]) -> FamilyTable | None:
         if self.pinned.places:
             return None
         with self.dropped.candidate():
-            found = FamilyTable(self, self._prices, filter(wanted, self.families.degrees), chunks)
+            found = FamilyTable(self, self._prices, filter(wanted, self.families.degrees))
             return found if len(found) else None
         return None
 

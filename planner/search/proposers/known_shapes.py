@@ -27,12 +27,12 @@ from planner.search.space.family_table import FamilyTable
 from planner.search.writing import Writing, about_actions, too_long
 
 NUM_SHAPES = 6
-"""Known shapes that are simulated, the fastest by estimate."""
-NUM_BEST = 30
-"""Rows of the table that are priced, the fastest by estimate."""
+"""Known shapes that are simulated, the fastest by estimate, and the fastest of each strategy of one stage."""
+NUM_FIRST, NUM_BEST = 10, 30
+"""Rows of the small and of the large table that are priced, the fastest by estimate."""
 NUM_ALIKE = 3
 """Of these, rows that differ in micro-batch size, ZeRO and recompute alone."""
-NUM_RECUT = 4
+NUM_FIRST_RECUT, NUM_RECUT = 2, 4
 """Best families whose other cuts and schedules are simulated, too."""
 CERTAIN = 0.93
 """Part of an estimate below which no simulated step was seen while rows near the best were compared."""
@@ -57,38 +57,77 @@ class FirstPlans:
         self.tried: set[Family] = set()
         self.found: dict[Family, Evaluated] = {}
         """The best simulated plan of each family that was tried and fits."""
+        self._held_back: list[Evaluated] | None = None
+        self._recut_already: set[Family] = set()
 
-    def shapes(self) -> None:
-        """Simulate shapes that people use until some fit."""
+    def first(self) -> None:
+        """Take the best of known shapes, of the small table's rows and of other cuts of these, all at once.
+
+        The first plan that is told is worth waiting for: what is simulated before it takes a fraction of a second.
+        """
         table = self.setting.small_table
         if not table:
             return
-        for part in (1.0, CAUTIOUS):
-            for row in islice(self._shapes(table, part * self._limit_bytes), NUM_SHAPES):
-                self._try(table, row)
-            if self.incumbent.best_fits:
-                break
-        else:
-            for row in np.argsort(table.memory_bytes, kind="stable")[:NUM_SHAPES].tolist():
-                self._try(table, row)
+        self._held_back = []
+        try:
+            self._try_shapes(table)
+            self._try_best(table, NUM_FIRST)
+            self._recut(NUM_FIRST_RECUT)
+        finally:
+            held, self._held_back = self._held_back, None
+            self.incumbent.offer(sorted(held, key=lambda each: each.rank))
 
-    def best_rows(self) -> None:
-        """Simulate the fastest rows by estimate."""
+    def more(self) -> None:
+        """Take the best rows of the large table, and other cuts of the best."""
         table = self.setting.table
-        if not table:
-            return
-        for row in islice(self._best(table), NUM_BEST):
-            if self.limits.over and self.incumbent.best_fits:
+        if table:
+            self._try_best(table, NUM_BEST)
+            self._recut(NUM_RECUT)
+
+    @property
+    def _fits(self) -> bool:
+        return bool(self.found) or self.incumbent.best_fits
+
+    @property
+    def _best_ns(self) -> float:
+        known = [each.step_time_ns for each in self.found.values()]
+        return min([*known, self.incumbent.best.step_time_ns if self.incumbent.best_fits else np.inf])
+
+    def _try_shapes(self, table: FamilyTable) -> None:
+        """Simulate shapes that people use until some fit; those that hold least where none does."""
+        for part in (1.0, CAUTIOUS):
+            shapes = list(self._shapes(table, part * self._limit_bytes))
+            for row in dict.fromkeys((*shapes[:NUM_SHAPES], *self._of_one_stage(table, shapes))):
+                self._try(table, row)
+            if self._fits:
+                return
+        for row in np.argsort(table.memory_bytes, kind="stable")[:NUM_SHAPES].tolist():
+            self._try(table, row)
+
+    @staticmethod
+    def _of_one_stage(table: FamilyTable, shapes: Iterable[int]) -> Iterator[int]:
+        """Yield the fastest row of each ZeRO among shapes of one undivided stage: what people try first."""
+        rows, seen = table.rows, set[int]()
+        for row in shapes:
+            zero = int(rows.zero[row])
+            if rows.places[row] == rows.tensor[row] * rows.context[row] == 1 and zero not in seen:
+                seen.add(zero)
+                yield row
+
+    def _try_best(self, table: FamilyTable, number: int) -> None:
+        for row in islice(self._best(table), number):
+            if self.limits.over and self._fits:
                 return
             self._try(table, row)
 
-    def recut(self) -> None:
+    def _recut(self, number: int) -> None:
         """Simulate other cuts and schedules of the best families."""
-        best = sorted(self.found.items(), key=lambda row: row[1].step_time_ns)[:NUM_RECUT]
+        best = sorted(self.found.items(), key=lambda row: row[1].step_time_ns)[:number]
         for family, each in best:
             cuts, places = self.setting.cuts(family), len(set(each.candidate.places))
-            if places == 1:
+            if places == 1 or family in self._recut_already:
                 continue
+            self._recut_already.add(family)
             for partition in dict.fromkeys(chain((each.candidate.partition,), first_cuts(self.setting, cuts, places))):
                 if self.limits.over:
                     return
@@ -111,8 +150,7 @@ class FirstPlans:
         """Yield rows, the fastest first, a few alike, while their estimates may beat the best plan."""
         rows, number = table.rows, dict[tuple[int, ...], int]()
         for row in table.by_estimate(self._limit_bytes):
-            best_ns = self.incumbent.best.step_time_ns if self.incumbent.best_fits else np.inf
-            if CERTAIN * table.step_ns[row] > best_ns:
+            if CERTAIN * table.step_ns[row] > self._best_ns:
                 return
             key = tuple(int(column[row]) for column in (rows.tensor, rows.places, rows.chunks, rows.expert, rows.order))
             number[key] = number.get(key, 0) + 1
@@ -137,10 +175,13 @@ class FirstPlans:
         with self.setting.dropped.candidate():
             candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
-            if self.incumbent.best_fits and not could_hold(priced, cuts, int(min(self._limit_bytes, NEVER))):
+            if self._fits and not could_hold(priced, cuts, int(min(self._limit_bytes, NEVER))):
                 return
             for each in cuts.under(partition, schedules, line=cuts.always_line):
-                self.incumbent.offer([each])
+                if self._held_back is None:
+                    self.incumbent.offer([each])
+                else:
+                    self._held_back.append(each)
                 known = self.found.get(family)
                 if each.fits and (known is None or each.step_time_ns < known.step_time_ns):
                     self.found[family] = each

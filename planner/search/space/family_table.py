@@ -5,7 +5,7 @@ the search and are never shown, for the simulator ranks what they propose. Leave
 split backward, and pins.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -53,28 +53,20 @@ class FamilyTable:
         Shared by the tables of one search.
     configs : iterable of StageConfig
         Degrees alone; `FamilySpace.degrees` has all of them.
-    chunks : function, optional
-        Which of a configuration's numbers of chunks are listed; all by default.
     """
 
-    def __init__(
-        self,
-        setting: Lines,
-        prices: DivisionPrices,
-        configs: Iterable[StageConfig],
-        chunks: Callable[[int], bool] = lambda _: True,
-    ) -> None:
+    def __init__(self, setting: Lines, prices: DivisionPrices, configs: Iterable[StageConfig]) -> None:
         self.setting, self._prices = setting, prices
         self._divisions: dict[tuple[Division, int], int] = {}
         self._estimates: dict[Family, float] = {}
-        self.rows = self._made(configs, chunks)
+        self.rows = self._made(configs)
         if len(self.rows):
             self._estimate()
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _made(self, configs: Iterable[StageConfig], wanted: Callable[[int], bool]) -> Rows:
+    def _made(self, configs: Iterable[StageConfig]) -> Rows:
         problem, families = self.setting.problem, self.setting.families
         found = []
         for config in configs:
@@ -87,7 +79,7 @@ class FamilyTable:
                     continue
                 head = (number, *division, config.data, size, count)
                 for places in self._numbers_of_places(config):
-                    for chunks in filter(wanted, families.chunks_of(config, places)):
+                    for chunks in families.chunks_of(config, places):
                         if chunks == 1 or count >= places:
                             found += [(*head, places, chunks, order) for order in orders]
         table = np.array(found, dtype=np.int64).reshape(-1, 11)
