@@ -7,7 +7,7 @@ Leaves out stages that are configured differently (`planner.search.varied`, pins
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
@@ -49,6 +49,34 @@ class Family:
         return self.config.data * self.config.tensor * self.config.context
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyGroup:
+    """Families that divide operators and batch alike, of one stage a place or of several.
+
+    Attributes
+    ----------
+    configs : tuple of StageConfig
+    microbatch_size : int
+    chunks : tuple of int
+    num_orders : int
+    split : bool
+        As of each family.
+    """
+
+    configs: tuple[StageConfig, ...]
+    microbatch_size: int
+    chunks: tuple[int, ...]
+    num_orders: int
+    split: bool = False
+
+    def __len__(self) -> int:
+        return len(self.configs) * len(self.chunks) * self.num_orders
+
+    def __iter__(self) -> Iterator[Family]:
+        for config, chunks, order in product(self.configs, self.chunks, range(self.num_orders)):
+            yield Family(config, self.microbatch_size, chunks, order, self.split)
+
+
 class FamilySpace:
     """All families that the devices, the target and the fixed choices admit.
 
@@ -72,19 +100,16 @@ class FamilySpace:
 
     def every(self) -> Iterator[Family]:
         """Yield every family, those that divide operators and batch alike together."""
-        for row in self.alike():
-            yield from row
+        return chain.from_iterable(self.groups())
 
-    def alike(self) -> Iterator[Iterator[Family]]:
-        """Yield families that divide operators and batch alike, those of one stage a place apart from others."""
+    def groups(self) -> Iterator["FamilyGroup"]:
+        """Yield all families by how they divide operators and batch."""
         for config in self.degrees:
-            choices = self._run_with(config)
+            choices = tuple(self._run_with(config))
             for size in self.problem.microbatch_sizes_of(config.data) if choices else ():
                 numbers = self._chunks(config)
                 for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
-                    yield (
-                        Family(*row[:1], size, *row[1:]) for row in product(choices, chunks, range(len(self.orders)))
-                    )
+                    yield FamilyGroup(choices, size, chunks, len(self.orders))
 
     @cached_property
     def number(self) -> int:

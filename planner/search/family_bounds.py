@@ -15,7 +15,7 @@ from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import AUTO
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
-from planner.search.family import Family
+from planner.search.family import Family, FamilyGroup
 from planner.search.halves import halved, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
@@ -46,7 +46,7 @@ class FamilyBounds:
         self.of: dict[Family, int] = {}
         self._raised: dict[Family, int] = {}
         self._by_replicas_raised: set[Family] = set()
-        self._alike: dict[Family, list[Family]] = {}
+        self._alike: dict[Family, FamilyGroup] = {}
         self._num_halved, self._alike_halved = 0, set[Family]()
         self.impossible: set[Family] = set()
         self.seen_all, self.num_seen = False, 0
@@ -78,22 +78,22 @@ class FamilyBounds:
 
         The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
-        for row in self.setting.families.alike():
+        for group in () if self.seen_all else self.setting.families.groups():
             if limits.over:
                 return
-            unseen = (family for family in row if family not in self.of)
-            one = next(unseen, None)
+            one = next((family for family in group if family not in self.of), None)
             if one is None:
                 continue
             bound_ns = self._bound_ns(self.setting.work_ns, one)
             if bound_ns is not None:
-                self._alike[one] = [one, *unseen]
+                self._alike[one] = group
                 self.of[one], self._raised[one] = bound_ns, 0
         self.seen_all = True
 
     def num_unseen_above(self, bound_ns: int) -> int:
         """Return how many families, for which others stand, have a bound that is no lower."""
-        return sum(len(row) - 1 for one, row in self._alike.items() if not one.split and self.of[one] >= bound_ns)
+        rows = (group for one, group in self._alike.items() if not one.split and self.of[one] >= bound_ns)
+        return sum(sum(family not in self.of for family in group) for group in rows)
 
     def settle(self, limits: Limits) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
@@ -120,7 +120,7 @@ class FamilyBounds:
             level = self._raised.get(family, 1)
             if level == len(self._raise):
                 break
-            for one in self._alike.pop(family, [family]) if level == 0 else [family]:
+            for one in self._stood_for(family) if level == 0 else [family]:
                 self.of[one] = max(self.of.get(one, 0), self._bound_ns(self._raise[level], one) or 0)
                 self._raised[one] = level + 1
                 if self.of[one] >= NEVER:
@@ -128,6 +128,11 @@ class FamilyBounds:
                 if one is not family:
                     heappush(rows, (self.of[one], next(number), one))
             heapreplace(rows, (self.of[family], next(number), family))
+
+    def _stood_for(self, family: Family) -> list[Family]:
+        """Return a family, and those not known yet that it stands for no longer."""
+        group = self._alike.pop(family, None)
+        return [family, *(one for one in group or () if one not in self.of)]
 
     def _bound_ns(self, bound: Callable[[Family], int | None], family: Family) -> int | None:
         """Return a bound; 0, which excludes nothing, where it cannot be made."""
@@ -185,7 +190,7 @@ class FamilyBounds:
         self._num_halved = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
             self._alike_halved.add(first)
-            self._alike[halved(first)] = list(map(halved, self._alike[first]))
+            self._alike[halved(first)] = replace(self._alike[first], split=True)
 
     @property
     def halved_ns(self) -> int | None:

@@ -261,8 +261,17 @@ class Families(FamilySpace):
         return self._capacities[key]
 
     def work_ns(self, family: Family) -> int | None:
-        """Return a bound that takes less time still: the work alone, evenly over the most places."""
-        work = self.least_work_ns(family)
+        """Return a bound that takes little time: operators' own work alone, evenly over the most places.
+
+        None where operators do not divide as the family has it.
+        """
+        models = self.models(family.microbatch_size)
+        if len(models) > 1:
+            work = self.least_work_ns(family)
+        elif self._divides(family.config.tensor, family.config.context, family.config.expert):
+            work = models[0].bare_work_ns(family.config)
+        else:
+            return None
         return work and int(self.rounds(family) * work / self.capacity(family, self.most_places(family)))
 
     def capacity(self, family: Family, places: int) -> float:

@@ -64,6 +64,14 @@ class Build:
         graph, overlap, alone = self.model.profile.graph, self.training.hides("tensor"), self.training.whole_stages
         return Traffic(graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone)
 
+    def bare_work_ns(self, degrees: Degrees) -> int:
+        """Return what all operators take by themselves, F, and I and W of those that have them."""
+        graph, found = self.model.profile.graph, 0
+        for i, count in self.likeness.operators.items():
+            forward, *backward = self.efficiency.times(i, degrees)
+            found += count * (forward + sum(backward) * graph.operators[i].trainable)
+        return found
+
     def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
         """Return what all operators take together of F, and of I and W: one of each kind is priced."""
         if (degrees, groups) not in self._works:

@@ -93,6 +93,7 @@ class StrategyModel:
         self._build = Build(self.measured, cluster, training, Efficiency(self.measured, training))
         self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)
         self._stubborn: dict[Degrees, tuple[int, ...]] = {}
+        self._bare: dict[Degrees, int] = {}
         self._vectors = VectorCache(self._build)
         self._terms: dict[object, tuple[MemoryTerms, int]] = {}
         self._stages: dict[object, StageCost] = {}
@@ -172,6 +173,20 @@ class StrategyModel:
     def works_ns(self, config: StageConfig, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return what each operator alone takes of one action, F, I and W together."""
         return tuple(map(sum, zip(*(row.alone() for row in self._work_rows(config, ranks)), strict=True)))
+
+    def bare_work_ns(self, config: StageConfig) -> int:
+        """Return what all operators take of one action on one rank at least: their own work, nothing that is sent.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked.
+        """
+        degrees = self._degrees(config)
+        if degrees not in self._bare:
+            self.check_divides(range(len(self.profile.graph.operators)), config)
+            self._bare[degrees] = self._build.bare_work_ns(degrees)
+        return self._bare[degrees]
 
     def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:
         """Return what operators take of one action at least: as one stage, which gathers what is shared once.
