@@ -274,6 +274,29 @@ class Families(FamilySpace):
             return None
         return work and int(self.rounds(family) * work / self.capacity(family, self.most_places(family)))
 
+    @cached_property
+    def work_over_devices_ns(self) -> int:
+        """Return a bound on every step of the space: the work of all samples, evenly over all devices.
+
+        Each sample takes its work, however operators are divided, on some t x c ranks; recompute, messages and split
+        backwards add to it. On unlike devices each counts as the fastest. 0 where nothing can be said.
+        """
+        problem, fastest = self.problem, max(self.problem.speeds)
+        distinct: dict[object, Family] = {}
+        for config in self.degrees:
+            for size in problem.microbatch_sizes_of(config.data):
+                key = config.tensor, config.sequence, config.context, config.expert, size
+                distinct.setdefault(key, Family(config, size))
+        least = float("inf")
+        for family in distinct.values():
+            ranks, alone = family.config.tensor * family.config.context, len(self.type_names) == 1
+            models = self.models(family.microbatch_size)
+            work = models[0].bare_work_ns(family.config) if alone else self.least_work_ns(family)
+            if work is not None:
+                least = min(least, work * ranks / family.microbatch_size)
+        total = least * problem.global_batch / (problem.num_devices * fastest)
+        return int(total) if distinct and total < NEVER else 0
+
     def capacity(self, family: Family, places: int) -> float:
         """Return how many places of speed 1 so many places of a family are worth at most."""
         return self._capacity((1.0,) * len(self.type_names), family.devices_a_place, places)

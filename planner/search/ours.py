@@ -462,11 +462,12 @@ class Search:
             rivals["single"] = min(single)
         if self.setting.pinned_partition:
             self.bounds.take_orders_of_pinned()
-        bound_ns = self.bounds.least_ns or None
+        seen_all = self.bounds.seen_all
+        bound_ns = (self.bounds.least_ns if seen_all else self.setting.work_over_devices_ns) or None
         own = self.setting.family_of.get(incumbent.best.candidate) if incumbent.found else None
         estimate = self.bounding.estimates.get(replace(own, split=False)) if own else None
         impossible = self.bounds.nothing_fits
-        looped_ns = self.bounds.looped_ns if bound_ns else None
-        halved_ns = self.bounds.halved_ns if bound_ns else None
+        looped_ns = self.bounds.looped_ns if bound_ns and seen_all else None
+        halved_ns = self.bounds.halved_ns if bound_ns and seen_all else None
         beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan, self.bounds.num_seen)
         return Outcome(self.setting, incumbent, bound_ns, rivals, *beside)

@@ -278,6 +278,13 @@ class Setting:
         """Return a bound that takes less time still: the work alone."""
         return self.bound_ns(family) if self.pinned.places else self.families.work_ns(family)
 
+    @property
+    def work_over_devices_ns(self) -> int:
+        """What all work takes evenly over all devices; 0 where pins place stages, which are configured otherwise."""
+        if self.pinned.places:
+            return 0
+        return self.dropped.bound(lambda: self.families.work_over_devices_ns) or 0
+
     def held_ns(self, family: Family, *, adds: bool = True) -> int:
         """Return a bound that counts what has to run again so that a place holds one micro-batch; `NEVER` if none can.
 
