@@ -16,8 +16,8 @@ def forwards(stage: int, microbatches: Sequence[int]) -> tuple[Action, ...]:
 
 def one_forward_one_backward(stage: int, microbatches: Sequence[int], in_flight: int) -> tuple[Action, ...]:
     """Return `in_flight` - 1 forwards, then forward and backward in turn, then the backwards left over."""
-    rows = (numbered(kind, stage, microbatches) for kind in (Kind.F, Kind.B))
-    return tuple(in_pairs(*rows, min(in_flight - 1, len(microbatches))))
+    ahead, back = (numbered(kind, stage, microbatches) for kind in (Kind.F, Kind.B))
+    return tuple(in_pairs(ahead, back, min(in_flight - 1, len(microbatches))))
 
 
 def in_pairs(ahead: list[Action], back: list[Action], warmup: int) -> list[Action]:
