@@ -7,14 +7,18 @@ transfer names the other stage (``2SEND_F5>4``, ``4RECV_F5<2``); stage-wide acti
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from costmodel.errors import InvalidInput
 
 
 class Kind(StrEnum):
     """Kinds of actions."""
+
+    __hash__ = str.__hash__  # that of enumerations is not compiled, and orders ask for it with every action
 
     F = "F"
     B = "B"
@@ -40,6 +44,9 @@ SENDS = frozenset({Kind.SEND_F, Kind.SEND_B})
 RECEIVES = frozenset({Kind.RECV_F, Kind.RECV_B})
 STAGE_WIDE = frozenset({Kind.REDUCE, Kind.UNSHARD, Kind.RESHARD, Kind.OFFLOAD, Kind.RELOAD, Kind.OPT})
 """Kinds that may stand without a micro-batch."""
+
+_MOST_KEPT = 512
+"""Micro-batches of a kind and stage whose actions are kept (`numbered`)."""
 
 _TEXT = re.compile(r"(\d{1,9})([A-Z]+(?:_[FB])?)(?:(\d{1,9})(?:\.(\d{1,9}))?)?(?:([<>])(\d{1,9}))?", re.ASCII)
 
@@ -78,6 +85,21 @@ class Action:
         if self.kind in RECEIVES:
             text += f"<{self.peer}"
         return text
+
+
+def numbered(kind: Kind, stage: int, microbatches: Sequence[int]) -> list[Action]:
+    """Return the actions of one kind and stage on some micro-batches, rising; searches ask for the same ones often."""
+    if microbatches and microbatches[-1] >= _MOST_KEPT:
+        return [Action(kind, stage, k) for k in microbatches]
+    known = _known(kind, stage)
+    known += [Action(kind, stage, k) for k in range(len(known), microbatches[-1] + 1)] if microbatches else ()
+    return list(map(known.__getitem__, microbatches))
+
+
+@lru_cache(maxsize=1024)
+def _known(kind: Kind, stage: int) -> list[Action]:
+    """Return the first actions of one kind and stage; the list grows."""
+    return []
 
 
 def receive_of(send: Action) -> Action:

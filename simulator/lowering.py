@@ -39,40 +39,49 @@ def close_step(schedule: Schedule, reduces: Sequence[bool], optimizer: bool) -> 
     graph = schedule.graph
     if len(reduces) != graph.num_stages:
         raise InvalidInput(f"{len(reduces)} flags for the reductions of {graph.num_stages} stages; give one a stage")
-    sequence = _reduction_sequence(schedule, reduces)
+    last = [_last_backward(order, len(graph.stages_of(rank))) for rank, order in enumerate(schedule.orders)]
+    sequence = _reduction_sequence(schedule, last, reduces)
     orders = []
     for rank, order in enumerate(schedule.orders):
-        closed = _with_reductions(order, [stage for stage in sequence if rank in graph.ranks[stage]])
+        own = [stage for stage in sequence if rank in graph.ranks[stage]]
+        closed = _with_reductions(order, last[rank], own)
         if optimizer:
             closed += [Action(Kind.OPT, stage) for stage in graph.stages_of(rank) if graph.backward[stage]]
         orders.append(tuple(closed))
     return replace(schedule, orders=tuple(orders))
 
 
-def _last_backward(order: Sequence[Action]) -> dict[int, int]:
-    """Position of each stage's last backward in an order."""
-    return {action.stage: i for i, action in enumerate(order) if action.kind in _BACKWARD}
+def _last_backward(order: Sequence[Action], num_stages: int) -> dict[int, int]:
+    """Position of each stage's last backward in an order of so many stages."""
+    found: dict[int, int] = {}
+    for i in range(len(order) - 1, -1, -1):
+        if order[i].kind in _BACKWARD and order[i].stage not in found:
+            found[order[i].stage] = i
+            if len(found) == num_stages:
+                break
+    return found
 
 
-def _reduction_sequence(schedule: Schedule, reduces: Sequence[bool]) -> list[int]:
+def _reduction_sequence(
+    schedule: Schedule, last_backward: Sequence[dict[int, int]], reduces: Sequence[bool]
+) -> list[int]:
     """Stages to reduce, the one with most actions behind its last backward (on any rank) first."""
     behind: dict[int, int] = {}
-    for order in schedule.orders:
-        for stage, last in _last_backward(order).items():
+    for order, found in zip(schedule.orders, last_backward, strict=True):
+        for stage, last in found.items():
             behind[stage] = min(behind.get(stage, len(order)), len(order) - last)
     return sorted((stage for stage in behind if reduces[stage]), key=lambda stage: (-behind[stage], stage))
 
 
-def _with_reductions(order: Sequence[Action], sequence: Sequence[int]) -> list[Action]:
+def _with_reductions(order: Sequence[Action], last: dict[int, int], sequence: Sequence[int]) -> list[Action]:
     """Put REDUCE behind each stage's last backward, and behind those that come before it in the sequence."""
-    last, at = _last_backward(order), -1
-    behind: dict[int, list[Action]] = {}
+    closed: list[Action] = []
+    done = 0
     for stage in sequence:
-        at = max(at, last.get(stage, -1))
-        behind.setdefault(at, []).append(Action(Kind.REDUCE, stage))
-    closed = behind.get(-1, [])
-    for i, action in enumerate(order):
-        closed += (action, *behind.get(i, ()))
+        behind = max(done, last.get(stage, -1) + 1)
+        closed += (*order[done:behind], Action(Kind.REDUCE, stage))
+        done = behind
+    closed += order[done:]
     return closed
 
 

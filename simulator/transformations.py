@@ -6,14 +6,14 @@ memory limit it may move further ahead, into idle time. Offload: what a forward 
 where both copies fit beside what the rank does until the backward. Leaves out what either costs: that is in the costs.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.errors import InvalidInput
 from costmodel.stages.costs import Costs
-from simulator.actions import COMPUTE, Action, Kind
+from simulator.actions import COMPUTE, Action, Kind, numbered
 from simulator.bounds.amount_of_action import amount_of
 from simulator.engine import Structure, Times
 from simulator.schedule import Schedule
@@ -39,10 +39,8 @@ def with_recompute(schedule: Schedule, stages: Collection[int]) -> Schedule:
         For a stage that is not there, has no backward, or recomputes already.
     """
     _check_stages(schedule, stages, Kind.R)
-    orders = tuple(
-        tuple(part for action in order for part in _with_its_recompute(action, stages)) for order in schedule.orders
-    )
-    return replace(schedule, orders=orders)
+    made = {stage: numbered(Kind.R, stage, range(schedule.num_microbatches)) for stage in stages}
+    return replace(schedule, orders=tuple(tuple(_with_recomputes(order, made)) for order in schedule.orders))
 
 
 def _check_stages(schedule: Schedule, stages: Collection[int], kind: Kind) -> None:
@@ -61,10 +59,12 @@ def _check_stages(schedule: Schedule, stages: Collection[int], kind: Kind) -> No
         raise InvalidInput(f"the orders hold an {min(found)} of one of these stages already; take the schedule without")
 
 
-def _with_its_recompute(action: Action, stages: Collection[int]) -> tuple[Action, ...]:
-    if action.kind in _BACKWARD and action.stage in stages:
-        return replace(action, kind=Kind.R), action
-    return (action,)
+def _with_recomputes(order: Sequence[Action], made: Mapping[int, Sequence[Action]]) -> Iterator[Action]:
+    for action in order:
+        if action.kind in _BACKWARD and action.stage in made:
+            whole = action.slice_index < 0
+            yield made[action.stage][action.microbatch] if whole else replace(action, kind=Kind.R)
+        yield action
 
 
 def recomputed_ahead(schedule: Schedule, costs: Costs, memory_limit_bytes: int, p2p: str = "latency") -> Schedule:

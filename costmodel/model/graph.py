@@ -183,7 +183,7 @@ class OperatorGraph:
 
     @cached_property
     def with_w(self) -> tuple[bool, ...]:
-        """Whether each operator leaves something to W: frozen parameters get no gradient, those of norms come with I."""
+        """Whether operators leave something to W: frozen parameters get no gradient, those of norms come with I."""
         left = {p.name for p in self.parameters if p.trainable and len(p.shape) != 1}
         return tuple(o.trainable and not left.isdisjoint(o.parameters) for o in self.operators)
 

@@ -21,6 +21,7 @@ from planner.candidate.steady import num_closing, regime
 from planner.graph.atoms import Apart, Atoms
 from planner.graph.layers import why_undivided
 from planner.plan.gathering import why_out_of_step
+from planner.plan.lockstep import Block
 from planner.plan.rung import strategy_of
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
@@ -148,6 +149,7 @@ class Evaluator:
         self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
         self.pricer = Pricer(problem, atoms, microbatch_size)
         self._known: dict[Candidate, Evaluated] = {}
+        self._limits: dict[tuple[Block, ...], tuple[int, ...]] = {}
         self._structures: dict[object, tuple[Structure, Costs | None]] = {}
         self._num_kept = 0
 
@@ -206,8 +208,13 @@ class Evaluator:
 
     def limits(self, run: Run) -> list[int]:
         """Return what each simulated rank may hold: the least of the replicas for which it stands."""
-        limits, count = limits_of(self.problem, run.priced.blocks), run.replicas
+        limits, count = self._limits_of(run.priced.blocks), run.replicas
         return [min(limits[i : i + count]) for i in range(0, len(limits), count)]
+
+    def _limits_of(self, blocks: tuple[Block, ...]) -> tuple[int, ...]:
+        if blocks not in self._limits:
+            self._limits[blocks] = limits_of(self.problem, blocks)
+        return self._limits[blocks]
 
     def _in_flight(self, candidate: Candidate) -> tuple[int, ...]:
         """Return the numbers of micro-batches in flight with which a candidate runs."""
@@ -228,8 +235,7 @@ class Evaluator:
             if found and (own - count) % found.microbatches == 0:
                 left = own - count
                 return replace(run, left=left, left_ns=left // found.microbatches * found.time_ns)
-            more = costs.num_ranks * (count // (2 * costs.num_ranks))
-            count += (own - count) % found.microbatches if found else more
+            count += (own - count) % found.microbatches if found else count
         return self._run(candidate, priced, replicas, costs, own)
 
     def simulate(self, candidate: Candidate) -> Run:
@@ -246,7 +252,7 @@ class Evaluator:
     def _run(self, candidate: Candidate, priced: Priced, replicas: int, costs: Costs, count: int) -> Run:
         """Order, close and time so many micro-batches of each replica."""
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
-        limit = min(limits_of(self.problem, priced.blocks))
+        limit = min(self._limits_of(priced.blocks))
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
         if costs.stages is not priced.costs.stages:

@@ -119,7 +119,8 @@ class _Run:
         most = int(((self.early - self.leading) // self.actions_a_microbatch).min())
         found = np.arange(unit, most + 1, unit)
         later = self.times.end[last] - self.times.end[last - found * step]
-        return found[(later == later[0]).all(axis=0)].tolist()
+        kept: list[int] = found[(later == later[0]).all(axis=0)].tolist()
+        return kept
 
     @cached_property
     def _before(self) -> tuple[Ints, Ints]:

@@ -73,7 +73,7 @@ class Atoms:
 
     @cached_property
     def flow_ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """For each tensor that crosses atoms and each reader of it: the number of its flow, its producer, its reader."""
+        """For each tensor that crosses atoms and each reader of it: number of its flow, its producer, its reader."""
         rows = [(i, flow.producer, reader) for i, flow in enumerate(self.flows) for reader in flow.consumers]
         number, producer, reader = np.array(rows, np.int64).reshape(-1, 3).T
         return number, producer, reader

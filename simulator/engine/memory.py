@@ -100,14 +100,13 @@ class Memory:
     @property
     def peak_bytes(self) -> tuple[int, ...]:
         """Peak of each rank."""
-        level = np.cumsum(self.change_bytes)
-        bounds = np.searchsorted(self.rank, np.arange(self.num_ranks + 1)).tolist()
-        peaks = []
-        for rank, static in enumerate(self.static_bytes.tolist()):
-            low, high = bounds[rank], bounds[rank + 1]
-            base = int(level[low - 1]) if low else 0
-            peaks.append(static + (max(0, int(level[low:high].max()) - base) if high > low else 0))
-        return tuple(peaks)
+        level, peaks = np.append(0, np.cumsum(self.change_bytes)), self.static_bytes.copy()
+        bounds = np.searchsorted(self.rank, np.arange(self.num_ranks + 1))
+        changes = bounds[1:] > bounds[:-1]
+        first = bounds[:-1][changes]
+        if len(first):
+            peaks[changes] += np.maximum(0, np.maximum.reduceat(level[1:], first) - level[first])
+        return tuple(peaks.tolist())
 
 
 def memory(times: Times) -> Memory:
@@ -128,12 +127,20 @@ def memory(times: Times) -> Memory:
     if not buffers and (own[3] == _IN_ORDER).all():
         return Memory(num_ranks, static, *own[:3])
     rank, time_ns, sizes, turn = map(np.concatenate, zip(own, *([_buffers(times)] if buffers else []), strict=True))
-    order = np.lexsort((turn, time_ns, rank))
+    order = _in_order(rank, time_ns, turn)
     return Memory(num_ranks, static, rank[order], time_ns[order], sizes[order])
 
 
 _FREED, _IN_ORDER, _TAKEN = range(3)
 """What comes first of all that happens at one instant."""
+
+
+def _in_order(rank: Ints, time_ns: Ints, turn: Ints) -> Ints:
+    """Return the order by rank, then time, then turn; of what is alike the first stays first."""
+    length = int(time_ns.max(initial=0)) + 1
+    if length > (1 << 62) // (3 * (int(rank.max(initial=0)) + 1)):
+        return np.lexsort((turn, time_ns, rank))
+    return np.argsort((rank * length + time_ns) * 3 + turn, kind="stable")  # one key sorts faster than three
 
 
 def _turns(code: Ints) -> Ints:
@@ -180,21 +187,30 @@ def _again(times: Times) -> Ints:
     return np.where(backward >= 0, flow.recompute_of[backward], -1)
 
 
+def inputs_kept(arrays: OrderArrays, flow: Flows) -> tuple[Ints, Ints, Ints]:
+    """Return each F that keeps an input for its R which was made on the same rank: the edge, the F and the R."""
+    again, forwards = flow.recompute_of[flow.backward_of], np.flatnonzero((arrays.code == F) & (flow.backward_of >= 0))
+    forwards = forwards[again[forwards] >= 0]
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    for number, edge in enumerate(arrays.graph.edges if len(forwards) else ()):
+        homes = arrays.graph.ranks[edge.source]
+        kept = forwards[arrays.stage[forwards] == edge.target]
+        groups = arrays.microbatch[kept] // arrays.graph.multiples[edge.source]
+        kept = kept[np.array(homes)[groups % len(homes)] == arrays.rank[kept]]
+        found.append((np.full(len(kept), number), kept))
+    edges, kept = map(np.concatenate, zip(*found, strict=True))
+    return edges, kept, again[kept]
+
+
 def _kept_inputs(times: Times) -> Ints:
     """Change at each moment from inputs that F keeps for R, made on the rank itself."""
-    structure, again = times.structure, _again(times)
-    arrays, places = structure.arrays, structure.wiring.places
-    change = np.zeros(2 * len(arrays.actions), np.int64)
-    multiples = np.array(arrays.graph.multiples)
-    for edge in times.costs.edges:
-        kept = np.flatnonzero((arrays.code == F) & (arrays.stage == edge.target) & (again >= 0))
-        groups = arrays.microbatch[kept] // multiples[edge.source]
-        home = np.array(arrays.graph.ranks[edge.source])[groups % len(arrays.graph.ranks[edge.source])]
-        kept = kept[home == arrays.rank[kept]]
-        amount = edge.size_bytes * multiples[edge.target] // multiples[edge.source]
-        amounts = np.where(arrays.slice_index[kept] < 0, amount, amount // places.num_slices)
-        np.add.at(change, 2 * kept, amounts)
-        np.subtract.at(change, 2 * again[kept] + 1, amounts)
+    arrays, (edges, kept, again) = times.structure.arrays, times.structure.inputs_kept
+    change, multiples = np.zeros(2 * len(arrays.actions), np.int64), arrays.graph.multiples
+    sizes = [edge.size_bytes * multiples[edge.target] // multiples[edge.source] for edge in times.costs.edges]
+    amounts = np.array(sizes, np.int64)[edges]
+    amounts = np.where(arrays.slice_index[kept] < 0, amounts, amounts // times.structure.wiring.places.num_slices)
+    np.add.at(change, 2 * kept, amounts)
+    np.subtract.at(change, 2 * again + 1, amounts)
     return change
 
 

@@ -16,7 +16,7 @@ from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reduc
 from simulator.engine.copies import wire_copies
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution
 from simulator.engine.flows import flows
-from simulator.engine.memory import Holds, activation_holds
+from simulator.engine.memory import Holds, activation_holds, inputs_kept
 from simulator.engine.order_arrays import OPT, REDUCE, Ints, OrderArrays, order_arrays
 from simulator.engine.times import Times
 from simulator.engine.transfers import matched, wire_blocking, wire_links, wire_nccl
@@ -122,6 +122,11 @@ class Structure:
     def holds(self) -> Holds:
         """From when to when actions hold memory."""
         return activation_holds(self.arrays, self.wiring.flow)
+
+    @cached_property
+    def inputs_kept(self) -> tuple[Ints, Ints, Ints]:
+        """Edge, F and R of each input that F keeps for its R on the rank that made it."""
+        return inputs_kept(self.arrays, self.wiring.flow)
 
     @cached_property
     def action_columns(self) -> Ints:

@@ -9,9 +9,10 @@ in a circle), else it is spread over the groups.
 from fractions import Fraction
 
 from costmodel.errors import UsageError
-from simulator.actions import Action, Kind
+from simulator.actions import Action, Kind, numbered
 from simulator.schedules.closed_forms import looped
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
+from simulator.schedules.one_stage import in_pairs
 from simulator.schedules.placement import ChunkRank, loop
 from simulator.uniform import split_evenly
 
@@ -43,8 +44,7 @@ def _order(place: ChunkRank, group_size: int) -> tuple[Action, ...]:
     if len(place.stages) == 1:
         warmup = place.num_positions - 1 - place.position
     warmup = min(warmup, len(ahead))
-    steady = [action for pair in zip(ahead[warmup:], back, strict=False) for action in pair]
-    return (*ahead[:warmup], *steady, *back[len(ahead) - warmup :])
+    return tuple(in_pairs(ahead, back, warmup))
 
 
 def group_sizes(num_actions: int, group_size: int, least: int) -> tuple[int, ...]:
@@ -58,9 +58,11 @@ def group_sizes(num_actions: int, group_size: int, least: int) -> tuple[int, ...
 def in_turn(stages: tuple[int, ...], microbatches: tuple[int, ...], sizes: tuple[int, ...], kind: Kind) -> list[Action]:
     """Return the actions of one kind: group by group, and within a group stage by stage."""
     order: list[Action] = []
+    rows = [numbered(kind, stage, microbatches) for stage in stages]
     first = 0
     for size in sizes:
-        order += [Action(kind, stage, k) for stage in stages for k in microbatches[first : first + size]]
+        for row in rows:
+            order += row[first : first + size]
         first += size
     return order
 

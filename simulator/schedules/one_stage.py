@@ -6,19 +6,22 @@ precede the first backward and by how many input gradients precede the first wei
 
 from collections.abc import Sequence
 
-from simulator.actions import Action, Kind
+from simulator.actions import Action, Kind, numbered
 
 
 def forwards(stage: int, microbatches: Sequence[int]) -> tuple[Action, ...]:
     """Return the forwards alone: the order of a stage that needs no gradient."""
-    return tuple(Action(Kind.F, stage, k) for k in microbatches)
+    return tuple(numbered(Kind.F, stage, microbatches))
 
 
 def one_forward_one_backward(stage: int, microbatches: Sequence[int], in_flight: int) -> tuple[Action, ...]:
     """Return `in_flight` - 1 forwards, then forward and backward in turn, then the backwards left over."""
-    warmup = min(in_flight - 1, len(microbatches))
-    order = [Action(Kind.F, stage, k) for k in microbatches[:warmup]]
-    for later, earlier in zip(microbatches[warmup:], microbatches, strict=False):
-        order += [Action(Kind.F, stage, later), Action(Kind.B, stage, earlier)]
-    order += [Action(Kind.B, stage, k) for k in microbatches[len(microbatches) - warmup :]]
-    return tuple(order)
+    ahead, back = (numbered(kind, stage, microbatches) for kind in (Kind.F, Kind.B))
+    return tuple(in_pairs(ahead, back, min(in_flight - 1, len(microbatches))))
+
+
+def in_pairs(ahead: list[Action], back: list[Action], warmup: int) -> list[Action]:
+    """Return so many forwards, then forward and backward in turn, then the backwards left over."""
+    steady = ahead[warmup:] * 2
+    steady[::2], steady[1::2] = ahead[warmup:], back[: len(ahead) - warmup]
+    return ahead[:warmup] + steady + back[len(ahead) - warmup :]

@@ -109,7 +109,8 @@ class UnionSums:
         found = np.array(self._own or (0,) * self._count, np.int64)
         ends = np.searchsorted(self._needed, np.arange(len(self._largest)), side) - (side == "right")
         np.add.at(found, self._readers[ends], self._largest)
-        return found.tolist()
+        once: list[int] = found.tolist()
+        return once
 
     def holds(self, operators: Sequence[int], key: object) -> bool:
         """Whether any of these operators needs `key`."""
@@ -123,4 +124,5 @@ class UnionSums:
 
 
 def _prefix(values: NDArray[np.int64]) -> list[int]:
-    return np.append(0, np.cumsum(values)).tolist()
+    sums: list[int] = np.append(0, np.cumsum(values)).tolist()
+    return sums
