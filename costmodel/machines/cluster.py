@@ -11,9 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
 from costmodel.machines.cluster_rules import check_cluster, check_order
@@ -128,22 +125,15 @@ class Cluster:
 
     def unlike(self, first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
         """Return pairs of ranks, one for each time that transfers between these take: of its ends and their link."""
-        ends = np.array([first, second], np.int64)
-        devices = np.array(self.order, np.int64)[ends] if self.order else ends
-        kind = np.full(ends.shape[1], -1)
-        for number, group in reversed(list(enumerate(self.groups))):
-            joined = devices[0] // group.group == devices[1] // group.group if group.group else True
-            kind = np.where(joined, number, kind)
-        kind = np.where(ends[0] == ends[1], -1, kind)
-        for types in self._type_numbers[ends]:
-            kind = kind * len(self.devices) + types
-        chosen = np.sort(np.unique(kind, return_index=True)[1])
-        return list(zip(*ends[:, chosen].tolist(), strict=True))
-
-    @cached_property
-    def _type_numbers(self) -> NDArray[np.int64]:
-        number = {device.name: i for i, device in enumerate(self.devices)}
-        return np.array([number[device.name] for device in self._types], np.int64)
+        found: dict[object, tuple[int, int]] = {}
+        for pair in zip(first, second, strict=True):
+            a, b = (self.order[rank] for rank in pair) if self.order else pair
+            link = next(
+                (i for i, group in enumerate(self.groups) if not group.group or a // group.group == b // group.group),
+                -1,
+            )
+            found.setdefault((-1 if a == b else link, self._types[pair[0]].name, self._types[pair[1]].name), pair)
+        return list(found.values())
 
     def measured(self, group: LinkGroup) -> LinkGroup:
         """Return a link with what was measured on it: latency of small transfers, bandwidth of the largest."""

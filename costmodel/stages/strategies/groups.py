@@ -4,14 +4,11 @@ A stage's ranks are numbered tensor innermost, then context, then data, as Megat
 the copies (context and data) that hold the same tensor part. Of several groups alike in kind the slowest counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import lcm
-
-import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
@@ -20,7 +17,6 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.division import Degrees
 
 Ranks = tuple[int, ...]
-Ints = NDArray[np.int64]
 PROBE_BYTES = 2**20
 """Size of the all-reduce by which groups are compared."""
 
@@ -75,23 +71,18 @@ class GroupFinder:
         return self._known[key]
 
     def _groups(self, ranks: Ranks, tensor: int, context: int, expert: int) -> StageGroups:
-        lanes = np.array(ranks, np.int64).reshape(-1, tensor)
-        copies = np.ascontiguousarray(lanes.T)
-        spread = copies.reshape(tensor, -1, expert).swapaxes(1, 2)
+        copies = [ranks[i::tensor] for i in range(tensor)]
         return StageGroups(
-            self._slowest(lanes),
-            self._slowest(copies.reshape(-1, context)),
-            self._slowest(copies.reshape(-1, expert)),
+            self._slowest(ranks[i : i + tensor] for i in range(0, len(ranks), tensor)),
+            self._slowest(row[i : i + context] for row in copies for i in range(0, len(row), context)),
+            self._slowest(row[i : i + expert] for row in copies for i in range(0, len(row), expert)),
             self._slowest(copies),
-            self._slowest(spread.reshape(tensor * expert, -1)),
+            self._slowest(row[i::expert] for row in copies for i in range(expert)),
         )
 
-    def _slowest(self, groups: Ints) -> Ranks:
-        """Return the slowest of some groups of one size, a row each."""
-        if groups.shape[1] == 1:
-            groups = groups[:1]
-        distinct = list(dict.fromkeys(map(tuple, self._canonical(groups).tolist())))
-        if len(distinct) == 1:
+    def _slowest(self, groups: Iterable[Ranks]) -> Ranks:
+        distinct = list(dict.fromkeys(map(self.canonical, groups)))
+        if len(distinct) == 1 or len(distinct[0]) == 1:
             return distinct[0]
         return max(distinct, key=lambda group: all_reduce_ns(self.cluster, group, PROBE_BYTES))
 
@@ -104,16 +95,11 @@ class GroupFinder:
 
     def canonical(self, ranks: Sequence[int]) -> Ranks:
         """Return the lowest ranks that lie on the links as these do."""
-        return tuple(self._canonical(np.array([ranks], np.int64))[0].tolist())
-
-    def _canonical(self, groups: Ints) -> Ints:
-        first, last = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
-        period = np.full_like(first, 1 if self._blocks else self._period)
-        for size in self._blocks:
-            # within a block that one link joins it matters how they lie in the smaller blocks alone
-            period = np.where(first // size != last // size, size, period)
-        found: Ints = groups - first // period * period
-        return found
+        first, last = min(ranks), max(ranks)
+        # within a block that one link joins it matters how they lie in the smaller blocks alone
+        beyond = [size for size in self._blocks if first // size != last // size]
+        period = max(beyond, default=1) if self._blocks else self._period
+        return tuple(rank - first // period * period for rank in ranks)
 
     @property
     def _unlike(self) -> bool:

@@ -5,13 +5,9 @@ differences of prefix sums, any other set of operators by walking it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from itertools import pairwise
-from typing import Literal
+from itertools import accumulate, pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
+_NOTHING: Mapping[object, int] = {}
 Item = tuple[int, object, int]
 """Position of an operator, what it needs (equal keys are one thing), and its size."""
 
@@ -29,48 +25,37 @@ class UnionSums:
     """
 
     def __init__(self, items: Iterable[Item], num_operators: int, own: Sequence[int] = ()) -> None:
-        positions, keys, sizes = (*zip(*items, strict=True),) or ((), (), ())
-        self._own, self._count = own, num_operators
-        self._number: dict[object, int] = {}
-        for key in keys:
-            self._number.setdefault(key, len(self._number))
-        self._largest = np.zeros(len(self._number), np.int64)
-        numbers, places = np.array(list(map(self._number.__getitem__, keys)), np.int64), np.array(positions, np.int64)
-        np.maximum.at(self._largest, numbers, np.array(sizes, np.int64))
-        order = np.lexsort((places, numbers))
-        numbers, places = numbers[order], places[order]
-        once = np.append(True, (numbers[1:] != numbers[:-1]) | (places[1:] != places[:-1]))[: len(numbers)]
-        self._needed, self._readers = numbers[once], places[once]
-        self._index()
+        needed: dict[int, dict[object, int]] = {}
+        largest: dict[object, int] = {}
+        uneven = False
+        for position, key, size in items:
+            needed.setdefault(position, {})[key] = size
+            known = largest.setdefault(key, size)
+            if known != size:
+                largest[key], uneven = max(known, size), True
+        if uneven:
+            needed = {position: {key: largest[key] for key in row} for position, row in needed.items()}
+        self.size_of: Mapping[object, int] = largest
+        self.rows: Sequence[Mapping[object, int]] = [needed.get(i, _NOTHING) for i in range(num_operators)]
+        self._own = own
+        self._readers: dict[object, list[int]] = {}
+        self._index(sorted(needed))
 
-    def _index(self) -> None:
+    def _index(self, needing: Sequence[int]) -> None:
         """Build the prefix sums: of sizes, and of repeats by their later and by their earlier reader."""
-        sizes = np.array(self._own or (0,) * self._count, np.int64)
-        later, earlier = np.zeros((2, self._count), np.int64)
-        np.add.at(sizes, self._readers, self._largest[self._needed])
-        again = np.flatnonzero(self._needed[1:] == self._needed[:-1])
-        first, last, size = self._readers[again], self._readers[again + 1], self._largest[self._needed[again]]
-        np.add.at(later, last, size)
-        np.add.at(earlier, first, size)
+        sizes = list(self._own or (0,) * len(self.rows))
+        later, earlier, spans = [0] * len(sizes), [0] * len(sizes), []
+        for position in needing:
+            for key, size in self.rows[position].items():
+                sizes[position] += size
+                readers = self._readers.setdefault(key, [])
+                if readers:
+                    later[position] += size
+                    earlier[readers[-1]] += size
+                    spans.append((position - readers[-1], readers[-1], position, size))
+                readers.append(position)
         self._sizes, self._later, self._earlier = map(_prefix, (sizes, later, earlier))
-        longest = np.argsort(first - last, kind="stable")
-        spans = (last - first, first, last, size)
-        self._spans = list(zip(*(column[longest].tolist() for column in spans), strict=True))
-
-    @cached_property
-    def size_of(self) -> Mapping[object, int]:
-        """Size of each key."""
-        return dict(zip(self._number, self._largest.tolist(), strict=True))
-
-    @cached_property
-    def rows(self) -> Sequence[Mapping[object, int]]:
-        """What each operator needs that others may need, too."""
-        found: list[dict[object, int]] = [{} for _ in range(self._count)]
-        keys = list(self._number)
-        sizes = self._largest[self._needed].tolist()
-        for position, number, size in zip(self._readers.tolist(), self._needed.tolist(), sizes, strict=True):
-            found[position][keys[number]] = size
-        return found
+        self._spans = sorted(spans, reverse=True)
 
     def over(self, operators: Sequence[int]) -> int:
         """Return the sum over operators at these positions (rising)."""
@@ -79,7 +64,7 @@ class UnionSums:
         start, stop = operators[0], operators[-1] + 1
         if stop - start != len(operators):
             own = sum(map(self._own.__getitem__, operators)) if self._own else 0
-            if not self._number:
+            if not self.size_of:
                 return own
             shared: dict[object, int] = {}
             for i in operators:
@@ -99,30 +84,27 @@ class UnionSums:
 
     def at_first(self) -> list[int]:
         """Return what each operator needs that none before it does."""
-        return self._once("left")
+        return self._once(0)
 
     def at_last(self) -> list[int]:
         """Return what each operator needs that none after it does."""
-        return self._once("right")
+        return self._once(-1)
 
-    def _once(self, side: Literal["left", "right"]) -> list[int]:
-        found = np.array(self._own or (0,) * self._count, np.int64)
-        ends = np.searchsorted(self._needed, np.arange(len(self._largest)), side) - (side == "right")
-        np.add.at(found, self._readers[ends], self._largest)
-        once: list[int] = found.tolist()
-        return once
+    def _once(self, end: int) -> list[int]:
+        found = list(self._own or (0,) * len(self.rows))
+        for key, readers in self._readers.items():
+            found[readers[end]] += self.size_of[key]
+        return found
 
     def holds(self, operators: Sequence[int], key: object) -> bool:
         """Whether any of these operators needs `key`."""
-        if key not in self._number or not operators:
+        readers = self._readers.get(key, ())
+        if not readers or not operators:
             return False
-        first, stop = np.searchsorted(self._needed, [self._number[key], self._number[key] + 1])
-        readers = self._readers[first:stop].tolist()
         if operators[-1] - operators[0] + 1 == len(operators):
             return any(operators[0] <= reader <= operators[-1] for reader in readers)
         return not set(operators).isdisjoint(readers)
 
 
-def _prefix(values: NDArray[np.int64]) -> list[int]:
-    sums: list[int] = np.append(0, np.cumsum(values)).tolist()
-    return sums
+def _prefix(values: Sequence[int]) -> list[int]:
+    return list(accumulate(values, initial=0))

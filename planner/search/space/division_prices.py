@@ -23,7 +23,7 @@ from planner.graph.atoms import Atoms
 from planner.search.space.even_stages import Floats, Ints
 
 
-class Division(NamedTuple):
+class OperatorDegrees(NamedTuple):
     """How the operators of a stage are divided among its ranks."""
 
     tensor: int = 1
@@ -83,8 +83,8 @@ class DivisionPrices:
 
     def __init__(self, problem: Problem, atoms: Atoms, order: Sequence[int]) -> None:
         self._problem, self._atoms, self._order = problem, atoms, np.array(order)
-        self._actions: dict[tuple[Division, int], ActionAmounts] = {}
-        self._held: dict[tuple[Division, str], HeldAmounts] = {}
+        self._actions: dict[tuple[OperatorDegrees, int], ActionAmounts] = {}
+        self._held: dict[tuple[OperatorDegrees, str], HeldAmounts] = {}
         self._models: dict[int, StrategyModel] = {}
         self._place = np.empty(len(order), dtype=np.int64)
         self._place[self._order] = np.arange(len(order))
@@ -117,7 +117,7 @@ class DivisionPrices:
             self._models[size] = StrategyModel(self._quotient.profile, problem.machines, size, problem.training)
         return self._models[size]
 
-    def actions(self, division: Division, size: int) -> ActionAmounts:
+    def actions(self, division: OperatorDegrees, size: int) -> ActionAmounts:
         """Return what each operator of the pieces takes of a micro-batch.
 
         Raises
@@ -129,14 +129,14 @@ class DivisionPrices:
             self._actions[division, size] = self._model(size).action_amounts(*_placed(division, "none"))
         return self._actions[division, size]
 
-    def held(self, division: Division, recompute: str) -> HeldAmounts:
+    def held(self, division: OperatorDegrees, recompute: str) -> HeldAmounts:
         """Return what each operator of the pieces holds, of one micro-batch of the smallest size."""
         if (division, recompute) not in self._held:
             found = self._model(self.smallest).held_amounts(*_placed(division, recompute))
             self._held[division, recompute] = found
         return self._held[division, recompute]
 
-    def along(self, rows: Sequence[tuple[Division, int]]) -> LinePrices:
+    def along(self, rows: Sequence[tuple[OperatorDegrees, int]]) -> LinePrices:
         """Return prefix sums for each division and micro-batch size."""
         timed = [self.actions(*row) for row in rows]
         divisions = list(dict.fromkeys(division for division, _ in rows))
@@ -167,8 +167,8 @@ class DivisionPrices:
     @cached_property
     def _recomputes(self) -> list[str]:
         """Ways to recompute, none in place of one that frees nothing, as selective does under flash attention."""
-        plain = sum(self.held(Division(), "none").kept)
-        return [name if sum(self.held(Division(), name).kept) < plain else "none" for name in RECOMPUTE]
+        plain = sum(self.held(OperatorDegrees(), "none").kept)
+        return [name if sum(self.held(OperatorDegrees(), name).kept) < plain else "none" for name in RECOMPUTE]
 
     @property
     def freeing(self) -> tuple[bool, ...]:
@@ -204,7 +204,7 @@ class DivisionPrices:
         return found
 
 
-def _placed(division: Division, recompute: str) -> tuple[StageConfig, tuple[int, ...]]:
+def _placed(division: OperatorDegrees, recompute: str) -> tuple[StageConfig, tuple[int, ...]]:
     """Return a division on as few ranks as it needs."""
     copies = -(-division.expert // division.context)
     ranks = tuple(range(division.tensor * division.context * copies))

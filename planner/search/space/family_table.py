@@ -18,14 +18,14 @@ from planner.graph.atoms import Atoms, Partition
 from planner.graph.orders import Order
 from planner.search.family import Family
 from planner.search.family_work import Families
-from planner.search.space.division_prices import Division, DivisionPrices, LinePrices
+from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates, EvenCuts
 from planner.search.space.even_stages import Floats, Ints, even_stages
 from planner.search.space.replica_prices import ReplicaPrices
 from planner.search.space.rows import Rows
 
 
-class Lines(Protocol):
+class TableSetting(Protocol):
     """What a table takes of a search's setting (`planner.search.setting.Setting`)."""
 
     problem: Problem
@@ -48,16 +48,16 @@ class FamilyTable:
 
     Parameters
     ----------
-    setting : Lines
+    setting : TableSetting
     prices : DivisionPrices
         Shared by the tables of one search.
     configs : iterable of StageConfig
         Degrees alone; `FamilySpace.degrees` has all of them.
     """
 
-    def __init__(self, setting: Lines, prices: DivisionPrices, configs: Iterable[StageConfig]) -> None:
+    def __init__(self, setting: TableSetting, prices: DivisionPrices, configs: Iterable[StageConfig]) -> None:
         self.setting, self._prices = setting, prices
-        self._divisions: dict[tuple[Division, int], int] = {}
+        self._divisions: dict[tuple[OperatorDegrees, int], int] = {}
         self._estimates: dict[Family, float] = {}
         self.rows = self._made(configs)
         if len(self.rows):
@@ -70,7 +70,7 @@ class FamilyTable:
         problem, families = self.setting.problem, self.setting.families
         found = []
         for config in configs:
-            division = Division(config.tensor, config.sequence, config.context, config.expert)
+            division = OperatorDegrees(config.tensor, config.sequence, config.context, config.expert)
             orders = range(len(families.orders))
             for size in problem.microbatch_sizes_of(config.data):
                 count = problem.global_batch // (size * config.data)
@@ -89,7 +89,7 @@ class FamilyTable:
         several = rows.data * rows.context > 1
         return rows.where((rows.zero == 0) | several)
 
-    def _number(self, division: Division, size: int) -> int:
+    def _number(self, division: OperatorDegrees, size: int) -> int:
         """Return the row of a division's prices; -1 where it cannot be priced."""
         key = division, size
         if key not in self._divisions:
