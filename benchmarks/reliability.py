@@ -314,7 +314,7 @@ PROMISES = [
     ),
     Promise(
         "odd-problems",
-        "With host memory, frozen parts, no bytes, unlike devices: no error, bounds hold, 97 % are the best of brute force",
+        "With host memory, frozen parts, no bytes, unlike devices: no error, bounds hold, 97 % are the best there is",
         20,
         300,
         _odd_problems,

@@ -18,6 +18,7 @@ from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, read_plan
 from planner.search.dropped import NO_ROOM, REFUSED, Dropped
+from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.planners import plan
 from planner.search.remedies import ways_out
@@ -183,3 +184,17 @@ def test_small_problems_of_odd_kinds_have_answers_without_errors_near_the_best_a
         ratio = ratio_or_claim(odd_case(seed))
         assert not isinstance(ratio, str), ratio
         assert ratio is None or ratio <= 1.01
+
+
+def test_a_first_look_that_is_interrupted_bounds_nothing_that_it_did_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, looked = Screen.look, list[object]()
+
+    def look(self: Screen, family: Family) -> None:
+        looked.append(family)
+        if len(looked) > 3 and self.incumbent.best_fits:
+            raise KeyboardInterrupt
+        real(self, family)
+
+    monkeypatch.setattr(Screen, "look", look)
+    found = plan(Problem(chain(6), None, 2, 8, target="any", effort=COUNTED)).search
+    assert (found.limited_by, found.lower_bound_ns) == ("interrupted", None)
