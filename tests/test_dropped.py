@@ -173,9 +173,9 @@ def test_a_strategy_of_which_not_all_was_priced_is_not_said_to_lack_memory() -> 
         assert why.startswith("over the memory by" if one_stage else "not-looked-at: of what was tried the least is")
 
 
-@pytest.mark.parametrize("seed", [38])
-def test_the_slow_devices_share_a_stage(seed: int) -> None:
-    """The best on devices of 1, 1 and 1.5 has two replicas on the slow ones: 15 % faster than stages of single ones."""
+@pytest.mark.parametrize("seed", [38, 102])
+def test_devices_alike_share_a_stage_beside_an_unlike_one_within_the_memory_too(seed: int) -> None:
+    """Two replicas and one: 15 % faster than stages of single devices, and 35 % where the optimizer is on the host."""
     assert ratio_or_claim(odd_case(seed)) == 1.0
 
 
