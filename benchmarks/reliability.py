@@ -86,6 +86,12 @@ def _mixed_clusters(num_cases: int) -> list[str]:
     return failures(num_cases)
 
 
+def _odd_problems(num_cases: int) -> list[str]:
+    from tests.odd_promises import failures
+
+    return failures(num_cases)
+
+
 def _interrupts(num_cases: int) -> list[str]:
     from tests.interrupted_runs import interrupt_failures
 
@@ -305,6 +311,13 @@ PROMISES = [
         20,
         400,
         _mixed_clusters,
+    ),
+    Promise(
+        "odd-problems",
+        "With host memory, frozen parts, no bytes, unlike devices: no error, bounds hold, 97 % are the best there is",
+        20,
+        300,
+        _odd_problems,
     ),
     Promise(
         "interrupts-keep-a-plan",

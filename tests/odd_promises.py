@@ -63,8 +63,8 @@ def ratio_or_claim(case: Odd) -> float | str | None:
         except PenstockError as error:
             return f"{type(error).__name__}: {error}"
     search = found.search
-    if "bug" in search.limited_by:
-        return search.limited_by
+    if "bug" in search.limited_by or "bugs" in found.extra:
+        return f"{search.limited_by}, {found.extra.get('bugs')}"
     if case.best_ns is None:
         return None  # backwards in halves may hold less
     if (search.lower_bound_ns or 0) > case.best_ns:

@@ -28,15 +28,13 @@ class Dropped:
     ----------
     counts : Counter of str
         By reason.
-    refused : str
+    refused : PenstockError, optional
         The last refusal, which says why nothing can be done where nothing is found.
-    no_room : bool
-        Whether that one is of a host, or an order, without room.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.refused, self.no_room = "", False
+        self.refused: PenstockError | None = None
         self._first_bug = ""
 
     def candidate(self) -> AbstractContextManager[None, bool]:
@@ -49,10 +47,10 @@ class Dropped:
             return make()
         return 0
 
-    def refuse(self, reason: str, why: str) -> None:
-        """Count what was refused, for a reason in few fixed words, and keep why."""
-        self.counts[reason] += 1
-        self.refused, self.no_room = why, reason == NO_ROOM
+    def refuse(self, error: PenstockError, reason: str = "") -> None:
+        """Count what was refused, for a reason in few fixed words (by default its error's), and keep why."""
+        self.counts[reason or next(reason for kind, reason in REASONS if isinstance(error, kind))] += 1
+        self.refused = error
 
     def blame(self, error: Exception) -> None:
         """Count what was lost to a bug of ours, and keep where the first of them is."""
@@ -86,8 +84,7 @@ class _Trial(AbstractContextManager[None, bool]):
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
         if isinstance(error, PenstockError):
-            reason = next(reason for kind, reason in REASONS if isinstance(error, kind))
-            self._dropped.refuse(reason, str(error))
+            self._dropped.refuse(error)
         elif isinstance(error, Exception):
             self._dropped.blame(error)
         return isinstance(error, Exception)

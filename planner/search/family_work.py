@@ -11,7 +11,6 @@ from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem
-from planner.search.dropped import REFUSED
 from planner.search.family import Family, FamilySpace
 
 
@@ -64,7 +63,7 @@ class Families(FamilySpace):
                 self._work[key] = int(min(works) * self._mixed(family, [1.0] * len(works), members))
             except PenstockError as error:
                 self._work[key] = None
-                self.dropped.refuse(REFUSED, str(error))
+                self.dropped.refuse(error)
         return self._work[key]
 
     def _mixed(

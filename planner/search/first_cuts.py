@@ -7,10 +7,10 @@ look at more than work and messages.
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from costmodel.errors import UsageError
 from planner.graph.atoms import Partition, numbered
 from planner.search.balanced import balanced
 from planner.search.cuts import Cuts
-from planner.search.dropped import REFUSED
 from planner.search.light_cuts import light
 from planner.search.setting import Setting
 
@@ -36,6 +36,27 @@ def first_cuts(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]
             if lighter:
                 yield lighter
     yield from _balanced(cuts, places, _in_layers(setting, setting.orders[0]))
+    if cuts.family.chunks > 1:
+        yield from _balanced(cuts, places, _trained(setting, setting.orders[0]))
+
+
+def _trained(setting: Setting, order: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return an order in pieces each of which has a backward, as stages that share a place must; nothing if all have.
+
+    What is frozen goes with what is trained next, or with the last that is.
+    """
+    graph = setting.problem.profile.graph
+    trains = [any(graph.operators[i].trainable for i in row) for row in setting.atoms.members]
+    pieces: list[tuple[int, ...]] = []
+    begun: tuple[int, ...] = ()
+    for atom in order:
+        begun += (atom,)
+        if trains[atom]:
+            pieces.append(begun)
+            begun = ()
+    if begun and pieces:
+        pieces[-1] += begun
+    return pieces if len(pieces) < len(order) else []
 
 
 def _in_layers(setting: Setting, order: Sequence[int]) -> list[tuple[int, ...]]:
@@ -66,11 +87,11 @@ def _around_pins(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partitio
     parts, left = _parts(setting, cuts), cuts.pinned.num_free_ranks
     least = 1 + max(part for atom, part in parts.items() if atom not in cuts.pinned.places)
     if least > left:
-        setting.dropped.refuse(
-            REFUSED,
+        why = (
             f"pinned stages part what is left into at least {least} stages, and leave {left} of the "
-            f"{setting.problem.num_devices} devices for them; pin less, or give more --devices",
+            f"{setting.problem.num_devices} devices for them; pin less, or give more --devices"
         )
+        setting.dropped.refuse(UsageError(why))
         return
     seldom = sorted(setting.orders[0], key=lambda atom: (parts[atom], atom not in cuts.pinned.places))
     for order in (setting.orders[0], seldom):

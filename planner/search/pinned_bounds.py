@@ -9,7 +9,6 @@ from functools import cache, cached_property
 from costmodel.errors import NoPlanFits, UsageError
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
-from planner.search.dropped import REFUSED
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.pinned import PinnedPlaces
@@ -53,7 +52,7 @@ class AroundPins:
             try:
                 load_ns = pricer.least_load_ns((atom,), place)
             except (UsageError, NoPlanFits) as error:
-                self._families.dropped.refuse(REFUSED, str(error))
+                self._families.dropped.refuse(error)
                 return None
             for rank in place.ranks:
                 of_rank[rank] = of_rank.get(rank, 0) + load_ns

@@ -176,7 +176,7 @@ def _chosen(outcome: Outcome) -> Plan:
                 _result(outcome, chosen, chosen if not_taken else incumbent.best),
                 _reason(outcome, chosen, taken=not not_taken),
             )
-        why = refusal(problem, found) if found else dropped.refused
+        why = refusal(problem, found) if found else str(dropped.refused or dropped.said)
         if found and not why:
             rungs = ladder(setting, incumbent, chosen, found, whole)
             incumbent.announce(dropped.said)

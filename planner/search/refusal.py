@@ -7,7 +7,7 @@ bounded. Else the limit was reached, and what was looked at is said.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.errors import LimitReached, NoPlanFits, PenstockError, UsageError
+from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.ask.targets import refused
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Run
@@ -18,17 +18,16 @@ SEARCH = ("ours", "chain", "single", "data-parallel")
 """Planners that search a space, the others make few plans."""
 
 
-def nothing_found(outcome: Outcome) -> PenstockError:
+def nothing_found(outcome: Outcome) -> Exception:
     """Return the refusal where not one candidate could be priced: what was fixed cannot be, or hosts have no room."""
     setting = outcome.setting
     problem, families, dropped = setting.problem, setting.families, setting.dropped
     if families.not_run and not families.all:
         return NoPlanFits(refused(problem, families.not_run))
-    if dropped.no_room:
-        return NoPlanFits(dropped.refused)
+    if dropped.refused or dropped.bugs:
+        return dropped.refused or RuntimeError(dropped.said)
     return UsageError(
-        dropped.refused
-        or f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
+        f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
         f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}"
         f"{', and --pin' if problem.pins else ''}); fix less"
     )

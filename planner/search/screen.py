@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from costmodel.errors import UsageError
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.plan.rung import strategy_of
@@ -67,7 +68,7 @@ class Screen:
             num_actions = round(about_actions(cuts, places) * self._branched)
             why = too_long(num_actions, family.config.data)
             if why:
-                self.setting.dropped.refuse(TOO_LONG, why)
+                self.setting.dropped.refuse(UsageError(why), TOO_LONG)
             elif self.writing.fits(num_actions, family.config.data):
                 self._look(cuts, places)
             else:

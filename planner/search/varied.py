@@ -1,15 +1,17 @@
 """Replicas that differ by stage: the devices that a pipeline leaves over go where they shorten its slowest stage most.
 
 Takes the best cuts of single devices and deals the devices out anew, in each order of unlike ones, so that the longest
-of what stages take is the least. Stages stay otherwise configured as they are. Leaves out tensor and context degrees,
-and stages on devices that do not follow each other in an order.
+of what stages take is the least. Stages stay otherwise configured as they are, unless they are over the memory. Leaves
+out tensor and context degrees, and stages on devices that do not follow each other in an order.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
+from costmodel.stages.config import RECOMPUTE
 from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
@@ -57,7 +59,23 @@ def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[E
             dealt = _dealt(setting, found, number)
             for schedule in names if dealt else ():
                 places = _places(found.places, dealt or (), order)
-                yield from setting.evaluated(replace(found, places=places, schedule=schedule, line=False))
+                plain = replace(found, places=places, schedule=schedule, line=False)
+                under = setting.evaluated(plain)
+                yield from under
+                if not any(each.fits for each in under):
+                    yield from _saving(setting, plain)
+
+
+def _saving(setting: Setting, found: Candidate) -> Iterator[Evaluated]:
+    """Yield a candidate that is over the memory under every other way to run forwards again and to use hosts."""
+    recompute = [name for name in RECOMPUTE if setting.problem.space.allows("recompute", name)]
+    offload = {family.config.offload: None for family in setting.families.single_replicas}
+    for again, kept in product(recompute, offload):
+        places = tuple(
+            replace(each, config=replace(each.config, recompute=again, offload=kept)) for each in found.places
+        )
+        if places != found.places:
+            yield from setting.evaluated(replace(found, places=places))
 
 
 def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:

@@ -288,7 +288,7 @@ def ways_of(view: View, pieces: Pieces, *free: str) -> list[Ways]:
     configs = [each for each in configs if families.least_work_ns(Family(each, view.microbatch_size)) is not None]
     if not configs:
         fixed_text = ", ".join(f"{name} {value}" for name, value in view.setting.problem.space.to_json().items())
-        why = families.dropped.refused or families.not_run or "it knows replicas and tensor parallelism alone"
+        why = str(families.dropped.refused or families.not_run) or "it knows replicas and tensor parallelism alone"
         raise UsageError(f"no stage of {view.atoms.graph.name} can be run with {fixed_text or 'what is open'}: {why}")
     holdings = Holdings(view, pieces)
     return [Ways(view, pieces, config, zero, holdings) for config in configs for zero in zeros]
