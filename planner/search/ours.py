@@ -141,7 +141,7 @@ class Search:
             and not self.limits.over
             and self.kernels.start()
         ):
-            self.incumbent.announce("compiling kernels, once on this machine: this search has some 8 s less")
+            self.incumbent.announce("compiling kernels beside the search, once on this machine")
         if self.problem.old_plan:
             with self.record.active("old plan", "first"):
                 self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
