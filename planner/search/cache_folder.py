@@ -1,7 +1,8 @@
 """The user's cache folder: what is kept between commands, to spare time and nothing else.
 
 It is `$XDG_CACHE_HOME/penstock`, else `~/.cache/penstock`. It may be missing, read-only or emptied at any moment:
-results are the same without it. Leaves out what is kept there (`planner.search.kernel_cache`, `planner.search.sums_cache`).
+results are the same without it. Leaves out what is kept there (`planner.search.kernel_cache`,
+`planner.search.sums_cache`).
 """
 
 import os

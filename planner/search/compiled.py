@@ -68,7 +68,7 @@ def _store_in(folder: Path) -> Callable[[Any], Any]:
             return Path(self._py_file).parent.name
 
     class Files(CompileResultCacheImpl):
-        _locator_classes = [Locator]  # noqa: RUF012 - as numba has it
+        _locator_classes = [Locator]  # type: ignore[list-item]  # noqa: RUF012 - numba calls its methods
 
     class Store(FunctionCache):
         """Compiles what cannot be read, and goes on where nothing can be written."""
@@ -79,10 +79,12 @@ def _store_in(folder: Path) -> Callable[[Any], Any]:
             try:
                 return super().load_overload(*which)  # type: ignore[no-untyped-call]
             except Exception:  # a damaged file may raise anything when it is unpickled
+                with suppress(OSError):
+                    self.flush()  # type: ignore[no-untyped-call]
                 return None
 
         def save_overload(self, *which: Any) -> None:
-            with suppress(OSError, EOFError, ValueError):
+            with suppress(OSError):
                 super().save_overload(*which)  # type: ignore[no-untyped-call]
 
     return Store
