@@ -109,7 +109,6 @@ class Search:
         self.old_plan: OldPlan | None = None
         self.record.watch("cut model", "improve", lambda: self.solver.pid)
         self.record.watch("lattice", "prove", lambda: self.bounder.pid)
-        self.record.watch("compilation", "improve", lambda: self.kernels.pid)
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:

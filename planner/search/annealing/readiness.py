@@ -30,11 +30,6 @@ class Kernels:
             self._launcher = start()
         return self._launcher is not None
 
-    @property
-    def pid(self) -> int | None:
-        """The number of the process while it runs."""
-        return self._process.pid if self._process and self._process.returncode is None else None
-
     def ready(self, wait_s: float) -> bool:
         """Return whether the kernels can be used without delay, after waiting so long for a process that compiles them.
 
