@@ -37,13 +37,12 @@ lint: .venv/installed
 docs: .venv/installed
 	$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs out/docs
 
-# The first plan compiles the search's kernels, so that no later one waits for them.
+# The search's kernels are compiled with the installation, so that no search is without them.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,test,docs]'
-	$(BIN)/penstock model random:24:5 -o .venv/first.json > /dev/null
-	$(BIN)/penstock plan .venv/first.json --devices 4 --batch 32 --stages 4 --data 1 --time-limit 30 -o .venv/first.plan.json > /dev/null
+	$(BIN)/python -m planner.search.compile_kernels
 	touch .venv/installed
 
 clean:

@@ -35,7 +35,7 @@ SAMPLES_A_DEVICE = 8
 
 @dataclass(frozen=True)
 class Asked:
-    """What all planners are asked alike: `seconds` of each, a cluster, a micro-batch size and choices where given."""
+    """What all planners are asked alike: `seconds` of each or counted work, a cluster, and choices where given."""
 
     seconds: float
     cluster: Cluster | None = None
@@ -43,6 +43,7 @@ class Asked:
     samples_a_device: int = SAMPLES_A_DEVICE
     space: Space = field(default_factory=Space)
     optimizer: str = "adam"
+    deterministic_limit: float | None = None
 
     @property
     def device(self) -> str:
@@ -70,7 +71,8 @@ def answer(profile: Profile, devices: int, planner: str, asked: Asked) -> dict[s
     size = asked.microbatch_size
     problem = Problem(
         profile, asked.cluster, devices, asked.samples_a_device * devices * (size or 1), microbatch_size=size,
-        planner=planner, target="any", optimizer=asked.optimizer, space=asked.space, effort=Effort(asked.seconds),
+        planner=planner, target="any", optimizer=asked.optimizer, space=asked.space,
+        effort=Effort(asked.seconds, asked.deterministic_limit),
     )  # fmt: skip
     start = time.perf_counter()
     try:

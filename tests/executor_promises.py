@@ -18,6 +18,8 @@ from tests.rank_pool import RankPool, environment, free_port, process_context
 
 MODEL = "tests.training_models:two_branch"
 NUM_RANKS = 3
+TIMEOUT_S = 6.0
+"""How long a rank may say nothing where one is stopped: more than a busy machine keeps any from running."""
 
 
 def _command(
@@ -71,34 +73,38 @@ def penstock_exit(stderr: str) -> list[int]:
     return [int(n) for n in re.findall(r"PENSTOCK_EXIT=(\d+)", stderr)]
 
 
-def kill_problems(plan_file: Path, folder: Path, case: int) -> list[str]:
-    """Kill a rank (first, middle, last in turn) at a random moment; return what the others do wrong."""
+def kill_problems(plan_file: Path, folder: Path, case: int, most_s: float | None = None) -> list[str]:
+    """Kill a rank (first, middle, last in turn) at a random moment; return what the others do wrong.
+
+    Where `most_s` is given it is wrong, too, to end later.
+    """
     victim, rng = case % NUM_RANKS, Random(case)
     ranks = Ranks(folder, NUM_RANKS, plan_file, "--model", MODEL, "--steps", 1000000)
     ranks.wait_for("step 2:")
     time.sleep(0.05 * rng.random())  # several steps long: warm-up, steady or cool-down
     ranks.processes[victim].kill()
-    return _last_words(ranks, victim, time.monotonic(), 5.0)
+    return _last_words(ranks, victim, most_s)
 
 
-def stop_problems(plan_file: Path, folder: Path, case: int) -> list[str]:
-    """Stop a rank at a random moment with a timeout of 2 s; return what the others do wrong."""
+def stop_problems(plan_file: Path, folder: Path, case: int, most_s: float | None = None) -> list[str]:
+    """Stop a rank at a random moment with a timeout of `TIMEOUT_S`; return what the others do wrong."""
     victim, rng = case % NUM_RANKS, Random(case)
-    ranks = Ranks(folder, NUM_RANKS, plan_file, "--model", MODEL, "--steps", 1000000, "--timeout", 2)
+    ranks = Ranks(folder, NUM_RANKS, plan_file, "--model", MODEL, "--steps", 1000000, "--timeout", TIMEOUT_S)
     ranks.wait_for("step 2:")
     time.sleep(0.05 * rng.random())
     os.kill(ranks.processes[victim].pid, signal.SIGSTOP)
-    return _last_words(ranks, victim, time.monotonic(), 2 + 2.0)
+    return _last_words(ranks, victim, most_s)
 
 
-def _last_words(ranks: Ranks, victim: int, start: float, limit_s: float) -> list[str]:
+def _last_words(ranks: Ranks, victim: int, most_s: float | None = None) -> list[str]:
+    start = time.monotonic()
     others = [rank for rank in range(NUM_RANKS) if rank != victim]
     for rank in others:
-        ranks.processes[rank].join(30)
+        ranks.processes[rank].join(120)
     seconds = time.monotonic() - start
     ranks.processes[victim].kill()
     found = ranks.finish()
-    problems = [f"the others ended after {seconds:.1f} s"] if seconds > limit_s + 1 else []  # 1 s is this test's own
+    problems = [f"the others ended after {seconds:.1f} s"] if most_s and seconds > most_s + 1 else []  # 1 s: its own
     for rank in others:
         code, _, err = found[rank]
         where = (
@@ -141,10 +147,10 @@ def _inexact(pool: RankPool, where: str, job: Callable[..., dict[str, float]], *
 
 
 def still_rank_problems(folder: Path, victim: int, num_queues: int) -> list[str]:
-    """Stop a rank whose peers' hosts wait for nothing, with a timeout of 2 s; return what the others do wrong."""
-    ranks = Ranks(folder, NUM_RANKS, victim, num_queues, 2.0, command=behind_jobs.stand_still)
+    """Stop a rank whose peers' hosts wait for nothing, with a timeout; return what the others do wrong."""
+    ranks = Ranks(folder, NUM_RANKS, victim, num_queues, TIMEOUT_S, command=behind_jobs.stand_still)
     ranks.wait_for("stops after this step", victim)
-    return _last_words(ranks, victim, time.monotonic(), 2 + 5.0)
+    return _last_words(ranks, victim)
 
 
 def lost_rank_failures(num_cases: int) -> list[str]:
@@ -155,6 +161,6 @@ def lost_rank_failures(num_cases: int) -> list[str]:
         plan = folder / "plan.json"
         write_plan(plan, jobs.make_plan("two_branch", num_stages=NUM_RANKS))
         for case in range(num_cases):
-            tried = [kill_problems] if case % 4 else [stop_problems]
-            failures += [f"case {case}: {line}" for problems in tried for line in problems(plan, folder, case)]
+            tried, most_s = (kill_problems, 5.0) if case % 4 else (stop_problems, TIMEOUT_S + 2)
+            failures += [f"case {case}: {line}" for line in tried(plan, folder, case, most_s)]
     return failures

@@ -20,14 +20,19 @@ plans = [replace(plan, extra={"pad": letter * 200_000}) for letter in "ab"]
 write_plan(target, plans[0])
 moments, torn = random.Random(0), 0
 for number in range(kills):
+    begun, begins = os.pipe()
     writer = os.fork()
     if not writer:
         while True:
             for one in plans[:: 1 if number % 2 else -1]:
                 write_plan(target, one)
+                os.write(begins, b".")
+    os.close(begins)
+    os.read(begun, 1)  # however slow the machine is, it is at its second write at least
     time.sleep(moments.uniform(0.0, 0.03))
     os.kill(writer, signal.SIGKILL)
     os.waitpid(writer, 0)
+    os.close(begun)
     torn += any(name.endswith(".tmp") for name in os.listdir(os.path.dirname(target)))  # the next writer clears it
     found = read_plan(target)
     assert found in plans, f"kill {number}: torn"

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -17,7 +16,6 @@ from planner.graph.atoms import numbered
 from planner.search.annealing import kernels
 from planner.search.annealing.annealer import Annealer
 from planner.search.annealing.data import RULES, room_for
-from planner.search.annealing.readiness import Kernels
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.restart import can_anneal
@@ -99,22 +97,6 @@ def test_an_annealed_cut_can_be_run_is_the_same_again_and_is_no_worse_than_its_s
         room = room_for(annealer.cut, np.array((*partition, *[1] * cuts.num_stages)), 0)
         values.append(kernels.value_of(annealer.cut, room.stage, room.at, True, kernels.NEVER))
     assert values[1] <= values[0]
-
-
-def test_kernels_kept_before_their_file_changed_are_compiled_anew() -> None:
-    with Kernels() as ready:
-        ready.start()
-        assert ready.ready(120.0)
-    folder = Path(kernels.anneal.stats.cache_path)  # type: ignore[attr-defined]  # numba's own
-    kept = next(folder.glob("kernels.anneal-*.nbc"))
-    before = kept.stat().st_mtime
-    os.utime(kept, (1, 1))
-    with Kernels() as ready:
-        ready.start()
-        assert ready.ready(120.0)
-    made = [path.stat().st_mtime for path in folder.glob("kernels.anneal-*.nbc")]
-    assert max(made) >= before
-    assert min(made) > 1
 
 
 @given(seeds)

@@ -16,6 +16,7 @@ from planner.measured.runs import read_runs
 from planner.plan import read_plan
 
 HEADER = "model,device,devices,batch,microbatch-size,sequence,tensor,data,stages,trainer,step_time_ms\n"
+COUNTED = ("--time-limit", "60", "--deterministic-limit", "0.01")
 LAYOUTS = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (2, 2, 2), (1, 8, 1))
 
 
@@ -66,7 +67,7 @@ def test_rows_that_identify_nothing_change_nothing_and_say_so(model: Path, capsy
 def test_a_plan_with_a_calibration_says_so_and_takes_longer_where_products_do(model: Path) -> None:
     Path("slow.toml").write_text(to_toml([{"name": "matmul.h100-sxm-80.bf16", "value": 2.0}]))
     main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
-    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--stages", "1", "--time-limit", "2"]
+    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--stages", "1", *COUNTED]
     assert main([*ask, "-o", "a.json"]) == main([*ask, "-o", "b.json", "--calibration", "slow.toml"]) == 0
     plain, slow = (json.loads(Path(name).read_text()) for name in ("a.json", "b.json"))
     assert slow["prediction"]["step_time_ns"] > 1.3 * plain["prediction"]["step_time_ns"]
@@ -118,7 +119,7 @@ def test_a_plan_compared_under_a_calibration_takes_what_it_does_planned_under_it
 def test_a_plan_compared_under_its_own_constants_is_as_it_was(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("slow.toml").write_text(to_toml([{"name": "network.h100-sxm-80", "value": 1.5}]))
     main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
-    ask = ["plan", "p.json", "--devices", "16", "--batch", "32", "--stages", "2", "--time-limit", "2", "-o", "a.json"]
+    ask = ["plan", "p.json", "--devices", "16", "--batch", "32", "--stages", "2", *COUNTED, "-o", "a.json"]
     assert main([*ask, "--calibration", "slow.toml"]) == 0
     told = json.loads(Path("a.json").read_text())
     assert compared(capsys, "a.json")["step_time_ns"] == told["prediction"]["step_time_ns"]
@@ -208,7 +209,7 @@ def test_a_model_described_with_a_calibration_plans_as_one_calibrated_later(mode
 
 def test_flags_tell_a_trainer_otherwise_and_plans_say_what_was_taken(model: Path) -> None:
     main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
-    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--data", "2", "--time-limit", "2", "-o", "a.json"]
+    ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--data", "2", *COUNTED, "-o", "a.json"]
     assert main([*ask, "--trainer", "megatron", "--no-overlap", "--gradient-bytes", "2"]) == 0
     found = json.loads(Path("a.json").read_text())["assumptions"]
     assert (found["trainer"], found["bytes_per_parameter"]["gradients"]) == ("megatron", 2.0)

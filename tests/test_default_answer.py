@@ -19,7 +19,7 @@ BATCH = 16
 
 @pytest.fixture(scope="module", name="answers")
 def answered() -> list[tuple[Plan, str]]:
-    effort = Effort(time_limit_s=10.0, deterministic_limit=0.01)
+    effort = Effort(60.0, deterministic_limit=0.01)
     return [
         (plan(Problem(generate(name), None, 4, BATCH, target=target, effort=effort)), target)
         for name in ("random:12:3", "random:20:1")

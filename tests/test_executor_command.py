@@ -112,7 +112,8 @@ def test_a_missing_plan_and_a_wrong_flag_have_their_exit_codes(tmp_path):
 
 
 @pytest.mark.parametrize("case", range(3))
-def test_a_killed_rank_takes_the_others_down_within_five_seconds_by_name(plan_file, tmp_path, case):
+def test_a_killed_rank_takes_the_others_down_by_name(plan_file, tmp_path, case):
+    """Within five seconds: ``python -m benchmarks.reliability``."""
     assert kill_problems(plan_file, tmp_path, case) == []
 
 

@@ -1,7 +1,7 @@
 """GraphPipe: series-parallel trees, and the slowest stage against a brute force of the same objective."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from benchmarks import graphpipe as evaluation
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
+from planner.ask.effort import Effort
 from planner.ask.pins import Group, Pins
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
@@ -222,7 +223,7 @@ def solve(case: Case, limits: Limits | None = None) -> FoundStages | None:
     choices = {part.atoms: [choice(case, part, multiple) for multiple in (1, 2)] for part in root.divisible}
     works = [work * min(case.saving) for work in case.works]
     allowance = Allowance(case.num_devices, case.memory, range(1, case.num_devices + 1))
-    return GraphStages(root, choices, works, allowance, NUM_MICROBATCHES, limits or Limits(60)).best()
+    return GraphStages(root, choices, works, allowance, NUM_MICROBATCHES, limits or Limits(600)).best()
 
 
 def choice(case: Case, part: TreePart, multiple: int) -> Choice:
@@ -274,14 +275,15 @@ def view_of(problem: Problem) -> View:
 
 
 def planned(problem: Problem) -> Evaluated:
-    return search(Rival("graphpipe", graphpipe.propose, line=False), problem, None).incumbent.best
+    counted = replace(problem, effort=Effort(60.0, 0.0))
+    return search(Rival("graphpipe", graphpipe.propose, line=False), counted, None).incumbent.best
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_proposal_is_a_partition_whose_stages_are_listed_in_the_order_of_their_graph(seed: int) -> None:
     rng = Random(seed)
     view = view_of(Problem(random_profile(rng, rng.randint(4, 14)), None, rng.randint(2, 6), 24, microbatch_size=1))
-    stages = graphpipe.propose(view, float("inf"), Limits(60))
+    stages = graphpipe.propose(view, float("inf"), Limits(600))
     assert stages is not None
     partition = partition_of(view, stages)
     assert [partition[stage.atoms[0]] for stage in stages] == list(range(len(stages)))
@@ -318,8 +320,9 @@ def test_stages_are_placed_as_they_are_listed_and_within_hosts() -> None:
 
 
 def test_the_evaluation_of_graphpipe_runs_in_small(tmp_path: Path) -> None:
-    """Two branches on eight devices, a second for each planner: ours is never behind, and what is drawn is there."""
-    found = list(evaluation.rows(("case-study",), 1.0))
+    """Two branches on four devices, counted work: ours is never behind, and what is drawn is there."""
+    question = evaluation.asked(60.0, deterministic_limit=0.0, microbatch_size=16, samples_a_device=1)
+    found = list(evaluation.compared("case-study", "zoo:case-study", 4, ("ours", *evaluation.RIVALS), question))
     assert [row["planner"] for row in found] == ["ours", "pipedream", "piper", "alpa", "graphpipe"]
     ratios = [row["over_ours"] for row in found if "over_ours" in row]
     assert len(ratios) > 2

@@ -39,7 +39,7 @@ def test_llama_70b_on_8_devices_of_80_gib_lacks_what_its_states_are_over_them() 
 def test_llama_70b_is_offloaded_where_hosts_have_the_memory() -> None:
     fixed = Space(data=1, tensor=8, context=1, stages=1, chunks=1)
     problem = Problem(llama_70b(), cluster(8, host_gib=2048), 8, 8, 1, target="any", space=fixed)
-    found = plan(replace(problem, effort=Effort(3.0, 0.0)))
+    found = plan(replace(problem, effort=Effort(60.0, 0.0)))
     assert rung(found) == "offload+tensor"
     assert max(found.prediction.peak_memory_bytes) <= 80 * GIB
 
@@ -89,4 +89,4 @@ def test_stages_are_offloaded_where_no_host_has_room_for_the_whole_model_of_one_
     offloaded = 14 * sum(p.size_bytes for p in described("llama").graph.parameters) // 2
     fixed = replace(WHOLE_OPERATORS, stages=2, data=1, offload="optimizer")
     problem = asked(described("llama"), cluster(2, host_gib=1.4 * offloaded / GIB), 8, microbatch_size=4, space=fixed)
-    assert rung(plan(replace(problem, effort=Effort(0.2, 0.01)))) == "offload+pipeline"
+    assert rung(plan(replace(problem, effort=Effort(60.0, 0.01)))) == "offload+pipeline"

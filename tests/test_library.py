@@ -20,7 +20,7 @@ from simulator.charts import new_figure
 from tests.small_plan import PLAN
 
 ROOT = Path(__file__).resolve().parents[1]
-QUESTION = Problem(generate("random:12:3"), None, num_devices=2, global_batch=16, effort=Effort(5.0, 0.01))
+QUESTION = Problem(generate("random:12:3"), None, num_devices=2, global_batch=16, effort=Effort(60.0, 0.01))
 
 
 @pytest.fixture(scope="module", name="answer")
@@ -30,7 +30,7 @@ def answered() -> planner.PlanAnswer:
 
 def test_the_library_plans_what_the_command_plans(answer: planner.PlanAnswer, tmp_path: Path) -> None:
     write_profile(tmp_path / "profile.json", QUESTION.profile)
-    words = "plan profile.json --devices 2 --batch 16 --time-limit 5 --deterministic-limit 0.01 -o plan.json --json"
+    words = "plan profile.json --devices 2 --batch 16 --time-limit 60 --deterministic-limit 0.01 -o plan.json --json"
     command = [sys.executable, "-m", "planner", *words.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

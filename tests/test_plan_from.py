@@ -106,7 +106,7 @@ def test_without_any_time_nothing_slower_than_an_old_plan_comes_out_where_that_s
 
 
 def test_with_time_for_a_search_neither() -> None:
-    found = [line for seed in range(50, 52) for line in old_plan_failures(seed, Effort(1.0))]
+    found = [line for seed in range(50, 52) for line in old_plan_failures(seed, Effort(60.0, 0.01))]
     assert set(found) == {"stands"}
 
 

@@ -16,7 +16,7 @@ from tests.faulted_commands import fault_failures
 from tests.interrupted_runs import interrupt_failures
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE_S = 60
+PATIENCE_S = 300
 COMMAND_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -37,9 +37,9 @@ def planning(folder: Path, name: str) -> subprocess.Popen[str]:
 def solver_of(process: subprocess.Popen[str]) -> int:
     """Wait for the solver's process and return its id."""
     for _ in range(100 * PATIENCE_S):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        if children:
-            return int(children[0])
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            if b"planner.search.cut.solver" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
         time.sleep(0.01)
     raise AssertionError("the search started no solver")
 

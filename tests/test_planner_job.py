@@ -29,7 +29,7 @@ from tests.jobs import job
 from tests.random_profiles import branches, chain, profile_of, u_net
 from tests.schema_corpus import validator
 
-SHORT = Effort(1.0)
+SHORT = Effort(60.0, 0.0)
 
 JOBS = [
     ("llama", 8, 16, {"tensor": 2, "stages": 2, "data": 2}),

@@ -41,7 +41,7 @@ def in_this_process(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def problem_of(profile: Profile, num_devices: int = 4, batch: int = 8, **options: object) -> Problem:
-    given: dict[str, object] = {"deterministic_limit": QUICK, "time_limit_s": 5.0, **options}
+    given: dict[str, object] = {"deterministic_limit": QUICK, "time_limit_s": 60.0, **options}
     return pipelines(profile, num_devices, batch, given.pop("microbatch_size", 1), **given)  # type: ignore[arg-type]
 
 

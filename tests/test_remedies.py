@@ -66,7 +66,7 @@ def test_more_memory_than_devices_have_is_said_to_be_another_device() -> None:
 
 
 def test_a_search_that_finds_nothing_says_what_holds_least() -> None:
-    problem = Problem(described("gpt2"), None, 4, 16, target="any", effort=Effort(2.0))
+    problem = Problem(described("gpt2"), None, 4, 16, target="any", effort=Effort(0.5, 0.0))
     (_, least), *_ = leanest(Setting(replace(problem, memory_limit_bytes=1)), 5.0)
     peak = int(re.findall(r"peaks at (\d+) bytes", refusal(replace(problem, memory_limit_bytes=1 << 10)))[0])
     assert peak <= 1.01 * (least.excess_bytes + 1)
@@ -82,8 +82,8 @@ def test_ways_out_get_no_more_time_than_the_command_has_left() -> None:
 
     def tried(problem: Problem) -> Plan:
         given.append(problem.effort.time_limit_s)
-        return plan(problem)
+        return plan(replace(problem, effort=Effort(0.0)))
 
-    ways_out(heavy(memory_limit_bytes=1 << 20, space=Space()), tried, Limits(1.5))
+    ways_out(heavy(memory_limit_bytes=1 << 20, space=Space()), tried, Limits(600.0))
     assert given
-    assert max(given) < 1.5
+    assert max(given) < 600.0

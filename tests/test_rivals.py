@@ -55,7 +55,7 @@ def test_the_chain_is_the_best_line_of_all(seed: int) -> None:
 
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_every_planner_plans_layers_under_any_target(planner: str) -> None:
-    problem = Problem(described("gpt2"), None, 4, 16, planner=planner, target="any", effort=Effort(3.0, 0.0))
+    problem = Problem(described("gpt2"), None, 4, 16, planner=planner, target="any", effort=Effort(60.0, 0.0))
     found = make_plan(problem).plan  # which has the checker look at it
     assert found.search.status == ("bounded" if planner == "ours" else "baseline")
     assert len({rank for stage in found.stages for rank in stage.ranks}) <= 4
@@ -65,7 +65,7 @@ def test_embedding_and_loss_count_as_layers_where_layers_alone_do_not_divide() -
     space = Space(stages=3, chunks=1, data=1, tensor=1)
     profile = described("gpt2")  # of four layers: with the two, two to each of three stages
     problem = Problem(
-        profile, None, 3, 8, planner="megatron-uniform", target="any", effort=Effort(3.0, 0.0), space=space
+        profile, None, 3, 8, planner="megatron-uniform", target="any", effort=Effort(60.0, 0.0), space=space
     )
     block_of = dict(zip((o.name for o in profile.graph.operators), block_names(profile.graph.operators), strict=True))
     held = [{block_of[name] for name in stage.operators} - {""} for stage in plan(problem).stages]

@@ -8,6 +8,7 @@ tensor parallelism and recompute), pipedream (the slowest stage in s, stages rep
 """
 
 import argparse
+import sys
 import time
 
 from costmodel import limits
@@ -89,7 +90,12 @@ def _dnn_partitioning(args: argparse.Namespace) -> PeerAnswer:
 
     instance = read_dnn_partitioning(args.file)
     memory = args.memory * GIB if args.memory else instance.memory_bytes
-    return solve_contiguous(instance, args.devices, memory, args.time_limit)
+    return solve_contiguous(instance, args.devices, memory, args.time_limit, _report)
+
+
+def _report(load: float) -> None:
+    sys.stderr.write(f"best so far {load:.9g} ms\n")
+    sys.stderr.flush()
 
 
 def _piper(args: argparse.Namespace) -> PeerAnswer:

@@ -111,7 +111,6 @@ class Search:
         self.old_plan: OldPlan | None = None
         self.record.watch("cut model", "improve", lambda: self.solver.pid)
         self.record.watch("lattice", "prove", lambda: self.bounder.pid)
-        self.record.watch("compilation", "improve", lambda: self.kernels.pid)
         self.limited_by = "work limit"
 
     def run(self) -> Outcome:
@@ -143,7 +142,7 @@ class Search:
             and not self.limits.over
             and self.kernels.start()
         ):
-            self.incumbent.announce("compiling kernels, once on this machine: this search has some 8 s less")
+            self.incumbent.announce("compiling kernels beside the search, once on this machine")
         if self.problem.old_plan:
             with self.record.active("old plan", "first"):
                 self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)

@@ -1,77 +1,64 @@
 """Whether the kernels are compiled; on a machine where they are not, another process does it while the search looks on.
 
-That takes seconds, once. Leaves out what the kernels are.
+That takes some 20 s of a processor, once. Leaves out what the kernels are, and where they are kept.
 """
 
-import os
 import subprocess
-import sys
-from pathlib import Path
-from typing import Self
+import time
+from typing import ClassVar, Self
 
-from planner.search.compiled import keeps
+from planner.search.compile_kernels import MOST_S, start
+from planner.search.kernel_cache import is_compiling, whole_folder
+
+POLL_S = 0.02
+"""How often a search that waits for another process looks whether it is done."""
+ENOUGH_S = 20.0
+"""What a search must be willing to wait to compile kernels itself, where no other process does."""
 
 
 class Kernels:
-    """The compiled kernels of one search; a process that still compiles them never outlives it."""
+    """The compiled kernels of one search; the process that compiles them goes on when the search ends."""
+
+    _loaded: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._launcher: subprocess.Popen[bytes] | None = None
 
     def start(self) -> bool:
-        """Start to compile, unless that was done before; return whether it was not."""
-        if not _are_kept():
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-            self._process = subprocess.Popen(  # this very interpreter and a module of ours
-                [sys.executable, "-m", "planner.search.annealing.compile"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-        return self._process is not None
-
-    @property
-    def pid(self) -> int | None:
-        """The number of the process while it runs."""
-        return self._process.pid if self._process and self._process.returncode is None else None
+        """Start to compile, unless that was done before or another search has started it; return whether it was not."""
+        if not Kernels._loaded:
+            self._launcher = start()
+        return self._launcher is not None
 
     def ready(self, wait_s: float) -> bool:
-        """Wait so long for the kernels; return whether they are there."""
-        if self._process:
-            try:
-                self._process.wait(wait_s)
-            except subprocess.TimeoutExpired:
-                return False
+        """Return whether the kernels can be used without delay, after waiting so long for a process that compiles them.
+
+        Where none does, or it takes too long, this one compiles them if it may wait for `ENOUGH_S` more.
+        """
+        begin = time.monotonic()
+        while not (Kernels._loaded or whole_folder()):
+            waited_s = time.monotonic() - begin
+            if waited_s >= min(wait_s, MOST_S) or not is_compiling():
+                if wait_s - waited_s >= ENOUGH_S:
+                    self._compile()
+                return Kernels._loaded
+            time.sleep(min(POLL_S, wait_s - waited_s))
         return True
 
     def load(self) -> None:
         """Have the kernels ready for use, if they are compiled."""
         if self.ready(0.0):
-            from planner.search.annealing.kernels import compile_all  # numba takes a third of a second to import
+            self._compile()
 
-            compile_all()
+    def _compile(self) -> None:
+        from planner.search.annealing.kernels import compile_all  # numba takes a third of a second to import
+
+        compile_all()
+        Kernels._loaded = True
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-
-
-def _are_kept() -> bool:
-    """Whether numba has kept these very kernels, or cannot keep any."""
-    if "NUMBA_CACHE_DIR" not in os.environ and _keeps(Path(__file__).parent / "__pycache__"):
-        return True
-    from planner.search.annealing import kernels  # numba takes a third of a second to import
-
-    folder = kernels.anneal.stats.cache_path  # type: ignore[attr-defined]  # numba's own
-    return not folder or _keeps(Path(folder))
-
-
-def _keeps(folder: Path) -> bool:
-    here = Path(__file__).parent
-    return keeps(folder, "anneal", here / "data.py", here / "kernels.py")
+        if self._launcher:
+            self._launcher.wait()  # it ended when it had started the process

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from planner.search.cut.data import CutData
 from planner.search.cut.model import CutModel, Findings
 from planner.search.cut.proof import Proof
-from planner.search.lattice.kept import prepare
 
 if TYPE_CHECKING:
     from planner.search.lattice.rising import Rising
@@ -64,7 +63,6 @@ class Server:
 
     def _rise(self, request: dict[str, Any], found: Findings) -> None:
         """Raise the bound of a family; what is known of the last few is kept."""
-        prepare()
         from planner.search.lattice.bound import LatticeBound  # its kernels take a third of a second to import
         from planner.search.lattice.replicas import ReplicasBound
         from planner.search.lattice.rising import Rising

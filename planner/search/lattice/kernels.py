@@ -278,3 +278,16 @@ def way_of(at: Lattice, pairs: Pairs, price: Floats, to: Floats, stages: int) ->
                 break
         d = found[k - 1]
     return found
+
+
+def compile_all() -> None:
+    """Run on next to nothing, so that numba keeps what it compiles."""
+    ints = np.zeros(0, np.int64)
+    rows = np.array([0, 0, 0])
+    at = Lattice(np.zeros((2, 4)), np.array([0]), np.array([0, 0, 1]), ints, rows, ints, np.zeros((2, 0)), 1, 1)
+    pairs = pairs_of(at, 1.0, 1)
+    price = prices(at, pairs, PathFlows(np.zeros((2, 2)), np.zeros((2, 4)), np.zeros((0, 4))))
+    to, onward = cheapest_to(at, pairs, price), cheapest_from(at, pairs, price)
+    way_of(at, pairs, price, to, 1)
+    kept(pairs, near(at, pairs, price, to, onward, 1.0))
+    fewest(at, pairs, stage_bounds(at, pairs))

@@ -4,7 +4,7 @@ Leaves out the model (`planner.search.peers.contiguous_model`).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +13,7 @@ from costmodel.importers.dnn_partitioning import LatencyInstance
 from planner.search.limits import Limits
 from planner.search.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
 from planner.search.peers.chains import best_cuts, load_table
-from planner.search.peers.contiguous_model import solve
+from planner.search.peers.contiguous_model import Solved, solve
 
 NUM_ORDERS = 12
 """Random orders that are cut besides the file's own."""
@@ -22,13 +22,26 @@ CUT_PART = 0.2
 GIB = 2**30
 
 
-def solve_contiguous(instance: LatencyInstance, num_devices: int, memory_bytes: float, seconds: float) -> PeerAnswer:
-    """Minimise the largest load of so many devices.
+def solve_contiguous(
+    instance: LatencyInstance,
+    num_devices: int,
+    memory_bytes: float,
+    seconds: float,
+    report: Callable[[float], None] = lambda load: None,
+) -> PeerAnswer:
+    """Minimise the largest load of so many devices; an interrupt ends the search with the best that it has.
 
     Parameters
     ----------
     memory_bytes : float
         Of each device.
+    report : function
+        Called with the load of each better cut of an order, before the model improves the best of them.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        When interrupted before there is a cut.
     """
     refused = [node.name for node in instance.nodes if not node.runs]
     if refused:
@@ -37,16 +50,24 @@ def solve_contiguous(instance: LatencyInstance, num_devices: int, memory_bytes: 
     groups, limit = groups_of(instance), memory_bytes
     if sum(groups.sizes) <= limit:
         limit = math.inf
-    best = _cut_orders(groups, num_devices, limit, Limits(seconds * CUT_PART))
-    most = groups.objective(best) if best else sum(groups.works) + sum(cost for _, cost in groups.tensors)
-    joined = _joined(instance, groups, most) if best else groups
-    device_of = {node: best[i] for i, row in enumerate(groups.members) for node in row} if best else {}
-    hint = [device_of[row[0]] for row in joined.members] if best and _keeps(joined, device_of) else None
-    found = solve(joined, num_devices, limit, hint, most, limits.left_s)
+    best, found = None, Solved(None, 0.0, is_infeasible=False, interrupted=False)
+    joined = groups
+    try:
+        for best in _better_cuts(groups, num_devices, limit, Limits(seconds * CUT_PART)):
+            report(groups.objective(best))
+        most = groups.objective(best) if best else sum(groups.works) + sum(cost for _, cost in groups.tensors)
+        joined = _joined(instance, groups, most) if best else groups
+        hint = _devices_of(joined, _by_node(groups, best)) if best else None
+        found = solve(joined, num_devices, limit, hint, most, limits.left_s)
+    except KeyboardInterrupt:
+        if not best:
+            raise
+        found = replace(found, interrupted=True)
     if found.is_infeasible and not best:
         return PeerAnswer(None, 0.0, INFEASIBLE, (), _why(groups, num_devices, memory_bytes, limits))
-    if found.devices and joined.objective(found.devices) < most:
-        device_of = {node: found.devices[i] for i, row in enumerate(joined.members) for node in row}
+    device_of = _by_node(groups, best) if best else {}
+    if found.devices and (not best or joined.objective(found.devices) < groups.objective(best)):
+        device_of = _by_node(joined, found.devices)
     if not device_of:
         return PeerAnswer(
             None, found.lower_bound, HEURISTIC, (), "the time limit ended the search before anything fitted"
@@ -58,9 +79,19 @@ def solve_contiguous(instance: LatencyInstance, num_devices: int, memory_bytes: 
     return PeerAnswer(objective, bound, status_of(objective, bound), stages, interrupted=found.interrupted)
 
 
-def _cut_orders(groups: Groups, num_devices: int, limit: float, limits: Limits) -> list[int] | None:
-    """Return the best device of each item that contiguous cuts of some orders give; None where none fits."""
-    best, least = None, math.inf
+def _by_node(groups: Groups, devices: Sequence[int]) -> dict[int, int]:
+    """Return the device of each node, from those of the items that nodes are grouped in."""
+    return {node: device for row, device in zip(groups.members, devices, strict=True) for node in row}
+
+
+def _devices_of(groups: Groups, device_of: dict[int, int]) -> list[int] | None:
+    """Return the device of each item; None where a cut tears one."""
+    return [device_of[row[0]] for row in groups.members] if _keeps(groups, device_of) else None
+
+
+def _better_cuts(groups: Groups, num_devices: int, limit: float, limits: Limits) -> Iterator[list[int]]:
+    """Yield the device of each item in contiguous cuts of some orders that fit, each better than the one before."""
+    least = math.inf
     for order in _orders(groups):
         place = {item: i for i, item in enumerate(order)}
         tensors = [([place[item] for item in row], cost) for row, cost in groups.tensors]
@@ -69,11 +100,10 @@ def _cut_orders(groups: Groups, num_devices: int, limit: float, limits: Limits) 
             loads[load_table([groups.sizes[item] for item in order], ()) > limit] = math.inf
         load, cuts = best_cuts(loads, num_devices)
         if load < least:
-            device = [sum(stop <= place[item] for stop in cuts[:-1]) for item in range(groups.num_items)]
-            best, least = device, load
+            least = load
+            yield [sum(stop <= place[item] for stop in cuts[:-1]) for item in range(groups.num_items)]
         if limits.over:
             break
-    return best
 
 
 def _orders(groups: Groups) -> Iterator[list[int]]:
