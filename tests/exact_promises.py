@@ -111,6 +111,8 @@ def solved_here() -> Iterator[None]:
 
 
 class _Here:
+    pid = None
+
     def __init__(self) -> None:
         self._server, self.busy = Server(), False
         self._found: list[dict[str, Any]] = []

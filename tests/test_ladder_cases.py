@@ -132,7 +132,7 @@ def test_less_memory_never_makes_the_step_shorter_and_leads_up_the_ladder() -> N
     steps = [found.prediction.step_time_ns for found in walk()]
     assert all(after >= before / NEAR for before, after in pairwise(steps))
     assert [rung(found) for found in walk()][:4] == ["data-parallel", "zero-1", "zero-2", "zero-3"]
-    assert "offload" in rung(walk()[-1])
+    assert any("offload" in each.strategy for each in walk()[-1].rungs if not each.over_memory_bytes)
 
 
 def test_each_rung_says_what_it_lacks_or_how_much_slower_it_is() -> None:
