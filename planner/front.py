@@ -19,7 +19,7 @@ from planner.plan import Plan
 from planner.report.answer import PlanAnswer
 from planner.report.compared import ComparedPlan
 from planner.report.comparison import Comparison
-from planner.search.planners import plan
+from planner.search.planners import find
 
 
 def make_plan(problem: Problem, progress: Report | None = None) -> PlanAnswer:
@@ -29,11 +29,12 @@ def make_plan(problem: Problem, progress: Report | None = None) -> PlanAnswer:
     is a bug.
     """
     start = time.perf_counter()
-    found = plan(problem, progress)
-    problems = check_plan(found, problem.profile.graph)
+    found = find(problem, progress)
+    searched = found.record.to_json()
+    problems = check_plan(found.plan, problem.profile.graph)
     if problems:
         raise RuntimeError(f"the checker refuses the plan, which was not written: {problems[0].message}")
-    return PlanAnswer(found, problem, time.perf_counter() - start)
+    return PlanAnswer(found.plan, problem, time.perf_counter() - start, searched=searched)
 
 
 def compare_plans(

@@ -8,7 +8,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.search.exact import UNKNOWN
+from planner.plan.limited_by import LimitedBy
 from planner.search.planners import plan
 from tests.exact_promises import (
     PATIENT,
@@ -63,7 +63,7 @@ def test_families_that_the_model_does_not_know_keep_their_bound() -> None:
         found = plan(replace(CHAIN, space=Space(data=1))).search
         known = plan(CHAIN).search
     assert (known.status, known.limited_by) == ("optimal", "proved")
-    assert (found.status, found.limited_by) == ("bounded", UNKNOWN)
+    assert (found.status, found.limited_by) == ("bounded", LimitedBy.EXHAUSTED)
     assert found.lower_bound_ns is not None
     assert found.lower_bound_ns < known.objective == found.best_step_time_ns
 

@@ -132,7 +132,24 @@ def test_less_memory_never_makes_the_step_shorter_and_leads_up_the_ladder() -> N
     steps = [found.prediction.step_time_ns for found in walk()]
     assert all(after >= before / NEAR for before, after in pairwise(steps))
     assert [rung(found) for found in walk()][:4] == ["data-parallel", "zero-1", "zero-2", "zero-3"]
-    assert "offload" in rung(walk()[-1])
+    assert any("offload" in each.strategy for each in walk()[-1].rungs if not each.over_memory_bytes)
+
+
+def test_the_headline_is_a_plan_that_a_trainer_runs_and_what_nobody_runs_stands_beside() -> None:
+    unrun = [found.extra.get("best_unrun") for found in walk()]
+    assert all(found.runs_on for found in walk())
+    assert unrun[0] is None
+    assert isinstance(unrun[-1], dict)
+    assert unrun[-1]["step_time_ns"] == walk()[-1].search.best_step_time_ns < walk()[-1].prediction.step_time_ns
+    assert "a trainer runs it, unlike that" in str(walk()[-1].extra["choice"])
+    assert any("no trainer known here runs it" in each.why for each in walk()[-1].rungs)
+
+
+def test_where_nobody_runs_what_is_fixed_the_best_of_it_is_returned() -> None:
+    found = plan(walked(space=replace(WHOLE_OPERATORS, zero=2, offload="optimizer", recompute="selective")))
+    assert found.runs_on == ()
+    assert "best_unrun" not in found.extra
+    assert found.prediction.step_time_ns <= found.search.best_step_time_ns * NEAR
 
 
 def test_each_rung_says_what_it_lacks_or_how_much_slower_it_is() -> None:

@@ -17,7 +17,8 @@ from planner.candidate.evaluate import Evaluator
 from planner.commands import main
 from planner.graph.atoms import prepare
 from planner.plan import Plan, orders
-from planner.search.planners import BROKEN_BOUND, plan
+from planner.plan.limited_by import LimitedBy
+from planner.search.planners import plan
 from tests.one_price import by_pins, hosts, made, random_candidate, random_problem
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of, random_profile
@@ -94,7 +95,7 @@ def old_plan_failures(seed: int, effort: Effort) -> list[str]:
     wrong = [f"{seed}: {new_ns} ns, the old plan {found['step_time_ns']}"] if new_ns > found["step_time_ns"] else []
     if found["step_time_ns"] != pinned_ns:
         wrong.append(f"{seed}: priced {found['step_time_ns']} ns, by pins {pinned_ns}")
-    if answer.plan.search.limited_by == BROKEN_BOUND:
+    if answer.plan.search.limited_by == LimitedBy.BROKEN_BOUND:
         wrong.append(f"{seed}: the old plan is none that the bound ranges over")
     return wrong or ["stands"]
 

@@ -11,8 +11,9 @@ from costmodel.model.profile import write_profile
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import read_plan
+from planner.plan.limited_by import LimitedBy
 from planner.search.family_bounds import FamilyBounds
-from planner.search.planners import BROKEN_BOUND, plan
+from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.pipelines import pipelines
 from tests.random_profiles import branches
@@ -45,7 +46,7 @@ def test_a_bound_above_the_plan_leaves_the_plan_without_a_bound(
         return
     assert check_plan(found, profile.graph) == ()
     assert (found.search.status, found.search.lower_bound_ns, found.search.gap) == ("heuristic", None, None)
-    assert found.search.limited_by == BROKEN_BOUND
+    assert found.search.limited_by == LimitedBy.BROKEN_BOUND
     assert found.search.objective == found.prediction.step_time_ns
 
 
@@ -58,5 +59,5 @@ def test_the_command_writes_a_plan_whose_bound_was_wrong_and_exits_1(
     monkeypatch.chdir(tmp_path)
     assert main([*words, "-o", "plan.json"]) == 1
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert (answer["lower_bound_ns"], answer["gap"], answer["limited_by"]) == (None, None, BROKEN_BOUND)
+    assert (answer["lower_bound_ns"], answer["gap"], answer["limited_by"]) == (None, None, LimitedBy.BROKEN_BOUND)
     assert read_plan(tmp_path / "plan.json").search.objective == answer["step_time_ns"]

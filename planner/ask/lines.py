@@ -142,13 +142,23 @@ def _torchtitan(job: Job) -> str:
     return model_part_names(job.parts)[1] or _relayed(job)
 
 
+def schedule_refusal(target: str, schedule: str, *, pipelined: bool, looped: bool) -> str:
+    """Return why a trainer of lines does not run a schedule; `looped` says that ranks hold several stages."""
+    plain = ("1f1b", "graph-1f1b")
+    taken = {
+        "megatron": ("interleaved-1f1b",) if looped else plain,
+        "deepspeed": plain if pipelined else (schedule,),
+    }
+    return "" if schedule in taken.get(target, (schedule,)) else f"the schedule {schedule}"
+
+
 def _megatron(job: Job) -> str:
     plan, places = job.plan, len(job.places)
     if not job.is_loop:
         return "stages that are not placed in a loop"
     looped = job.num_stages > places
-    if plan.schedule not in (("interleaved-1f1b",) if looped else ("1f1b", "graph-1f1b")):
-        return f"the schedule {plan.schedule}"
+    if why := schedule_refusal("megatron", plan.schedule, pipelined=job.num_stages > 1, looped=looped):
+        return why
     if looped and plan.batch.num_microbatches // plan.stages[0].config.data % places:
         return f"micro-batches of a replica that {places} ranks of the pipeline do not divide"
     if job.num_stages == 1:
@@ -164,9 +174,7 @@ def _megatron(job: Job) -> str:
 def _deepspeed(job: Job) -> str:
     if job.num_stages > len(job.places):
         return "several stages on a rank"
-    if job.num_stages > 1 and job.plan.schedule not in ("1f1b", "graph-1f1b"):
-        return f"the schedule {job.plan.schedule}"
-    return ""
+    return schedule_refusal("deepspeed", job.plan.schedule, pipelined=job.num_stages > 1, looped=False)
 
 
 LINE_RULES: dict[str, tuple[Rule, ...]] = {

@@ -5,7 +5,6 @@ Leaves out the search.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -14,15 +13,13 @@ from costmodel.calibration import interval_ns
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole import SplitRatios
-from costmodel.stages.strategies import MemoryTerms
-from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
 from planner.ask.problem import Problem
 from planner.ask.same_model import sample_of
 from planner.ask.targets import runs_on
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.gathering import with_gathering
-from planner.candidate.price import compact
+from planner.candidate.upper_memory import upper_bytes
 from planner.graph.names import stage_names
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from planner.plan.lockstep import spread
@@ -160,55 +157,6 @@ def expected_ns(problem: Problem, step_ns: int) -> tuple[int, int] | None:
     """Return between what four of five measured steps lie; None where the error of predictions is not known."""
     error = problem.step_error
     return None if error is None else interval_ns(step_ns, error)
-
-
-def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[int]:
-    """Return the upper bound of each simulated rank: its peak, and by how much its stages' terms may exceed theirs.
-
-    The device's context and workspace, which no stage has for itself, count once a rank; so do the communicators of
-    its messages, one with each neighbour, and the one of all ranks.
-    """
-    schedule = run.times.structure.schedule
-    peaks = list(run.times.peak_memory_bytes)
-    neighbours = schedule.graph.neighbours(evaluator.num_microbatches)
-    on_gpus = any(device.type == "cuda" for device in evaluator.problem.machines.devices)
-    more, shared = [0] * len(peaks), [0] * len(peaks)
-    for stage in range(candidate.num_stages):
-        for rank in schedule.graph.ranks[stage]:
-            terms = _terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
-            workspace = terms.workspace.upper - terms.workspace.point
-            more[rank] += terms.upper_bytes - terms.point_bytes - workspace
-            if on_gpus:
-                workspace += len(neighbours[rank]) * MESSAGES_BYTES + (len(peaks) > 1) * COMMUNICATOR_BYTES
-            shared[rank] = max(shared[rank], workspace)
-    return [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
-
-
-def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
-    """Return the memory of a stage term by term, on the type of device where the upper bound is largest."""
-    place = candidate.places[stage]
-    flows = run.priced.flows.items()
-    received = sorted({t for (_, target), row in flows if target == stage for t in row})
-    operators = compact(run.priced.operators[stage])
-    count = evaluator.num_microbatches // place.config.data or 1
-    found = [
-        model.terms(operators, place.config, place.ranks, count, max(1, in_flight), received)
-        for model in evaluator.pricer.models(place)
-    ]
-    return max(found, key=lambda terms: terms.upper_bytes)
-
-
-def most_in_flight(order: Sequence[Action], stage: int) -> int:
-    """Return the most micro-batch groups of a stage that an order has alive at once."""
-    alive = most = 0
-    for action in order:
-        alive += (action.stage == stage) * _CHANGE[action.kind]
-        most = max(most, alive)
-    return most
-
-
-_CHANGE = Counter({"F": 1, "B": -1, "W": -1})
-"""Micro-batches in flight after an action; 0 for others."""
 
 
 def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
-from planner.commands.answer import Answer, say
+from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
@@ -160,7 +160,8 @@ def run(args: argparse.Namespace) -> Answer:
 def _run(args: argparse.Namespace, start: float) -> Answer:
     from planner.front import make_plan
     from planner.plan import write_plan
-    from planner.search.planners import BROKEN_BOUND
+    from planner.plan.limited_by import LimitedBy
+    from planner.report.alarms import is_impossible
 
     problem = problem_of(args, start)
     if problem.effort.deterministic_limit is None:
@@ -168,8 +169,12 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     answer = make_plan(problem, progress=say)
     write_plan(args.output, answer.plan)
     answer = replace(answer, path=args.output, seconds=time.perf_counter() - start)
-    codes = {"interrupted": 130, BROKEN_BOUND: 1}
-    code = codes.get(answer.plan.search.limited_by, 1 if answer.plan.extra.get("bugs") else 0)
+    for alarm in answer.alarms:
+        say(f"{alarm.kind}: {alarm.text}")
+    found = answer.plan
+    ended = found.search.limited_by
+    wrong = ended == LimitedBy.BROKEN_BOUND or is_impossible(found) or bool(found.extra.get("bugs"))
+    code = INTERRUPTED if ended == LimitedBy.INTERRUPTED else int(wrong)
     return Answer(answer.to_json(), answer.text(), code)
 
 

@@ -24,7 +24,7 @@ from costmodel.stages.strategies import TrainingJob
 from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluator
-from planner.candidate.make import upper_bytes
+from planner.candidate.upper_memory import upper_bytes
 from planner.graph.atoms import prepare
 from planner.measured.predicted import Predicted
 from simulator.engine import simulate

@@ -15,8 +15,9 @@ from costmodel.model.profile import Profile
 from costmodel.stages.costs import Amount
 from costmodel.stages.strategies.memory import FRAGMENTATION
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
-from planner.candidate.make import expected_ns, upper_bytes
+from planner.candidate.make import expected_ns
 from planner.candidate.price import compact
+from planner.candidate.upper_memory import upper_bytes
 from planner.measured.job import MeasuredJob
 
 

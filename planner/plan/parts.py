@@ -141,7 +141,7 @@ class SearchResult:
     best_step_time_ns : int
         The best step time seen; above it by at most 1 % a simpler plan is preferred.
     limited_by : str
-        What ended the search.
+        What ended the search (`planner.plan.limited_by`; earlier versions had other words).
     model_objective_ns, model_lower_bound_ns : int or None
         The least estimate m - 1 times the largest stage plus the longest path of any cut of the best plan's family that
         was met, and a bound on all of them. No step is bounded by it.

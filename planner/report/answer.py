@@ -3,15 +3,18 @@
 Leaves out why the plan takes as long as it does (`planner.report.explanation`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planner.ask.problem import Problem
 from planner.plan import Plan
 from planner.plan.file import stages_to_json
+from planner.plan.limited_by import WORDS
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
+from planner.report.alarms import Alarm, alarms
 from planner.report.moved import Moved
 from planner.report.plan_lines import assumed, expected, ladder, money
 from planner.report.rates import mfu, samples_per_s, tokens_per_s
@@ -34,12 +37,15 @@ class PlanAnswer:
         What the whole command took so far.
     path : str
         File of the plan; empty where it was not written.
+    searched : mapping
+        What the search did (`planner.search.record`): readings of clocks, which no plan holds.
     """
 
     plan: Plan
     problem: Problem
     seconds: float
     path: str = ""
+    searched: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.text()))
@@ -53,6 +59,17 @@ class PlanAnswer:
     def devices_used(self) -> int:
         """Devices that the plan uses."""
         return len(self.plan.orders)
+
+    @cached_property
+    def alarms(self) -> list[Alarm]:
+        """What should make the reader stop."""
+        return alarms(self.problem, self.plan, self.searched)
+
+    @property
+    def best_unrun(self) -> dict[str, object] | None:
+        """Step and strategy of the best plan that no trainer runs, where it is faster than this one."""
+        found = self.plan.extra.get("best_unrun")
+        return dict(found) if isinstance(found, dict) else None
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object."""
@@ -79,6 +96,9 @@ class PlanAnswer:
             "devices_used": self.devices_used,
             "choice": plan.extra.get("choice", ""),
             **({"from": {**self._start, "moved": self._moved.to_json()}} if self._moved else {}),
+            "best_unrun": self.best_unrun,
+            "alarms": [each.to_json() for each in self.alarms],
+            "searched": dict(self.searched),
             "search_seconds": self.seconds,
             "limited_by": search.limited_by,
             "baselines": dict(search.baselines),
@@ -114,6 +134,7 @@ class PlanAnswer:
         """Return what people read."""
         plan, prediction, search, batch = self.plan, self.plan.prediction, self.plan.search, self.plan.batch
         stages = f"{len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, " if len(plan.stages) > 1 else ""
+        ended = WORDS.get(search.limited_by, search.limited_by)
         rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
         return [
             f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} "
@@ -129,10 +150,11 @@ class PlanAnswer:
             f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
             f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
             f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
+            *self._unrun(),
             f"assumes      {assumed(plan)}",
             *([f"baselines    {', '.join(rivals)}"] if rivals else []),
             *ladder(plan),
-            f"found in {self.seconds:.1f} s" + (f", ended by {search.limited_by}" if search.limited_by else ""),
+            f"found in {self.seconds:.1f} s" + (f", ended by {ended}" if ended else ""),
         ]
 
     @cached_property
@@ -161,6 +183,16 @@ class PlanAnswer:
             parts.append(f"cannot be used as it stands: {why_not}; {used}")
         told = [f"from         {' '.join(parts)}"] if start else []
         return [*told, f"moved        {self._moved.text()}"]
+
+    def _unrun(self) -> list[str]:
+        """Say what a faster plan would gain that no trainer runs."""
+        found, own_ns = self.best_unrun, self.plan.prediction.step_time_ns
+        if not found or not isinstance(step_ns := found.get("step_time_ns"), int):
+            return []
+        return [
+            f"nobody runs  {found.get('strategy')} in {milliseconds(step_ns)}, {percent(1 - step_ns / own_ns)} less: "
+            "no trainer that is known here takes that plan"
+        ]
 
     def _estimate(self) -> list[str]:
         """Say how far cuts are from the best by the estimate, which is another figure than the simulated step."""

@@ -29,8 +29,6 @@ NUM_SOLVES = 16
 """Solves of one family before that of the least bound is asked for again."""
 UNLIMITED = 1e9
 """Deterministic seconds where the clock alone ends a proof."""
-UNKNOWN = "families that the exact model does not know"
-"""What limited a proof that closed all others."""
 
 
 def check_size(setting: Setting) -> None:

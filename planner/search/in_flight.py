@@ -11,7 +11,7 @@ from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated, Evaluator
-from planner.candidate.make import most_in_flight
+from planner.candidate.upper_memory import most_in_flight
 from planner.search.limits import Limits
 from simulator.schedules.graph_auto import Numbers, neighbours
 

@@ -9,8 +9,10 @@ from functools import cached_property
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import EXECUTOR
+from planner.ask.lines import schedule_refusal
 from planner.ask.problem import Problem, Report
-from planner.ask.targets import config_not_run
+from planner.ask.targets import RUNNERS, config_not_run
+from planner.candidate.candidate import alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
@@ -100,6 +102,21 @@ class Incumbent:
         return (self.aim != EXECUTOR or not each.not_divided) and all(
             self.runs_config(config, pipelined=pipelined) for config in {p.config for p in each.candidate.places}
         )
+
+    def somebody_may_run(self, each: Evaluated) -> bool:
+        """Whether some trainer takes a candidate, as far as can be said without its plan, which takes long to make."""
+        known, pipelined = each.candidate, each.candidate.num_stages > 1
+        configs, looped = {place.config for place in known.places}, is_looped(known.places)
+        in_line = each.is_line and (not pipelined or alike(known.places))
+        for name in RUNNERS:
+            if any(config_not_run(name, self.problem, config, pipelined) for config in configs):
+                continue
+            if name == EXECUTOR and not each.not_divided:
+                return True
+            refused = schedule_refusal(name, known.schedule, pipelined=pipelined, looped=looped)
+            if name != EXECUTOR and in_line and not refused:
+                return True
+        return False
 
     def why_not_run(self, each: Evaluated) -> str:
         """Return why the target does not run a candidate; nothing where it does."""

@@ -66,7 +66,7 @@ class _Rungs:
         """Return the rung of a plan that fits."""
         made = self.plan if each is self.chosen else _made(self.setting, each)
         peak, text = max(made.prediction.peak_memory_bytes), why(self.incumbent, each, self.chosen, made)
-        return self._rung(each, peak, made.runs_on, text, self._better_if(each))
+        return self._rung(each, peak, made.runs_on, text, self._better_if(each, made))
 
     def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
         """Return the rungs of strategies that nothing was found to fit on; no trainer runs these plans here.
@@ -107,8 +107,8 @@ class _Rungs:
             better_if,
         )
 
-    def _better_if(self, each: Evaluated) -> str:
-        if each is self.chosen:
+    def _better_if(self, each: Evaluated, made: Plan) -> str:
+        if each is self.chosen or (self.plan.runs_on and not made.runs_on):
             return ""
         if not self.incumbent.runs(each):
             return "--target any" if each.step_time_ns < self.chosen.step_time_ns else ""
@@ -133,7 +133,7 @@ def why(incumbent: Incumbent, each: Evaluated, chosen: Evaluated, made: Plan) ->
         takers = ", ".join(made.runs_on) or "no trainer known here"
         return f"{against}, and {incumbent.aim} does not run it ({takers}): {how}"
     if each.step_time_ns <= chosen.step_time_ns:
-        return f"{against}, and less simple: {how}"
+        return f"{against}, and {'less simple' if made.runs_on else 'no trainer known here runs it'}: {how}"
     return f"{against}: {how}"
 
 

@@ -14,12 +14,13 @@ from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.candidate.order import WITHIN_LIMIT
+from planner.plan.limited_by import LimitedBy
 from planner.search.annealing.readiness import Kernels
 from planner.search.annealing_rounds import AnnealingRounds
 from planner.search.bounding import Bounding
 from planner.search.cut.child import Solver
 from planner.search.cuts import Cuts
-from planner.search.exact import UNKNOWN, Exact, check_size
+from planner.search.exact import Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
@@ -105,13 +106,14 @@ class Search:
         self.halving = Halving(self.bounds, pace)
         self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
         self.lines = Lines(self.incumbent, self.prospects, self.kernels)
-        self._saved = self._left_out = False
+        self._saved = self._left_out = self._closed = False
         self._looked: set[Family] = set()
         self.rounds = AnnealingRounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
         self.old_plan: OldPlan | None = None
         self.record.watch("cut model", "improve", lambda: self.solver.pid)
         self.record.watch("lattice", "prove", lambda: self.bounder.pid)
-        self.limited_by = "work limit"
+        counted = problem.effort.deterministic_limit is not None
+        self.limited_by = LimitedBy.WORK_LIMIT if counted else LimitedBy.EXHAUSTED
 
     def run(self) -> Outcome:
         """Search until the limits, or until interrupted, and choose."""
@@ -119,13 +121,13 @@ class Search:
             with raised(self._has_plan), self.solver, self.bounder, self.kernels:
                 self._run()
             if self.incumbent.found and self.bounds.proved:
-                self.limited_by = "proved"
-            elif self.limited_by != UNKNOWN and self._is_cut_short:
-                self.limited_by = "time limit"
+                self.limited_by = LimitedBy.PROVED
+            elif not self._closed and self._is_cut_short:
+                self.limited_by = LimitedBy.TIME_LIMIT
         except KeyboardInterrupt:
             if not self.incumbent.found:
                 raise
-            self.limited_by = "interrupted"
+            self.limited_by = LimitedBy.INTERRUPTED
         except Exception as error:
             if not self.incumbent.found:
                 raise
@@ -306,7 +308,7 @@ class Search:
             return
         self._vary()
         if solving.solve([cuts.family for cuts in careful], self.limits):
-            self.limited_by = "solver lost"
+            self.limited_by = LimitedBy.SOLVER_LOST
         self._change_options()
         self._halve(HALVES_PART)
         self.last = Limits(self.limits.left_s * LAST_PART)
@@ -337,9 +339,9 @@ class Search:
         self.early = self.limits
         proof = Exact(self.bounds)
         if proof.prove(self.solver, self.limits):
-            self.limited_by = "solver lost"
+            self.limited_by = LimitedBy.SOLVER_LOST
         elif proof.done:
-            self.limited_by = UNKNOWN
+            self.limited_by, self._closed = LimitedBy.EXHAUSTED, True  # but for families that the model does not know
 
     @recorded("every cut", "improve")
     def _cut_in_every_way(self) -> None:

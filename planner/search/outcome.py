@@ -5,6 +5,7 @@ Leaves out how it is found, and the plan that is made of it (`planner.search.pla
 
 from dataclasses import dataclass
 
+from planner.plan.limited_by import LimitedBy
 from planner.search.incumbent import Incumbent
 from planner.search.old_plan import OldPlan
 from planner.search.setting import Setting
@@ -20,8 +21,8 @@ class Outcome:
     incumbent : Incumbent
     lower_bound_ns : int or None
     baselines : dict of str to int
-    limited_by : str
-        ``proved`` when nothing was left to search.
+    limited_by : LimitedBy
+        ``PROVED`` when nothing was left to search.
     impossible : bool
         Whether it is proved that nothing in scope fits into memory, or all that a planner knows was priced.
     estimate : tuple of (int, int), optional
@@ -40,7 +41,7 @@ class Outcome:
     incumbent: Incumbent
     lower_bound_ns: int | None
     baselines: dict[str, int]
-    limited_by: str
+    limited_by: LimitedBy
     impossible: bool
     estimate: tuple[int, int] | None = None
     looped_bound_ns: int | None = None

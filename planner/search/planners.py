@@ -4,24 +4,26 @@ Every planner returns the same kind of plan, priced, simulated and bounded the s
 generated differs. Leaves out the command line.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report, divisors
-from planner.ask.targets import default_target, refusal
+from planner.ask.targets import RUNNERS, default_target, refusal
 from planner.candidate.candidate import is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
 from planner.plan import Plan, SearchResult
+from planner.plan.limited_by import LimitedBy
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
 from planner.search.limits import Limits
 from planner.search.ours import Search
 from planner.search.outcome import Outcome
+from planner.search.record import SearchRecord
 from planner.search.refusal import no_plan, nothing_found
 from planner.search.remedies import ways_out
 from planner.search.rivals import alpa, graphpipe, pipedream, piper
@@ -30,11 +32,24 @@ from planner.search.rivals.megatron_uniform import megatron_uniform
 from planner.search.rivals.rival import Rival, search
 from planner.search.setting import Setting
 from planner.search.whole_models import WholeModels
-from planner.search.writing import announced, check_length
+from planner.search.writing import announced, check_length, too_long
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan, and what is known of the search that found it, which no plan file holds."""
+
+    plan: Plan
+    record: SearchRecord
 
 
 def plan(problem: Problem, progress: Report | None = None) -> Plan:
-    """Return the plan that the problem's planner finds.
+    """Return the plan that the problem's planner finds, as `find` does."""
+    return find(problem, progress).plan
+
+
+def find(problem: Problem, progress: Report | None = None) -> Found:
+    """Return the plan that the problem's planner finds, with the record of its search.
 
     Parameters
     ----------
@@ -62,11 +77,14 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     except NoPlanFits as error:
         if problem.planner not in ("ours", "chain"):
             raise
-        raise type(error)(f"{error}{ways_out(problem, _planned, limits)}") from None
+        raise type(error)(f"{error}{ways_out(problem, lambda changed: _planned(changed).plan, limits)}") from None
 
 
-def _planned(problem: Problem, progress: Report | None = None) -> Plan:
-    return _chosen(PLANNERS[problem.planner](problem, progress))
+def _planned(problem: Problem, progress: Report | None = None) -> Found:
+    outcome = PLANNERS[problem.planner](problem, progress)
+    found, record = _chosen(outcome), outcome.incumbent.record
+    record.dropped = outcome.setting.dropped.counts
+    return Found(found, record)
 
 
 def ours(problem: Problem, report: Report | None) -> Outcome:
@@ -151,41 +169,90 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> Outcome:
     incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
     equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
-    return Outcome(setting, incumbent, bound_ns, {}, "", True)
+    return Outcome(setting, incumbent, bound_ns, {}, LimitedBy.EXHAUSTED, True)
 
 
 def _chosen(outcome: Outcome) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
-    setting, incumbent = outcome.setting, outcome.incumbent
-    problem = setting.problem
-    if not incumbent.found:
+    if not outcome.incumbent.found:
         raise nothing_found(outcome)
-    whole = WholeModels(setting, incumbent)
-    not_taken, old, dropped = "", outcome.old_plan, setting.dropped
+    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent))
+
+
+MOST_NOT_RUN = 6
+"""Plans of several stages that are made to learn that no trainer runs them, before those of one stage alone are."""
+
+
+def _headline(outcome: Outcome, whole: WholeModels) -> Plan:
+    """Return the first choice that the target takes and that some trainer runs; where none is, the first it takes.
+
+    What a faster one that nobody runs would gain stands in the plan beside it (`best_unrun`). Whoever asks for a proof,
+    or for what another planner does, gets just that.
+    """
+    setting, incumbent, old = outcome.setting, outcome.incumbent, outcome.old_plan
+    problem, not_taken = setting.problem, ""
+    asks_who_runs = problem.planner in ("ours", "chain") and not problem.exact and problem.target not in RUNNERS
+    passed_over: list[Evaluated] = []
+    num_made = 0
     most = [outcome.baselines.get("chain"), old.never_above_ns if old else None]
     for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
         if not chosen.fits:
             break
-        check_length(chosen)
-        incumbent.announce(announced(chosen))
-        found = None
-        with dropped.candidate():
-            found = make(
-                setting.evaluator(chosen.candidate.microbatch_size),
-                chosen.candidate,
-                _result(outcome, chosen, chosen if not_taken else incumbent.best),
-                _reason(outcome, chosen, taken=not not_taken),
-            )
-        why = refusal(problem, found) if found else str(dropped.refused or dropped.said)
+        pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
+        if asks_who_runs and (
+            not incumbent.somebody_may_run(chosen)
+            or (looks_on and pipelined and num_made >= MOST_NOT_RUN)
+            or (looks_on and too_long(chosen.num_actions, chosen.copies))
+        ):
+            passed_over.append(chosen)
+            continue
+        found = _made(outcome, chosen, not_taken, passed_over)
+        why = refusal(problem, found) if found else str(setting.dropped.refused or setting.dropped.said)
+        if found and not why and (found.runs_on or not asks_who_runs):
+            return _with_ladder(outcome, chosen, found, whole)
         if found and not why:
-            rungs = ladder(setting, incumbent, chosen, found, whole)
-            incumbent.announce(dropped.said)
-            extra = {**({"from": asdict(old)} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
-            return replace(found, rungs=rungs, extra={**found.extra, **extra})
+            passed_over.append(chosen)
+            num_made += pipelined
         not_taken = not_taken or why
+    for chosen in passed_over:
+        found = _made(outcome, chosen, not_taken, ())
+        if found:
+            return _with_ladder(outcome, chosen, found, whole)
     if not_taken:
         raise NoPlanFits(not_taken)
     raise no_plan(outcome, incumbent.best, scope(setting))
+
+
+def _made(outcome: Outcome, chosen: Evaluated, not_taken: str, passed_over: Sequence[Evaluated]) -> Plan | None:
+    """Make the plan of a choice, None where it cannot be made.
+
+    Others were preferred to it that the target does not take, or nobody runs.
+    """
+    check_length(chosen)
+    outcome.incumbent.announce(announced(chosen))
+    faster = [each for each in passed_over if each.step_time_ns < chosen.step_time_ns]
+    unrun = min(faster, key=lambda each: each.rank, default=None)
+    found = None
+    with outcome.setting.dropped.candidate():
+        found = make(
+            outcome.setting.evaluator(chosen.candidate.microbatch_size),
+            chosen.candidate,
+            _result(outcome, chosen, chosen if not_taken else outcome.incumbent.best),
+            _reason(outcome, chosen, _why_preferred(outcome, not_taken, bool(unrun))),
+        )
+    if found is None or not unrun:
+        return found
+    told = {"step_time_ns": unrun.step_time_ns, "strategy": unrun.strategy}
+    return replace(found, extra={**found.extra, "best_unrun": told})
+
+
+def _with_ladder(outcome: Outcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:
+    """Add the ladder, what became of the old plan, and what bugs cost."""
+    old, dropped = outcome.old_plan, outcome.setting.dropped
+    rungs = ladder(outcome.setting, outcome.incumbent, chosen, found, whole)
+    outcome.incumbent.announce(dropped.said)
+    extra = {**({"from": asdict(old)} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
+    return replace(found, rungs=rungs, extra={**found.extra, **extra})
 
 
 def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResult:
@@ -215,7 +282,7 @@ def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResul
         scope(outcome.setting) + _left_out(looped_ns, halved_ns, best_ns),
         outcome.baselines,
         best_ns,
-        BROKEN_BOUND if wrong else outcome.limited_by,
+        LimitedBy.BROKEN_BOUND if wrong else outcome.limited_by,
         *(outcome.estimate if outcome.estimate and outcome.estimate[1] else (None, None)),
     )
 
@@ -231,10 +298,6 @@ def _left_out(looped_ns: int | None, halved_ns: int | None, best_ns: int) -> str
         for what, ns in parts
         if ns is not None and ns < best_ns
     )
-
-
-BROKEN_BOUND = "a lower bound above the plan, which is a bug of Penstock's"
-"""What limited a search whose bound cannot be right: the plan is written without one."""
 
 
 def scope(setting: Setting) -> str:
@@ -271,16 +334,22 @@ def _value(config: StageConfig, name: str, chunks: int) -> object:
     return chunks if name == "chunks" else getattr(config, name)
 
 
-def _reason(outcome: Outcome, chosen: Evaluated, *, taken: bool) -> str:
-    """Say why a plan was chosen; `taken` is whether the target takes all that were preferred to it."""
+def _why_preferred(outcome: Outcome, not_taken: str, unrun: bool) -> str:
+    """Say why a plan is chosen that is slower than another."""
+    if not_taken:
+        return f"taken by --target {outcome.setting.problem.target}, unlike that"
+    return "a trainer runs it, unlike that" if unrun else "simpler"
+
+
+def _reason(outcome: Outcome, chosen: Evaluated, preferred: str) -> str:
+    """Say why a plan was chosen; `preferred` is why it was to a faster one, where there is one."""
     best = outcome.incumbent.best
     text = "the fastest plan found"
     if chosen.step_time_ns > best.step_time_ns:
         slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
-        why = "and simpler" if taken else f"and taken by --target {outcome.setting.problem.target}, unlike that"
         text = (
             f"{slower:.2f} % slower than the fastest plan found ({best.strategy}, {best.candidate.num_stages} stages, "
-            f"{best.candidate.schedule}), {why}: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
+            f"{best.candidate.schedule}), and {preferred}: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
             f"{chosen.candidate.schedule}"
         )
     idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)

@@ -134,10 +134,6 @@ class SearchRecord:
         """Let the next plan be the best, however slow: those before it are no longer answers."""
         self._best_ns = None
 
-    def drop(self, reason: str) -> None:
-        """Count a candidate that was dropped."""
-        self.dropped[reason] += 1
-
     @property
     def only_fits(self) -> bool:
         """Whether the best plan was found by holding least, or is an improvement of that."""

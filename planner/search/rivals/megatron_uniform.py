@@ -13,6 +13,7 @@ from costmodel.errors import NoPlanFits
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.graph.atoms import Partition
+from planner.plan.limited_by import LimitedBy
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.outcome import Outcome
@@ -56,7 +57,8 @@ def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
             f"{problem.num_devices} devices, divides a batch of {problem.global_batch} and gives every stage whole "
             "layers; change one of these, or take --planner ours"
         )
-    return Outcome(setting, incumbent, None, {}, "time limit" if limits.hit else "", not limits.hit)
+    limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
+    return Outcome(setting, incumbent, None, {}, limited_by, not limits.hit)
 
 
 def _partitions(setting: Setting, num_stages: int) -> Iterator[Partition]:

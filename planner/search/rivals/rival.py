@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
+from planner.plan.limited_by import LimitedBy
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.outcome import Outcome
@@ -60,7 +61,7 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
             incumbent.say(f"{rival.name}, micro-batch size {size}")
     if not incumbent.found:
         raise (LimitReached if limits.hit else NoPlanFits)(_nothing(rival, setting, limits))
-    limited_by = "time limit" if limits.hit else ""
+    limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
     return Outcome(setting, incumbent, None, {}, limited_by, not limits.hit)
 
 

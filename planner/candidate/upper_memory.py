@@ -1,0 +1,85 @@
+"""How much memory a candidate may take at most: its simulated peak, and by how much each term may exceed its estimate.
+
+Works for whatever was evaluated, plans that nobody makes as well. Leaves out the peak itself
+(`planner.candidate.evaluate`) and what terms are made of (`costmodel.stages.strategies`).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from costmodel.stages.strategies import MemoryTerms
+from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluator, Run
+from planner.candidate.fit import excess_bytes
+from planner.candidate.price import compact
+from simulator.actions import Action
+
+
+def upper_excess_bytes(evaluator: Evaluator, candidate: Candidate) -> int:
+    """Return by how much the upper bound of the worst rank is over what that may hold; 0 where all are within.
+
+    Simulates as few micro-batches as tell the step, and again nothing where that was done before.
+
+    Parameters
+    ----------
+    evaluator : Evaluator
+        Of the candidate's micro-batch size.
+    candidate : Candidate
+
+    Raises
+    ------
+    UsageError, NoPlanFits
+        When it cannot be priced or ordered (`Evaluator.evaluate`).
+    """
+    run = evaluator.shortest(candidate)
+    return excess_bytes(upper_bytes(evaluator, candidate, run), evaluator.limits(run))
+
+
+def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[int]:
+    """Return the upper bound of each simulated rank: its peak, and by how much its stages' terms may exceed theirs.
+
+    The device's context and workspace, which no stage has for itself, count once a rank; so do the communicators of
+    its messages, one with each neighbour, and the one of all ranks.
+    """
+    schedule = run.times.structure.schedule
+    peaks = list(run.times.peak_memory_bytes)
+    neighbours = schedule.graph.neighbours(evaluator.num_microbatches)
+    on_gpus = any(device.type == "cuda" for device in evaluator.problem.machines.devices)
+    more, shared = [0] * len(peaks), [0] * len(peaks)
+    for stage in range(candidate.num_stages):
+        for rank in schedule.graph.ranks[stage]:
+            terms = _terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
+            workspace = terms.workspace.upper - terms.workspace.point
+            more[rank] += terms.upper_bytes - terms.point_bytes - workspace
+            if on_gpus:
+                workspace += len(neighbours[rank]) * MESSAGES_BYTES + (len(peaks) > 1) * COMMUNICATOR_BYTES
+            shared[rank] = max(shared[rank], workspace)
+    return [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
+
+
+def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
+    """Return the memory of a stage term by term, on the type of device where the upper bound is largest."""
+    place = candidate.places[stage]
+    flows = run.priced.flows.items()
+    received = sorted({t for (_, target), row in flows if target == stage for t in row})
+    operators = compact(run.priced.operators[stage])
+    count = evaluator.num_microbatches // place.config.data or 1
+    found = [
+        model.terms(operators, place.config, place.ranks, count, max(1, in_flight), received)
+        for model in evaluator.pricer.models(place)
+    ]
+    return max(found, key=lambda terms: terms.upper_bytes)
+
+
+def most_in_flight(order: Sequence[Action], stage: int) -> int:
+    """Return the most micro-batch groups of a stage that an order has alive at once."""
+    alive = most = 0
+    for action in order:
+        alive += (action.stage == stage) * _CHANGE[action.kind]
+        most = max(most, alive)
+    return most
+
+
+_CHANGE = Counter({"F": 1, "B": -1, "W": -1})
+"""Micro-batches in flight after an action; 0 for others."""
