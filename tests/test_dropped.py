@@ -186,7 +186,9 @@ def test_small_problems_of_odd_kinds_have_answers_without_errors_near_the_best_a
         assert ratio is None or ratio <= 1.01
 
 
-def test_a_first_look_that_is_interrupted_bounds_nothing_that_it_did_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_look_that_is_interrupted_leaves_the_bound_that_work_over_devices_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real, looked = Screen.look, list[object]()
 
     def look(self: Screen, family: Family) -> None:
@@ -196,5 +198,6 @@ def test_a_first_look_that_is_interrupted_bounds_nothing_that_it_did_not_see(mon
         real(self, family)
 
     monkeypatch.setattr(Screen, "look", look)
-    found = plan(Problem(chain(6), None, 2, 8, target="any", effort=COUNTED)).search
-    assert (found.limited_by, found.lower_bound_ns) == ("interrupted", None)
+    problem = Problem(chain(6), None, 2, 8, target="any", effort=COUNTED)
+    found = plan(problem).search
+    assert (found.limited_by, found.lower_bound_ns) == ("interrupted", Setting(problem).work_over_devices_ns)
