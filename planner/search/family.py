@@ -107,7 +107,7 @@ class FamilySpace:
         for config in self.degrees:
             choices = tuple(self._run_with(config))
             for size in self.problem.microbatch_sizes_of(config.data) if choices else ():
-                numbers = self._chunks(config)
+                numbers = self.numbers_of_chunks(config)
                 for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
                     yield FamilyGroup(choices, size, chunks, len(self.orders))
 
@@ -116,7 +116,8 @@ class FamilySpace:
         """How many families there are."""
         sizes = self.problem.microbatch_sizes_of
         return len(self.orders) * sum(
-            len(self._run_with(config)) * len(sizes(config.data)) * len(self._chunks(config)) for config in self.degrees
+            len(self._run_with(config)) * len(sizes(config.data)) * len(self.numbers_of_chunks(config))
+            for config in self.degrees
         )
 
     def _run_with(self, config: StageConfig) -> list[StageConfig]:
@@ -156,7 +157,7 @@ class FamilySpace:
         types = map(self.type_names.index, self.problem.device_names)
         return list(zip(types, self.problem.speeds, strict=True))
 
-    def _chunks(self, config: StageConfig) -> tuple[int, ...]:
+    def numbers_of_chunks(self, config: StageConfig) -> tuple[int, ...]:
         """Return the numbers of chunks that any number of places may have."""
         most = self.most_places(Family(config, 1))
         return tuple(

@@ -282,9 +282,11 @@ class Families(FamilySpace):
         """
         problem, fastest = self.problem, max(self.problem.speeds)
         distinct: dict[object, Family] = {}
-        for config in self.degrees:
+        for config in sorted(
+            self.degrees, key=lambda config: -config.sequence
+        ):  # which takes what it divides off a rank
             for size in problem.microbatch_sizes_of(config.data):
-                key = config.tensor, config.sequence, config.context, config.expert, size
+                key = config.tensor, config.context, config.expert, size
                 distinct.setdefault(key, Family(config, size))
         least = float("inf")
         for family in distinct.values():

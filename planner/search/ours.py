@@ -9,6 +9,7 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
+from math import inf
 
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem, Report
@@ -49,6 +50,8 @@ from planner.search.writing import Writing, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
+OVER_DEVICES = "work / devices"
+"""The scope of the bound that always stands."""
 NEAR_ESTIMATE = 0.95
 """A family whose estimate is more than this part of the best step is looked at after the best are cut with care."""
 FEW_FAMILIES = 600
@@ -156,9 +159,9 @@ class Search:
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         if self.incumbent.best_fits:
             self._halve(OPTIONS_PART)
-        for family in in_turn:
-            if self._looks_later(family) or (looking.over and (self.incumbent.best_fits or self._saved)):
-                in_turn = chain((family,), in_turn)
+        for family, estimate_ns in in_turn:
+            if self._looks_later(estimate_ns) or (looking.over and (self.incumbent.best_fits or self._saved)):
+                in_turn = chain(((family, estimate_ns),), in_turn)
                 break
             if looking.over and self.incumbent.found:
                 self._save_memory()
@@ -186,7 +189,7 @@ class Search:
             self._prove()
         else:
             screen.limits = Limits(self.limits.left_s * LOOK_PART)  # where little is cut with care there is time again
-            for family in takewhile(lambda _: not screen.limits.over, in_turn):
+            for family, _ in takewhile(lambda _: not screen.limits.over, in_turn):
                 self._look(screen, family)
             self._tune()
             self._halve(LAST_HALVES_PART)
@@ -196,22 +199,26 @@ class Search:
             with self.record.active("bounds", "prove"):
                 self.bounding.finish(self.limits)
 
-    def _in_turn(self) -> Iterator[Family]:
-        """Yield all families: those that are estimated to fit, the fastest first, then the others."""
-        table = self.setting.table
-        seen = dict.fromkeys(table.families(self.setting.most_bytes) if table else ())
-        yield from seen
-        yield from (family for family in self.setting.families.every() if family not in seen)
+    def _in_turn(self) -> Iterator[tuple[Family, float]]:
+        """Yield all families with their estimates: those that are estimated to fit, the fastest first, then others."""
+        table, seen = self.setting.table, set[Family]()
+        if table:
+            for row in table.by_estimate(self.setting.most_bytes):
+                family = table.family(row)
+                if family not in seen:
+                    seen.add(family)
+                    yield family, float(table.step_ns[row])
+        yield from ((family, inf) for family in self.setting.families.every() if family not in seen)
 
-    def _looks_later(self, family: Family) -> bool:
-        """Whether families from this one on, in turn, come after the best are cut with care: where a plan is known.
+    def _looks_later(self, estimate_ns: float) -> bool:
+        """Whether families from this estimate on come after the best are cut with care: where a plan is known.
 
-        Few families are looked at all the same before anything else.
+        Few families are all looked at first.
         """
-        table = self.setting.table
-        if table is None or not self.incumbent.best_fits or self.setting.families.number <= FEW_FAMILIES:
+        if self.setting.table is None or not self.incumbent.best_fits:
             return False
-        return table.estimate_ns(family) > NEAR_ESTIMATE * self.incumbent.best.step_time_ns
+        few = self.setting.families.number <= FEW_FAMILIES
+        return not few and estimate_ns > NEAR_ESTIMATE * self.incumbent.best.step_time_ns
 
     def _plan_first(self, first: FirstPlans) -> None:
         """Take known shapes, then the best of the table."""
@@ -471,4 +478,5 @@ class Search:
         looped_ns = self.bounds.looped_ns if bound_ns and seen_all else None
         halved_ns = self.bounds.halved_ns if bound_ns and seen_all else None
         beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan, self.bounds.num_seen)
-        return Outcome(self.setting, incumbent, bound_ns, rivals, *beside)
+        scope = "" if seen_all or bound_ns is None else OVER_DEVICES
+        return Outcome(self.setting, incumbent, bound_ns, rivals, *beside, scope)

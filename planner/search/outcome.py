@@ -35,6 +35,8 @@ class Outcome:
         What became of the plan that the search was to start from.
     num_seen : int
         Families that were looked at.
+    bound_scope : str
+        What `lower_bound_ns` ranges over where that is not the whole space, family by family.
     """
 
     setting: Setting
@@ -48,3 +50,4 @@ class Outcome:
     halved_bound_ns: int | None = None
     old_plan: OldPlan | None = None
     num_seen: int = 0
+    bound_scope: str = ""

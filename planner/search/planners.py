@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem, Report, divisors
 from planner.ask.targets import RUNNERS, default_target, refusal
 from planner.candidate.candidate import is_looped
@@ -18,6 +17,7 @@ from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
 from planner.plan import Plan, SearchResult
 from planner.plan.limited_by import LimitedBy
+from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.ladder import idle_devices, ladder
 from planner.search.limits import Limits
@@ -218,6 +218,8 @@ def _headline(outcome: Outcome, whole: WholeModels) -> Plan:
         found = _made(outcome, chosen, not_taken, ())
         if found:
             return _with_ladder(outcome, chosen, found, whole)
+    if setting.dropped.bugs:
+        raise RuntimeError(setting.dropped.said)
     if not_taken:
         raise NoPlanFits(not_taken)
     raise no_plan(outcome, incumbent.best, scope(setting))
@@ -279,7 +281,7 @@ def _result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResul
         "heuristic" if wrong or (bound_ns is None and status == "bounded") else status,
         step_ns,
         None if wrong else bound_ns,
-        scope(outcome.setting) + _left_out(looped_ns, halved_ns, best_ns),
+        outcome.bound_scope or scope(outcome.setting) + _left_out(looped_ns, halved_ns, best_ns),
         outcome.baselines,
         best_ns,
         LimitedBy.BROKEN_BOUND if wrong else outcome.limited_by,
@@ -302,18 +304,26 @@ def _left_out(looped_ns: int | None, halved_ns: int | None, best_ns: int) -> str
 
 def scope(setting: Setting) -> str:
     """Say what the bound ranges over."""
-    problem, families = setting.problem, setting.families.all
+    problem, families = setting.problem, setting.families
     if setting.pinned_partition:
         num = len(setting.pinned.places)
         return f"orders of the micro-batches of {num} pinned stages on these ranks, schedule {problem.schedule}"
-    sizes = sorted({family.microbatch_size for family in families})
+    degrees = families.degrees
+    sizes = sorted({size for config in degrees for size in problem.microbatch_sizes_of(config.data)})
     fixed = problem.space.to_json()
-    free = [name for name in ("data", "tensor", "context", "expert", "zero", "recompute", "offload", "chunks")
-            if len({_value(family.config, name, family.chunks) for family in families}) > 1]  # fmt: skip
-    most = max((setting.cuts(family).num_stages for family in families), default=1)
+    several = any(config.data * config.context > 1 for config in degrees)
+    choices = [config for config in families.choices if several or config.zero == 0]
+    values: dict[str, set[object]] = {
+        **{name: {getattr(config, name) for config in degrees} for name in ("data", "tensor", "context", "expert")},
+        **{name: {getattr(config, name) for config in choices} for name in ("zero", "recompute", "offload")},
+        "chunks": {number for config in degrees for number in families.numbers_of_chunks(config)},
+    }
+    free = [name for name, known in values.items() if len(known) > 1]
+    numbers = ((config, max(families.numbers_of_chunks(config))) for config in degrees)
+    most = max((setting.cuts(Family(config, sizes[0], number)).num_stages for config, number in numbers), default=1)
     most = min(most, problem.max_stages or most)
     replicas = "" if problem.exact else " or replicas by stage"
-    num_orders = len(setting.families.orders)
+    num_orders = len(families.orders)
     ordered = f" taken in {num_orders} orders" if num_orders > 1 else ""
     text = (
         f"cuts between {len(setting.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "
@@ -328,10 +338,6 @@ def scope(setting: Setting) -> str:
         text += f", pins: {len(pins.together)} together, {len(pins.apart)} apart, {len(pins.stages)} stages"
     limits = [limit for limit in problem.memory_limits_bytes if limit]
     return f"{text}, {max(limits)} bytes a rank" if limits else text
-
-
-def _value(config: StageConfig, name: str, chunks: int) -> object:
-    return chunks if name == "chunks" else getattr(config, name)
 
 
 def _why_preferred(outcome: Outcome, not_taken: str, unrun: bool) -> str:

@@ -182,18 +182,21 @@ class Setting:
         return None
 
     def _is_usual(self, config: StageConfig) -> bool:
+        return self._is_shaped(config, (1, 2, 4))
+
+    def _is_known(self, config: StageConfig) -> bool:
+        alone = self.problem.space.context or config.context == 1
+        return bool(alone) and self._is_shaped(config, (1,))
+
+    def _is_shaped(self, config: StageConfig, fewer_experts: Sequence[int]) -> bool:
+        """Whether degrees are as people use them: experts as far as they go, by so many times less, or over eight ranks."""
         families, space = self.families, self.problem.space
         tensor = space.tensor or config.tensor <= families.host_devices
         context = space.context or config.context == 1 or families.num_tokens // config.context >= LONG_SEQUENCE
         sequence = config.sequence == config.tensor or space.sequence_parallel is False or self.problem.has_module
-        return bool(tensor and context and sequence)
-
-    def _is_known(self, config: StageConfig) -> bool:
-        families, space = self.families, self.problem.space
-        copies = config.data * config.context
-        most = max((e for e in families.expert_degrees if copies % e == 0), default=1)
-        expert = space.expert or config.expert in (most, min(most, FEW_EXPERTS))
-        return bool(expert and self._is_usual(config) and (space.context or config.context == 1))
+        most = max((e for e in families.expert_degrees if config.data * config.context % e == 0), default=1)
+        expert = space.expert or config.expert in (*(most // parts for parts in fewer_experts), min(most, FEW_EXPERTS))
+        return bool(tensor and context and sequence and expert)
 
     def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:
         """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so.

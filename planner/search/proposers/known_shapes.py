@@ -75,14 +75,18 @@ class FirstPlans:
             self._recut(NUM_FIRST_RECUT)
         finally:
             held, self._held_back = self._held_back, None
-            self.incumbent.offer(sorted(held, key=lambda each: each.rank))
+            self.incumbent.offer(sorted(held, key=self._turn))
 
     def more(self) -> None:
         """Take the best rows of the large table, and other cuts of the best."""
-        table = self.setting.table
+        table = None if self.limits.over and self._fits else self.setting.table
         if table:
             self._try_best(table, NUM_BEST)
             self._recut(NUM_RECUT)
+
+    def _turn(self, each: Evaluated) -> tuple[object, ...]:
+        """Order plans: those that can be written in time first, the fastest of them before others."""
+        return not self._writing.fits(each.num_actions, each.copies), each.rank
 
     @property
     def _fits(self) -> bool:

@@ -58,7 +58,6 @@ class FamilyTable:
     def __init__(self, setting: TableSetting, prices: DivisionPrices, configs: Iterable[StageConfig]) -> None:
         self.setting, self._prices = setting, prices
         self._divisions: dict[tuple[OperatorDegrees, int], int] = {}
-        self._estimates: dict[Family, float] = {}
         self.rows = self._made(configs)
         if len(self.rows):
             self._estimate()
@@ -195,17 +194,6 @@ class FamilyTable:
         stages = np.empty(len(order), dtype=np.int64)
         stages[np.array(order)] = np.repeat(np.arange(number), np.diff(begins))
         return tuple(stages.tolist())
-
-    def families(self, limit_bytes: float) -> Iterator[Family]:
-        """Yield the families of rows that are estimated to fit, the fastest first; a family may come again."""
-        return map(self.family, self.by_estimate(limit_bytes))
-
-    def estimate_ns(self, family: Family) -> float:
-        """Return the least estimate of a family's rows; infinite where it has none."""
-        if not self._estimates:
-            for row in np.argsort(-self.step_ns, kind="stable").tolist():
-                self._estimates[self.family(row)] = float(self.step_ns[row])
-        return self._estimates.get(family, float("inf"))
 
     def by_estimate(self, limit_bytes: float) -> Iterator[int]:
         """Yield the rows that are estimated to fit, the fastest first."""
