@@ -37,7 +37,7 @@ from executor.watch import farewell
 from planner.plan import Plan
 from tests.rank_pool import environment, free_port
 
-MODULES = ("tests.loops_captured",)
+MODULES = ("tests.loops_captured", "tests.loops_buffers", "tests.loops_disagreeing")
 """Modules whose functions marked with `user_loop` are the loops."""
 
 NUM_RANKS, STEPS, BATCH, MICROBATCHES = 2, 6, 8, 4
@@ -46,6 +46,9 @@ CLOSE = 1e-5
 
 REFUSALS = (2, 3, 6, 7)
 """Exit codes of a refusal."""
+
+RANKS = "ranks"
+"""The kind of loops in which ranks disagree."""
 
 LIMIT_S = 120.0
 
@@ -61,12 +64,15 @@ class UserLoop:
     run : callable
     refused : str
         A regular expression that the words of the refusal hold on every rank; empty for a loop that must be exact.
+    codes : tuple of int
+        Exit codes that the refusal may have, the same one on all ranks.
     """
 
     name: str
     kind: str
     run: Callable[["Job"], None]
     refused: str = ""
+    codes: tuple[int, ...] = REFUSALS
 
 
 _LOOPS: dict[str, UserLoop] = {}
@@ -76,17 +82,24 @@ def user_loop(kind: str, refused: str = "") -> Callable[[Callable[["Job"], None]
     """Mark a function of a job as a loop: exact, or refused in words that hold a regular expression."""
 
     def mark(function: Callable[["Job"], None]) -> Callable[["Job"], None]:
-        _LOOPS[function.__name__] = UserLoop(function.__name__, kind, function, refused)
+        add_loop(UserLoop(function.__name__, kind, function, refused))
         return function
 
     return mark
 
 
-def loops() -> Mapping[str, UserLoop]:
-    """Return all loops by name."""
+def add_loop(loop: UserLoop) -> None:
+    """Make a loop known."""
+    _LOOPS[loop.name] = loop
+
+
+def loops(kind: str = "") -> Mapping[str, UserLoop]:
+    """Return all loops by name, or those of a kind; those in which ranks disagree are a kind of their own."""
     for module in MODULES:
         importlib.import_module(module)
-    return _LOOPS
+    return {
+        name: loop for name, loop in _LOOPS.items() if kind in ("all", loop.kind) or (not kind and loop.kind != RANKS)
+    }
 
 
 def sgd(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -132,6 +145,7 @@ class Job:
         optimizer: Callable[[Any], torch.optim.Optimizer] = sgd,
         split: Mapping[str | int, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
+        plans: Mapping[int, Mapping[str, Any]] | None = None,
         cut: Callable[[Any, Any, int, int], tuple[Any, Any]] | None = None,
         **options: Any,
     ) -> None:
@@ -146,6 +160,8 @@ class Job:
         plan : mapping, optional
             What `tests.plans_by_hand.plan_by_hand` takes, and `num_stages` (2) or `cuts`: shares of the operators
             before each cut.
+        plans : mapping, optional
+            Rank -> its plan, where it has another one.
         cut : callable, optional
             How the plain run cuts its batch, (inputs, targets, number, of how many) -> (inputs, targets); default: as
             the pipeline says that it does.
@@ -153,19 +169,24 @@ class Job:
             Of the pipeline.
         """
         self.model, self._loss, self._split, self._cut = model, loss, split or {}, cut
-        has_opt = (plan or {}).get("optimizer") is not None
+        wanted = {-1: plan or {}, **(plans or {})}
         if self.is_plain:
-            Path(self._plan_file).write_bytes(pickle.dumps(self._plan(model, inputs, targets, dict(plan or {}))))
+            made = {rank: self._plan(model, inputs, targets, dict(options)) for rank, options in wanted.items()}
+            Path(self._plan_file).write_bytes(pickle.dumps(made))
             model.train()
             self.optimizer = optimizer(list(model.parameters()))
             return
-        planned: Plan = pickle.loads(Path(self._plan_file).read_bytes())
+        made = pickle.loads(Path(self._plan_file).read_bytes())
+        planned, has_opt = made.get(self.rank, made[-1]), self._has_opt(wanted)
         given = {"optimizer": optimizer, **options} if has_opt else options
         self.pipe = Pipeline.from_plan(
             planned, model, loss, inputs=inputs, targets=targets, split=split, **{"timeout_s": 20.0, **given}
         )
         self.optimizer = self.pipe.optimizer if has_opt else optimizer(list(self.pipe.parameters()))
         self._steps_itself = has_opt
+
+    def _has_opt(self, wanted: Mapping[int, Mapping[str, Any]]) -> bool:
+        return wanted.get(self.rank, wanted[-1]).get("optimizer") is not None
 
     def step(self, inputs: Any, targets: Any = None) -> float:
         """Train one step of a whole batch; returns its loss."""
@@ -323,7 +344,7 @@ def _judged(loop: UserLoop, folder: Path, codes: Sequence[int], words: Sequence[
         if not any(codes):
             yield from _differing(torch.load(folder / "state0"), torch.load(folder / "state-1"))
         return
-    if len(set(codes)) > 1 or codes[0] not in REFUSALS:
+    if len(set(codes)) > 1 or codes[0] not in loop.codes:
         yield f"the ranks end with {list(codes)}, for one refusal: {[row[-400:] for row in words]}"
     for rank, said in enumerate(words):
         if not re.search(loop.refused, said):
@@ -364,9 +385,10 @@ def failures(names: Sequence[str]) -> list[str]:
     return missing + [f"{row['name']}: {line}" for row in rows for line in row["problems"]]
 
 
-def loop_failures(num_loops: int) -> list[str]:
-    """Run so many of the loops."""
-    return failures(list(loops())[:num_loops])
+def loop_failures(num_loops: int, kind: str = "") -> list[str]:
+    """Run so many of the loops, spread over all of them."""
+    names = list(loops(kind))
+    return failures(names[:: max(1, len(names) // num_loops)][:num_loops])
 
 
 def _warm() -> None:
@@ -381,7 +403,7 @@ def _warm() -> None:
 
 def main() -> None:
     _warm()
-    found = loops()
+    found = loops("all")
     for name in sys.argv[1:] or found:
         print(json.dumps(result_of(found[name])), flush=True)
 
