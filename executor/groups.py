@@ -267,7 +267,7 @@ class Company:
         """End the groups that were made here, and no others."""
         for key in list(self._made):
             self._made.pop(key).shutdown()
-        self.control = None
+        self.control = self._store = None
         if self._owns_world and dist.is_initialized():
             while _NAMED:
                 _NAMED.popitem()[1].shutdown()

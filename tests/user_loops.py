@@ -208,7 +208,7 @@ class Job:
             else:
                 piece = split_batch(self._training(inputs, targets), number, MICROBATCHES)
             loss, weight = piece.evaluate(self.model(*piece.args, **piece.kwargs), piece.targets)
-            (loss if weight is not None else loss / MICROBATCHES).backward()
+            (loss if weight is not None else loss / MICROBATCHES).backward()  # type: ignore[no-untyped-call]
             total, weights = total + float(loss.detach()), weights + (1.0 if weight is None else float(weight))
             weighted = weight is not None
         if weighted:
