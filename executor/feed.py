@@ -56,6 +56,11 @@ class Feed:
         self._batch, self._given = batch, [*given, *_targets_of(batch)]
         self._groups.clear()
 
+    @property
+    def num_samples(self) -> int:
+        """How many samples the batch that is loaded holds."""
+        return self._batch.batch
+
     def given(self) -> list["Leaf"]:
         """Return the leaves of the batch that is loaded, inputs as the model was captured, then the targets'."""
         return self._given

@@ -119,13 +119,14 @@ class OneBatch:
     def _rows(self, leaf: Leaf) -> dict[int, int]:
         """Return checksums of the micro-batches of a leaf that this rank answers for; of one that is not cut, one."""
         value, dimension = leaf.value, leaf.dimension
-        ranges = self._needed().get(leaf.key, ()) if self.only_needed else ((0, self._feed.batch_size),)
+        there = self._feed.num_samples
+        ranges = self._needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
         if not ranges or not value.any():
             return {}
         if dimension is None or dimension == BY_FUNCTION:
             return {_EVERY: checksum(value)}
         size = self._feed.microbatch_size
-        numbers = {sample // size for first, stop in ranges for sample in range(first, stop, size)}
+        numbers = {sample // size for first, stop in ranges for sample in range(first, min(stop, there), size)}
         return {number: checksum(value.narrow(dimension, number * size, size)) for number in sorted(numbers)}
 
 
