@@ -195,6 +195,18 @@ def _misused_loops(num_cases: int) -> list[str]:
     return misuse_failures(num_cases)
 
 
+def _user_loops(num_loops: int) -> list[str]:
+    from tests.user_loops import loop_failures
+
+    return loop_failures(num_loops)
+
+
+def _ranks_disagree(num_cases: int) -> list[str]:
+    from tests.user_loops import RANKS, loop_failures
+
+    return loop_failures(num_cases, RANKS)
+
+
 def _real_loops(num_steps: int) -> list[str]:
     from tests.loop_jobs import all_job_failures
 
@@ -451,6 +463,20 @@ PROMISES = [
         10,
         60,
         _misused_loops,
+    ),
+    Promise(
+        "user-loops",
+        "Loops as people write them are exact to 1e-5 after 6 steps, state included, or refused before a wrong step",
+        12,
+        1_000,
+        _user_loops,
+    ),
+    Promise(
+        "ranks-disagree",
+        "Ranks that differ in plan, code, option or batch all end alike in a refusal that names the rank and in what",
+        4,
+        74,
+        _ranks_disagree,
     ),
     Promise(
         "real-loops",

@@ -8,9 +8,13 @@ from typing import ClassVar
 
 
 class PenstockError(ValueError):
-    """Base of all errors that a file, flag or model of the user's causes."""
+    """Base of all errors that a file, flag or model of the user's causes.
+
+    `alike` says whether all ranks of a pipeline raise it together.
+    """
 
     exit_code: ClassVar[int] = 2
+    alike = False
 
 
 class UsageError(PenstockError):

@@ -2,16 +2,21 @@
 
 Each replica's forwards see some of a step's micro-batches, and nothing in training reads the averages; so they are
 agreed when somebody does: before an evaluation, and before a state is saved. Then every replica holds the mean of all,
-and of what counts (whole numbers) the sum of all since the last time. Leaves out making them what one process would
-have: its averages forget by every micro-batch, a replica's by every one of its own.
+and of what counts or sums up the sum of all since the last time. How a forward writes a buffer is asked of the forward:
+it runs on the buffer as it is and on another one. A stage with replicas that reads what it writes, or writes in another
+way, is refused. Leaves out making averages what one process would have: there they forget by every micro-batch, a
+replica's by every one of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from costmodel.errors import DoesNotMatch
+from executor.borders import tried
 from executor.groups import Company
+from executor.stage import Stage
 
 
 @dataclass(slots=True)
@@ -21,6 +26,66 @@ class _Agreed:
     ranks: tuple[int, ...]
     buffers: tuple[torch.Tensor, ...]
     before: list[torch.Tensor]
+
+
+def summed_buffers(stage: Stage, first: int, device: torch.device) -> list[torch.Tensor]:
+    """Return the buffers to which each forward of a stage with replicas adds something, whatever they hold.
+
+    Parameters
+    ----------
+    stage : Stage
+    first : int
+        A micro-batch with which it may be tried.
+    device : torch.device
+
+    Raises
+    ------
+    DoesNotMatch
+        When the stage reads what it writes, or writes something that is neither a sum nor a moving average.
+    """
+    found = []
+    for one in stage.written:
+        if one.is_average:
+            continue
+        kind = "" if one.is_read or one.is_parameter else _kind(stage, first, device, one.tensor)
+        if not kind:
+            how = "and reads it, too" if one.is_read or one.is_parameter else "neither as a sum nor as a moving average"
+            raise DoesNotMatch(
+                f"stage {stage.index} has replicas and its forward writes {one.name!r} {how}: each replica would go on "
+                "with one of its own; plan it without replicas (--data 1, or pin what writes it to one rank)"
+            )
+        found += [one.tensor] if kind == "sum" else []
+    return found
+
+
+def _kind(stage: Stage, first: int, device: torch.device, buffer: torch.Tensor) -> str:
+    """Return how a forward writes a buffer: `sum`, `average`, or nothing for another way."""
+    before, outcomes = buffer.detach().clone(), []
+    step = (
+        torch.ones_like(before)
+        if not before.is_floating_point()
+        else torch.linspace(0.5, 1.5, before.numel(), dtype=before.dtype, device=before.device).view_as(before)
+    )
+    for start in (before, before + step):
+        generator = torch.Generator().manual_seed(0)
+        buffer.data.copy_(start)
+        tried(
+            stage,
+            first,
+            device,
+            lambda shape, dtype, source=generator: torch.randn(shape, generator=source).to(dtype),
+            lambda: outcomes.append(buffer.detach().clone()),
+        )
+    buffer.data.copy_(before)
+    moved = (outcomes[1] - outcomes[0]).double() / step.double()
+    share = float(moved.mean()) if moved.numel() else 1.0
+    if not bool(((moved - share).abs() <= NEAR).all()):
+        return ""
+    return "sum" if abs(share - 1) <= NEAR else "average" if 0 < share < 1 else ""
+
+
+NEAR = 1e-3
+"""By how much shares of what a buffer held may differ, in its own digits."""
 
 
 class Averages:
@@ -34,6 +99,8 @@ class Averages:
         That hold the same of each stage of this rank.
     buffers : mapping of int to sequence of torch.Tensor
         What each stage of this rank reads.
+    summed : iterable of torch.Tensor
+        Those of them that sum up, whatever their type.
     """
 
     def __init__(
@@ -42,8 +109,10 @@ class Averages:
         device: torch.device,
         ranks: Mapping[int, tuple[int, ...]],
         buffers: Mapping[int, Sequence[torch.Tensor]],
+        summed: Iterable[torch.Tensor] = (),
     ) -> None:
         self._company, self._device = company, device
+        self._summed = {id(buffer) for buffer in summed}
         self._stages = [
             _Agreed(ranks[stage], kept, [buffer.detach().clone() for buffer in kept])
             for stage, own in sorted(buffers.items())
@@ -60,7 +129,7 @@ class Averages:
                 group.allreduce([changed]).wait()
             for buffer, before, is_changed in zip(stage.buffers, stage.before, changed.tolist(), strict=True):
                 if is_changed:
-                    counts = not (buffer.is_floating_point() or buffer.is_complex())
+                    counts = id(buffer) in self._summed or not (buffer.is_floating_point() or buffer.is_complex())
                     own = buffer - before if counts else buffer.detach() / len(stage.ranks)
                     with self._company.waiting(stage.ranks):
                         group.allreduce([own]).wait()

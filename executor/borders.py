@@ -74,8 +74,17 @@ def _sent(stage: Stage, first: int, device: torch.device) -> Told:
     return {(stage.index, name): (tuple(value.shape), str(value.dtype)) for name, value in sent.items()}
 
 
-def tried(stage: Stage, first: int, device: torch.device, make: Callable[..., torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Run a forward without a trace on made-up values of what a stage receives; returns these and what it computes."""
+def tried(
+    stage: Stage,
+    first: int,
+    device: torch.device,
+    make: Callable[..., torch.Tensor],
+    look: Callable[[], None] = lambda: None,
+) -> dict[str, torch.Tensor]:
+    """Run a forward without a trace on made-up values of what a stage receives; returns these and what it computes.
+
+    `look` is called before buffers are put back.
+    """
     kept = [(buffer, buffer.clone()) for buffer in stage.buffers]
     raw, targets = stage.inputs(first)
     values: dict[str, Any] = dict(raw)
@@ -84,6 +93,7 @@ def tried(stage: Stage, first: int, device: torch.device, make: Callable[..., to
             values[name] = (make if dtype.is_floating_point else torch.zeros)(shape, dtype=dtype).to(device)
     with torch.no_grad(), nullcontext() if stage.draws is None else stage.draws.of_microbatch(first):
         found = stage.part(values, targets)
+    look()
     for buffer, value in kept:
         buffer.data.copy_(value)
     return {**values, **found}

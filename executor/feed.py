@@ -4,7 +4,7 @@ A batch that is not as the model was captured, or not as long as the plan's step
 waits for another. Leaves out how the user loads data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,8 +30,11 @@ class Feed:
 
     def __init__(self, capture: Capture, batch_size: int, num_microbatches: int, device: torch.device) -> None:
         self._capture, self._device = capture, device
-        self._batch_size, self._num_microbatches = batch_size, num_microbatches
+        self.batch_size, self._num_microbatches = batch_size, num_microbatches
+        self.microbatch_size = batch_size // num_microbatches
         self._batch = capture.model
+        self._captured, self._spec = _flat(capture.model), pytree.tree_structure(_arguments_of(capture.model))
+        self._given = [*self._captured, *_targets_of(capture.model)]
         self._groups: dict[tuple[int, int], tuple[dict[str, Any], Any]] = {}
 
     def load(self, inputs: Any, targets: Any = None) -> None:
@@ -40,43 +43,77 @@ class Feed:
         Raises
         ------
         UsageError
-            When there are more or fewer samples than the plan's step takes, or a tensor has another shape than the
-            model was captured with.
+            When there are more or fewer samples than the plan's step takes, a tensor has another shape than the
+            model was captured with, or what is no tensor has another value.
         """
-        args, kwargs = as_arguments(inputs)
-        model = self._capture.model
-        if set(kwargs) == set(model.kwargs):
-            kwargs = {name: kwargs[name] for name in model.kwargs}
-        batch = replace(model, args=args, kwargs=kwargs, targets=targets, batch=self._batch_size)
-        self._check(batch)
+        leaves = self._in_order(*as_arguments(inputs))
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        batch = replace(self._capture.model, args=args, kwargs=kwargs, targets=targets, batch=self.batch_size)
+        given = [replace(like, value=value) for like, value in zip(self._captured, leaves, strict=True)]
+        self._check(given, batch)
         if self._device.type == "cuda":  # from memory that stays in place a copy waits for nothing
             batch = replace(batch, args=_pinned(args), kwargs=_pinned(kwargs), targets=_pinned(targets))
-        self._batch = batch
+        self._batch, self._given = batch, [*given, *_targets_of(batch)]
         self._groups.clear()
 
-    def _check(self, batch: TrainingModel) -> None:
+    @property
+    def num_samples(self) -> int:
+        """How many samples the batch that is loaded holds."""
+        return self._batch.batch
+
+    def given(self) -> list["Leaf"]:
+        """Return the leaves of the batch that is loaded, inputs as the model was captured, then the targets'."""
+        return self._given
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the leaves of arguments by their paths, in the order in which the model was captured.
+
+        None for a whole structure stands for each leaf of it.
+        """
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec == self._spec:
+            return leaves
+        found = dict(pytree.tree_flatten_with_path((args, kwargs))[0])
+        wanted = [leaf.path for leaf in self._captured]
+        above = [next((path[:n] for n in range(len(path), 1, -1) if path[:n] in found), None) for path in wanted]
+        fits = all(
+            one is not None and (one == path or found[one] is None) for one, path in zip(above, wanted, strict=True)
+        )
+        if not fits or set(found) - {path[:n] for path in wanted for n in range(len(path) + 1)}:
+            there, names = (", ".join(sorted(map(_named, row))) or "nothing" for row in (found, wanted))
+            raise UsageError(f"the batch has {there}; the model was captured with {names}")
+        return [found[one] for one in above if one is not None]
+
+    def _check(self, given: Sequence["Leaf"], batch: TrainingModel) -> None:
         """Refuse a batch that is not as long as a step or not as it was captured."""
-        given, captured = _leaves(batch), _leaves(self._capture.model)
-        if [leaf.name for leaf in given] != [leaf.name for leaf in captured]:
-            there, wanted = (", ".join(leaf.name for leaf in row) or "nothing" for row in (given, captured))
-            raise UsageError(f"the batch has {there}; the model was captured with {wanted}")
-        for leaf, like in zip(given, captured, strict=True):
+        for leaf, like in zip(given, self._captured, strict=True):
+            if isinstance(like.value, torch.Tensor):
+                if leaf.value is not None and not isinstance(leaf.value, torch.Tensor):
+                    raise UsageError(f"{leaf.name} is {leaf.value!r}; the model was captured with a tensor there")
+            else:
+                _check_constant(leaf, like)
+        targets, captured = ({one.path: one for one in _targets_of(model)} for model in (batch, self._capture.model))
+        if batch.targets is None and any(one.value is not None for one in captured.values()):
+            raise UsageError("no targets are given, and the loss takes some: pass them as the second argument")
+        if targets.keys() != captured.keys():
+            there, names = (", ".join(one.name for one in row.values()) for row in (targets, captured))
+            raise UsageError(f"the batch has {there}; the model was captured with {names}")
+        pairs = [*zip(given, self._captured, strict=True), *((targets[path], captured[path]) for path in targets)]
+        for leaf, like in pairs:
             if isinstance(leaf.value, torch.Tensor) and isinstance(like.value, torch.Tensor):
                 self._check_tensor(leaf.name, leaf.value, like.value, like.dimension)
-            elif leaf.name == TARGETS and leaf.value is None and like.value is not None:
-                raise UsageError("no targets are given, and the loss takes some: pass them as the second argument")
 
     def _check_tensor(self, name: str, tensor: torch.Tensor, like: torch.Tensor, dimension: int | None) -> None:
         if tensor.dtype != like.dtype and (tensor.is_floating_point() or like.is_floating_point()):
             raise UsageError(f"{name} is of {tensor.dtype}; the model was captured with {like.dtype}")
-        if dimension == _BY_FUNCTION:
+        if dimension == BY_FUNCTION:
             return
-        wanted = [self._batch_size if i == dimension else length for i, length in enumerate(like.shape)]
+        wanted = [self.batch_size if i == dimension else length for i, length in enumerate(like.shape)]
         if list(tensor.shape) == wanted:
             return
-        if dimension is not None and tensor.dim() == like.dim() and tensor.shape[dimension] != self._batch_size:
+        if dimension is not None and tensor.dim() == like.dim() and tensor.shape[dimension] != self.batch_size:
             raise UsageError(
-                f"{name} holds {tensor.shape[dimension]} samples, and the plan's step takes {self._batch_size}: leave "
+                f"{name} holds {tensor.shape[dimension]} samples, and the plan's step takes {self.batch_size}: leave "
                 "a short last batch out (drop_last), or fill it up with samples that weigh nothing in a (sum, weight) "
                 "loss"
             )
@@ -93,6 +130,11 @@ class Feed:
         if not names and not with_targets:
             return {}, None
         values, targets = self._group(first, multiple)
+        for name in names:
+            if values[name] is None:
+                raise UsageError(
+                    f"the batch has None for the input {name!r}, which this rank reads (pipe.inputs_needed)"
+                )
         moved = {name: self._moved(values[name]) for name in names}
         return moved, self._moved(targets) if with_targets else None
 
@@ -123,30 +165,87 @@ def _pinned(values: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory() if t.device.type == "cpu" else t, values)
 
 
-_BY_FUNCTION = -1
+BY_FUNCTION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A leaf of a batch with the dimension that carries the samples: None for none, -1 where a function cuts it."""
+class Leaf:
+    """A leaf of a batch.
 
-    name: str
+    Attributes
+    ----------
+    path : tuple
+        Where it stands in (args, kwargs), or in the targets.
+    key : str or int
+        Name or position of its argument, or ``targets``.
+    value
+    dimension : int or None
+        That carries the samples: None for none, `BY_FUNCTION` where a function cuts it.
+    """
+
+    path: tuple[Any, ...]
+    key: str | int
     value: Any
     dimension: int | None
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return TARGETS + pytree.keystr(self.path) if self.key == TARGETS else _named(self.path)
 
-def _leaves(model: TrainingModel) -> list[_Leaf]:
-    keys: list[tuple[str | int, Any]] = [*enumerate(model.args), *model.kwargs.items()]
-    keys += [(TARGETS, model.targets)] if model.has_targets else []
-    found = []
-    for key, value in keys:
-        split: dict[str | int, Split] = {0: model.split[key]} if key in model.split else {}
-        alone = replace(model, args=(value,), kwargs={}, split=split, has_targets=False)
-        name = TARGETS if key == TARGETS else f"input {key!r}"
-        by_function = callable(split.get(0))
-        for leaf, dimension in zip(pytree.tree_leaves(value), batched_dimensions(alone), strict=True):
-            found.append(_Leaf(name, leaf, _BY_FUNCTION if by_function else dimension))
+
+def _arguments_of(model: TrainingModel) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return model.args, dict(model.kwargs)
+
+
+def _named(path: tuple[Any, ...]) -> str:
+    """Return an input's name by its path in (args, kwargs)."""
+    return f"input {_key(path)!r}{pytree.keystr(path[2:])}" if len(path) > 1 else "arguments"
+
+
+def _key(path: tuple[Any, ...]) -> str | int:
+    found: str | int = path[1].idx if isinstance(path[1], pytree.SequenceKey) else path[1].key
     return found
+
+
+def _flat(model: TrainingModel) -> list[Leaf]:
+    """Return the leaves of a model's inputs."""
+    leaves, _ = pytree.tree_flatten_with_path(_arguments_of(model))
+    dimensions = batched_dimensions(model)
+    found = []
+    for (path, value), dimension in zip(leaves, dimensions, strict=True):
+        by_function = callable(model.split.get(_key(path)))
+        found.append(Leaf(path, _key(path), value, BY_FUNCTION if by_function else dimension))
+    return found
+
+
+def _targets_of(model: TrainingModel) -> list[Leaf]:
+    """Return the leaves of a model's targets."""
+    if not model.has_targets:
+        return []
+    split: dict[str | int, Split] = {0: model.split[TARGETS]} if TARGETS in model.split else {}
+    alone = replace(model, args=(model.targets,), kwargs={}, split=split)
+    return [Leaf(leaf.path[2:], TARGETS, leaf.value, leaf.dimension) for leaf in _flat(alone)]
+
+
+def _check_constant(leaf: Leaf, like: Leaf) -> None:
+    """Refuse another number, flag or word than the one that the captured program holds.
+
+    Raises
+    ------
+    UsageError
+    """
+    given, held = leaf.value, like.value
+    try:
+        same = given is held or bool(given == held) or (given != given and held != held)
+    except (ValueError, RuntimeError, TypeError):  # what cannot be compared
+        same = False
+    if not same:
+        shown = "a tensor" if isinstance(given, torch.Tensor) else repr(given)
+        raise UsageError(
+            f"{leaf.name} is {shown}; the model was captured with {held!r}, which its program holds from then on: give "
+            "it as a tensor where it changes, or make a pipeline for each value"
+        )
 
 
 def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,12 +20,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from socket import socket
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, PeerLost
 from executor.devices import carrier, identity, reached
 from executor.mesh import connect_all
 from executor.watch import Watch
@@ -46,6 +47,8 @@ LIMIT_S = 300.0
 
 class RefusedAlike(DoesNotMatch):
     """What one rank has refused and all now do: they leave together."""
+
+    alike = True
 
 
 class Company:
@@ -78,16 +81,43 @@ class Company:
         self._made: dict[str, Any] = {}
         self.control: Any = None
         self.carrier, self.communicators = "gloo", 0
-        sockets = {}
-        if self._owns_world:
-            dist.init_process_group("gloo", timeout=self._limit)
-        if size > 1:
-            members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-            _PIPELINES[members] = _PIPELINES.get(members, 0) + 1
-            self._name = f"penstock/{'.'.join(map(str, members))}/{_PIPELINES[members]}"
-            self.control = self.group(range(size), "gloo")
-            sockets = connect_all(rank, self.tell_all)
+        self._store: Any = None
+        self._signs: list[str] = []
+        try:
+            sockets = self._meet(group) if size > 1 else {}
+        except (RuntimeError, OSError) as error:  # torch's errors of its store and of gloo are RuntimeErrors
+            raise PeerLost(f"rank {rank}: {self._not_there()} ({str(error).strip().splitlines()[0]})") from None
         self.watch = Watch(rank, sockets, timeout_s)
+
+    def _meet(self, group: Any) -> dict[int, socket]:
+        """Make the control group with all ranks once each has said that it is there; return sockets to the others."""
+        if self._owns_world:
+            rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]
+            self._store, rank, size = next(iter(rendezvous("env://", timeout=self._limit)))
+            self._here("penstock/world")
+            dist.init_process_group("gloo", store=self._store, rank=rank, world_size=size, timeout=self._limit)
+        members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+        _PIPELINES[members] = _PIPELINES.get(members, 0) + 1
+        self._name = f"penstock/{'.'.join(map(str, members))}/{_PIPELINES[members]}"
+        self._store = dist.distributed_c10d._get_default_store()
+        self._here(self._name)
+        self.control = self.group(range(self.size), "gloo")
+        return connect_all(self.rank, self.tell_all)
+
+    def _here(self, name: str) -> None:
+        """Say that this rank is there, and wait until all have said so."""
+        self._signs = [f"{name}/here/{rank}" for rank in range(self.size)]
+        self._store.set(self._signs[self.rank], b"")
+        self._store.wait(self._signs, self._limit)
+
+    def _not_there(self) -> str:
+        """Return which ranks have not come to the start, for people."""
+        late: list[int] = []
+        with suppress(RuntimeError):  # the store may be what is lost
+            late = [rank for rank, sign in enumerate(self._signs) if not self._store.check([sign])]
+        who = f"rank {', '.join(map(str, late))}" if late else "another rank"
+        limit_s = self._limit.total_seconds()
+        return f"{who} has said nothing within the {limit_s:g} s of the start: end all ranks and start them together"
 
     def group(self, ranks: Sequence[int], backend: str, purpose: str = "") -> Any:
         """Return the group of some ranks, made when it is first asked for; collective over them.
@@ -237,7 +267,7 @@ class Company:
         """End the groups that were made here, and no others."""
         for key in list(self._made):
             self._made.pop(key).shutdown()
-        self.control = None
+        self.control = self._store = None
         if self._owns_world and dist.is_initialized():
             while _NAMED:
                 _NAMED.popitem()[1].shutdown()

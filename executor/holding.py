@@ -6,15 +6,18 @@ in place (shape [0]), so that whoever refers to it lets go of its memory too. Wh
 which saves it. A model built on `meta` never had any values: those of the rank's part alone are made (`materializing`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from costmodel.capture.attributes import Attributes, random_states
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.capture import Capture, capture
+from costmodel.capture.digests import program_digests
 from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
@@ -44,6 +47,73 @@ def capture_where_built(model: TrainingModel, microbatch_size: int, values_follo
                 "and kept this rank's part alone; build the model anew for each pipeline, or give values="
             )
     return capture(move(model, _built_on(model.module)), microbatch_size)
+
+
+def capture_surely(model: TrainingModel, microbatch_size: int, values_follow: bool) -> tuple[Capture, Attributes]:
+    """Capture a model where it was built, and what its code reads beside parameters; refuse what moves meanwhile.
+
+    What a forward changes of that is harmless where a second capture gives the same program: it is looked at no more.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the model draws from Python's or numpy's random numbers, or computes something else each time.
+    """
+    before, drawn, moved = Attributes(model.module), random_states(), list[tuple[str, Any, Any]]()
+    with _told_of_forwards(model.module, lambda: moved.__setitem__(slice(None), before.changed())) as replaced:
+        captured = capture_where_built(model, microbatch_size, values_follow)
+    if replaced:
+        raise DoesNotMatch(
+            f"the model's forward puts another tensor in place of the buffer {replaced[0]!r}, which stages do not see: "
+            "write into it (copy_, mul_, add_)"
+        )
+    now = random_states()
+    drawing = [name for name, state in now.items() if state != drawn.get(name, state)] + before.drawn()
+    if drawing:
+        raise DoesNotMatch(
+            f"the model draws from {drawing[0]} when it runs, and a captured program holds what it drew for ever (a "
+            "layer that was skipped never trains): draw by torch's functions (dropout, torch.rand) on tensors, or "
+            "outside of the model"
+        )
+    if moved:
+        first = program_digests(captured)
+        with before.as_moved(moved):
+            other = program_digests(capture_where_built(model, microbatch_size, values_follow))
+        apart = next((name for name in {**first, **other} if first.get(name) != other.get(name)), None)
+        if apart is not None:
+            name, then, last = moved[0]
+            raise DoesNotMatch(
+                f"the model computes something else each time that it runs (first at {apart!r}), and a captured "
+                f"program holds one time for ever; its own code changes {name} ({then!r}, then {last!r}): count in a "
+                "tensor buffer, or outside of the model"
+            )
+        before.leave_out({name for name, _, _ in moved})
+    return captured, before
+
+
+@contextmanager
+def _told_of_forwards(module: nn.Module, tell: Callable[[], None]) -> Iterator[list[str]]:
+    """Within the block `tell` is called behind each forward; yield the buffers for which one has put in others.
+
+    Export puts attributes back when the forward has ended.
+    """
+    found: dict[str, torch.Tensor] = {}
+    replaced: list[str] = []
+
+    def begin(*_: object) -> None:
+        found.update(module.named_buffers(remove_duplicate=False))
+
+    def end(*_: object) -> None:
+        now = dict(module.named_buffers(remove_duplicate=False))
+        replaced[:] = [name for name, buffer in found.items() if now.get(name) is not buffer]
+        tell()
+
+    handles = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
+    try:
+        yield replaced
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def aimed_at(captured: Capture, device: torch.device) -> Capture:

@@ -5,7 +5,7 @@ out gradients, which `stage` scales in the same way.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,11 +48,14 @@ class LossSum:
     own : torch.Tensor
         Of `own_loss`.
     company : Company
+    beside : sequence of float
+        Other numbers whose sums over all ranks are wanted; as many on each.
     """
 
-    def __init__(self, own: torch.Tensor, company: Company) -> None:
-        self._company, self._values = company, own if company.asynchronous else own.cpu()
-        self._device = own.device
+    def __init__(self, own: torch.Tensor, company: Company, beside: Sequence[float] = ()) -> None:
+        self._company, self._device = company, own.device
+        values = torch.cat([own, torch.tensor(beside, dtype=own.dtype).to(own.device)]) if beside else own
+        self._values = values if company.asynchronous else values.cpu()
         self._work = company.everyone().allreduce([self._values]) if company.size > 1 else None
 
     def divisor(self) -> torch.Tensor:
@@ -62,11 +65,17 @@ class LossSum:
                 self._work.wait()
             self._company.expects(self._device, (self._company.rank + 1) % self._company.size)
             self._work = None
-        _, weight, weighted = self._values
+        _, weight, weighted = self._values[:3]
         return torch.where(weighted > 0, weight, torch.ones_like(weight)).to(self._device)
 
     def result(self) -> StepLoss:
         """Return the loss over all ranks, once it is there."""
         self.divisor()
-        total, weight, weighted = map(float, self._values)
+        total, weight, weighted = map(float, self._values[:3])
         return StepLoss(total, weight if weighted else 1.0, weighted > 0)
+
+    def beside(self) -> list[float]:
+        """Return the sums of the other numbers, once they are there."""
+        self.divisor()
+        found: list[float] = self._values[3:].tolist()
+        return found

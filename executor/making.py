@@ -3,8 +3,10 @@
 Leaves out what is done with them (`worker`), and how a user's function divides them (`parallel`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,11 +16,12 @@ from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.capture.split import split_part
 from costmodel.capture.split_calls import Queue
+from costmodel.capture.writes import Written, written_by
 from costmodel.errors import DoesNotMatch
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.randomness import Draws, seeded_part
-from executor.stage import Stage
+from executor.stage import Slot, Stage
 from executor.wiring import Wiring
 from planner.plan import Plan
 from simulator.actions import Action, Kind
@@ -67,6 +70,7 @@ class Making:
         part = part if queue is None else split_part(part, queue)
         buffers = self._buffers(part)
         part = _rooted(part, view)
+        written = written_by(self.capture, planned.operators)
         read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
@@ -80,6 +84,8 @@ class Making:
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
             buffers=buffers,
+            slots=_slots(part, written),
+            written=written,
             draws=self.draws if draws else None,
         )
 
@@ -106,10 +112,12 @@ class Making:
 
     def evaluated(self, stage: Stage, view: nn.Module | None) -> Stage:
         """Return a stage as it computes in eval mode; of a view, only its modules know how they are divided."""
-        part = self.part(stage.index, with_modules=view is not None, view=view)
+        part = _rooted(evaluated_part(self.part(stage.index, with_modules=view is not None, view=view)), view)
         return replace(
             stage,
-            part=_rooted(evaluated_part(part), view),
+            part=part,
+            slots=_slots(part, stage.written),
+            evaluates=True,
             trains=False,
             recomputes=False,
             queue=None,
@@ -123,3 +131,15 @@ class Making:
 def _rooted(part: Part, view: nn.Module | None) -> Part:
     """Return a part that is a call of its view, whose hooks a divided stage lives by; unless it makes that call."""
     return part if view is None or any(not call.path for call in part.calls) else replace(part, root=view)
+
+
+def _slots(part: Part, written: Sequence[Written]) -> tuple[Slot, ...]:
+    """Return the buffers that a part both reads and writes, with the places where it and its modules find them."""
+    modules = {id(module): module for root in (part.module, part.root) if root is not None for module in root.modules()}
+    wanted = {id(one.tensor): one.tensor for one in written if one.is_read and not one.is_parameter}
+    places: dict[int, list[tuple[dict[str, Any], str]]] = {key: [] for key in wanted}
+    for module in modules.values() if wanted else ():
+        for name, value in module._buffers.items():
+            if id(value) in places:
+                places[id(value)].append((module._buffers, name))
+    return tuple(Slot(tensor, tuple(places[key])) for key, tensor in wanted.items())

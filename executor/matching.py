@@ -15,30 +15,31 @@ from planner.checker import check_plan, executor_problems
 from planner.plan import Plan
 
 
-def check_world(plan: Plan, group: Any = None) -> tuple[int, int]:
-    """Return (rank, number of ranks) in a group of the user's, else as torch or torchrun says; 0 of 1 without any.
+def place_in(group: Any = None) -> tuple[int, int]:
+    """Return (rank, number of ranks) in a group of the user's, else as torch or torchrun says; 0 of 1 without any."""
+    if group is not None:
+        return dist.get_rank(group), dist.get_world_size(group)
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def check_world(plan: Plan, group: Any = None) -> None:
+    """Refuse a plan for another number of ranks than there are, and a group that this process is no member of.
 
     Raises
     ------
     DoesNotMatch
-        When the plan is for another number of ranks, or this process is no member of the group.
     """
-    needed = len(plan.orders)
-    if group is not None:
-        rank, world = dist.get_rank(group), dist.get_world_size(group)
-        if rank < 0 or world != needed:
-            found = f"has {world}" if rank >= 0 else "does not hold this process"
-            raise DoesNotMatch(f"the plan is for {needed} ranks, the group {found}; give a group of {needed} ranks")
-        return rank, world
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if dist.is_initialized():
-        rank, world = dist.get_rank(), dist.get_world_size()
+    needed, (rank, world) = len(plan.orders), place_in(group)
+    if group is not None and (rank < 0 or world != needed):
+        found = f"has {world}" if rank >= 0 else "does not hold this process"
+        raise DoesNotMatch(f"the plan is for {needed} ranks, the group {found}; give a group of {needed} ranks")
     if world != needed:
         raise DoesNotMatch(
             f"the plan is for {needed} ranks, {world} {'is' if world == 1 else 'are'} running; "
             f"start it with torchrun --nproc-per-node {needed}"
         )
-    return rank, world
 
 
 def check_hosts(plan: Plan, rank: int) -> None:

@@ -12,24 +12,29 @@ from typing import Any
 import torch
 from torch import nn
 
+from costmodel.capture.attributes import Attributes
 from costmodel.capture.batches import Split, TrainingModel
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
+from executor.agreement import Held, agree, held, held_of, telling_others
 from executor.devices import choose_device
 from executor.feed import as_arguments
-from executor.groups import Company, Membership, RefusedAlike
-from executor.holding import aimed_at, capture_where_built
-from executor.matching import check_device, check_gate, check_hosts, check_target, check_world
+from executor.groups import Company, Membership
+from executor.holding import aimed_at, capture_surely
+from executor.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
 from executor.materializing import Values
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
 from executor.parallel import Parallelize, check_divided
 from executor.precision import planned_dtype, with_precision
-from executor.standing import Standing
+from executor.standing import Standing, check_hooks
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
+from executor.watch import START
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
+
+LEAST_TIMEOUT_S = 30.0
 
 FILE_PATIENCE = 20
 """Timeouts for which ranks may write or read a checkpoint together."""
@@ -100,33 +105,41 @@ class Pipeline:
     ) -> None:
         self.plan = plan
         self._group = group.get_group() if hasattr(group, "get_group") else group
-        self.rank, self.num_ranks = check_world(plan, self._group)
-        check_divided(plan)
-        check_target(plan, divides=parallelize is not None)
-        divides = parallelize is not None or any(stage.config.divides for stage in plan.stages)
-        if divides and (group is not None or isinstance(model, Capture)):
-            what = "parallelize=" if parallelize is not None else "a plan that divides parameters (tensor, ZeRO-2, 3)"
-            raise UsageError(f"{what} takes the whole world and a model of its own: neither group= nor a capture")
-        check_optimizer(plan, optimizer)
-        if max_norm is not None and optimizer is None:
-            raise UsageError("max_norm= clips before the plan's OPT; without one call clip_grad_norm_ before you step")
-        planned_dtype(plan)
-        if not emulate and group is None:  # emulated it only imitates the plan's machines
-            check_hosts(plan, self.rank)
-        self.device = device or choose_device(plan.cluster.device_of(self.rank).type)
-        check_device(plan, self.rank, self.device)
+        self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
+        self._values, self._parallelize = values, parallelize
+        self._timeout_s = timeout_s or max(LEAST_TIMEOUT_S, 20 * plan.prediction.step_time_ns / 1e9)
+        self._worker: Worker | None = None
+        self._ended = ""
+        self._make = model if callable(model) else None
+        with telling_others(self._timeout_s, self._group):
+            self._check(model, device, of_group=group is not None)
+        self.rank, self.num_ranks = place_in(self._group)
         if self.device.type == "cpu":
             keep_freed_memory()
         else:
             torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
-        self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
-        self._values, self._parallelize = values, parallelize
-        self._timeout_s = timeout_s or max(30.0, 20 * plan.prediction.step_time_ns / 1e9)
-        self._worker: Worker | None = None
-        self._ended = ""
-        self._make = model if callable(model) else None
         if isinstance(model, TrainingModel | Capture):
             self._start(model)
+
+    def _check(self, model: object, device: torch.device | None, *, of_group: bool) -> None:
+        """Refuse what no model is needed to see, and choose the device."""
+        plan, divided = self.plan, self._parallelize is not None
+        check_world(plan, self._group)
+        rank, _ = place_in(self._group)
+        check_divided(plan)
+        check_target(plan, divides=divided)
+        divides = divided or any(stage.config.divides for stage in plan.stages)
+        if divides and (of_group or isinstance(model, Capture)):
+            what = "parallelize=" if divided else "a plan that divides parameters (tensor, ZeRO-2, 3)"
+            raise UsageError(f"{what} takes the whole world and a model of its own: neither group= nor a capture")
+        check_optimizer(plan, self._optimizer)
+        if self._max_norm is not None and self._optimizer is None:
+            raise UsageError("max_norm= clips before the plan's OPT; without one call clip_grad_norm_ before you step")
+        planned_dtype(plan)
+        if not self._emulates and not of_group:  # emulated it only imitates the plan's machines
+            check_hosts(plan, rank)
+        self.device = device or choose_device(plan.cluster.device_of(rank).type)
+        check_device(plan, rank, self.device)
 
     @classmethod
     def from_plan(
@@ -161,7 +174,9 @@ class Pipeline:
         options
             As of the class.
         """
-        plan = plan if isinstance(plan, Plan) else read_plan(plan)
+        if not isinstance(plan, Plan):
+            with telling_others(options.get("timeout_s") or LEAST_TIMEOUT_S, options.get("group")):
+                plan = read_plan(plan)
 
         def make(inputs: Any, targets: Any) -> TrainingModel:
             args, kwargs = as_arguments(inputs)
@@ -191,8 +206,10 @@ class Pipeline:
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """What this rank reads of a step's batch: input name or position (and ``targets``) -> sample ranges.
 
-        The ranges are [first, stop). Other samples may hold what they like, an unnamed tensor may be None.
+        The ranges are [first, stop). Other samples may hold what they like, an unnamed tensor may be None: a rank that
+        has asked is held to what it reads, another one to the whole batch that it is given (`executor.rows`).
         """
+        self.worker.one_batch.only_needed = True
         return self.worker.inputs_needed()
 
     @property
@@ -227,6 +244,7 @@ class Pipeline:
         self._load(inputs, targets)
         self._standing.check_modes()
         with self.together(f"step {self.worker.draws.step}"):
+            self.worker.one_batch.check()
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1
         return loss.value
@@ -236,6 +254,7 @@ class Pipeline:
         self._load(inputs, targets)
         self.worker.prepare_evaluation()
         with self.together("an evaluation"):
+            self.worker.one_batch.check()
             return self.worker.evaluate().value
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -361,39 +380,70 @@ class Pipeline:
     def _fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one cannot go on."""
         self._ended = f"the pipeline has failed ({type(error).__name__}: {error}); make a new one in a new process"
+        if getattr(error, "alike", False):
+            self.company.tell_all(b"")
+            self._membership.leave()
+            return
         if isinstance(error, RuntimeError) and self.num_ranks > 1:
             self.watch.listen()  # a lost rank may be the reason
         self._membership.fail(error)
 
-    def _start(self, model: TrainingModel | Capture) -> None:
-        """Match the model with the plan, then connect the ranks."""
+    def _matched(self, model: TrainingModel | Capture) -> tuple[Worker, Held]:
+        """Capture the model and make this rank's part of the plan of it, without a word to the others."""
         size = self.plan.batch.microbatch_size
         if isinstance(model, Capture):
             captured = replace(model, model=with_precision(self.plan, model.model))
+            attributes = Attributes(captured.model.module)
         else:
-            captured = capture_where_built(with_precision(self.plan, model), size, self._values is not None)
+            built = with_precision(self.plan, model)
+            captured, attributes = capture_surely(built, size, self._values is not None)
         check_gate(self.plan, captured)
+        own = held(self.plan, captured, self._options())
         if isinstance(model, TrainingModel):
             captured = aimed_at(captured, self.device)
         keeps_model = isinstance(model, Capture)
         worker = Worker(
             self.plan, captured, self.rank, self.device, self._seed, keeps_model, self._values, self._parallelize
         )
+        check_hooks(captured.model.module, worker.modules_left())
+        self._attributes = attributes
+        return worker, own
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options that all ranks must have alike."""
+        return {
+            "optimizer": self._optimizer is not None,
+            "max_norm": self._max_norm,
+            "seed": self._seed,
+            "timeout_s": self._timeout_s,
+            "emulate": self._emulates,
+            "values": self._values is not None,
+            "parallelize": self._parallelize is not None,
+        }
+
+    def _start(self, model: TrainingModel | Capture) -> None:
+        """Match the model with the plan, then connect the ranks."""
+        with telling_others(self._timeout_s, self._group):
+            worker, own = self._matched(model)
         self.company = Company(self.rank, self.num_ranks, self._timeout_s, self._group)
         self.watch = self.company.watch
         self._membership = Membership(self.company, worker.disconnect)
-        self.watch.enters("the start")
+        self.watch.enters(START)
         try:
+            agree(self.company, own)
             worker.connect(self.company, self._optimizer, self._max_norm)
-        except RefusedAlike:
-            self.company.tell_all(b"")
-            self._membership.leave()
-            raise
+            agree(self.company, held_of(worker.optimizer.optimizer if worker.optimizer else None))
         except BaseException as error:
-            self._membership.fail(error)
+            if getattr(error, "alike", False):
+                self.company.tell_all(b"")
+                self._membership.leave()
+            else:
+                self._membership.fail(error)
             raise
         self.watch.rests()
         self._worker = worker
-        self._standing = Standing(captured, worker.parameters)
+        self._standing = Standing(
+            worker.capture, self._attributes, worker.parameters, worker.modules_left(), replaces=worker.divides
+        )
         if self._emulates:
             worker.observe(emulates=True)

@@ -15,12 +15,13 @@ import torch
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput
+from executor.agreement import telling_others
 from executor.check import Difference, compare, deterministic
 from executor.matching import check_world
 from executor.measure import gather_timeline
 from executor.observer import Observer
 from executor.optimizer import timing_optimizer
-from executor.pipeline import Pipeline
+from executor.pipeline import LEAST_TIMEOUT_S, Pipeline
 from executor.precision import planned_dtype
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
@@ -44,9 +45,11 @@ class RunResult:
 def run_plan(arguments: argparse.Namespace) -> RunResult:
     """Run the plan that the arguments name on this rank."""
     torch.set_num_threads(arguments.threads)
-    plan = read_plan(arguments.plan)
-    check_world(plan)
-    with _pipeline(plan, arguments) as pipeline:
+    with telling_others(arguments.timeout or LEAST_TIMEOUT_S):
+        plan = read_plan(arguments.plan)
+        check_world(plan)
+        pipeline = _pipeline(plan, arguments)
+    with pipeline:
         pipeline.watch.catch_signals()
         pipeline.watch.answers_json = arguments.json and pipeline.rank == 0
         return _run(pipeline, arguments)

@@ -2,13 +2,15 @@
 
 Received tensors become leaves of the stage's own autograd graph; a tensor that is passed on (relayed) is
 such a leaf too, so its downstream gradient adds to the local one by itself. Outputs are kept only as the
-edges at which the backward starts, so that memory follows the plan. A stage that recomputes leaves buffers
-(BatchNorm's averages) as its forward did. Leaves out messages and order.
+edges at which the backward starts, so that memory follows the plan. Buffers that a forward both reads and writes it
+works on as copies of its own, since others of the same buffers come before its backward; a forward that runs again
+starts from those of its first run, and leaves all (BatchNorm's averages, too) as that did. Leaves out messages and
+order.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +19,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from costmodel.capture.parts import LOSS_WEIGHT, Part
 from costmodel.capture.split_calls import Queue, WeightHalf, run_in_turn
+from costmodel.capture.writes import Written
 from costmodel.model.graph import LOSS
 from executor.randomness import Draws
 from executor.wiring import Wire, join
 
 Gradients = dict[str, torch.Tensor]
+_NOTHING = nullcontext()
 
 
 @dataclass(slots=True)
@@ -33,6 +37,20 @@ class Running:
     roots: dict[str, GradientEdge] = field(default_factory=dict)
     loss: torch.Tensor | None = None
     loss_gradient: torch.Tensor | None = None
+    started_from: list[torch.Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A buffer that the part reads and writes, and where it finds it: tables of modules, and its name in each."""
+
+    buffer: torch.Tensor
+    places: tuple[tuple[dict[str, Any], str], ...]
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Let the part find a tensor there."""
+        for table, name in self.places:
+            table[name] = tensor
 
 
 @dataclass(slots=True)
@@ -58,6 +76,12 @@ class Stage:
         Where a split part leaves its weight halves.
     buffers : tuple of torch.Tensor
         Those that the part reads, and perhaps updates.
+    slots : tuple of Slot
+        Buffers that it both reads and writes.
+    written : tuple of Written
+        All that it writes.
+    evaluates : bool
+        Whether what forwards write is forgotten.
     draws : Draws or None
         Seeds of its random numbers, where it draws any.
     run_halves : callable
@@ -77,6 +101,9 @@ class Stage:
     recomputes: bool = False
     queue: Queue | None = None
     buffers: tuple[torch.Tensor, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    written: tuple[Written, ...] = ()
+    evaluates: bool = False
     draws: Draws | None = None
     losses: list[tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
@@ -170,7 +197,7 @@ class Stage:
         """Compute the part; while recorded, note where its backward starts."""
         raw, targets = self.inputs(first)
         drawing = nullcontext() if self.draws is None else self.draws.of_microbatch(first)
-        with torch.set_grad_enabled(running.recorded), drawing:
+        with torch.set_grad_enabled(running.recorded), drawing, self._own_buffers(running) if self.slots else _NOTHING:
             result = self.part({**running.leaves, **raw}, targets)
         if not running.recorded:
             return result
@@ -183,6 +210,23 @@ class Stage:
                 if name not in running.roots and tensor.requires_grad:
                     running.roots[name] = get_gradient_edge(tensor)
         return result
+
+    @contextmanager
+    def _own_buffers(self, running: Running) -> Iterator[None]:
+        """Have the part work on copies within the block, which the first run leaves in the buffers."""
+        again = running.started_from
+        if again is None and self.recomputes:
+            running.started_from = [slot.buffer.clone() for slot in self.slots]
+        copies = again or [slot.buffer.clone() for slot in self.slots]
+        for slot, copy in zip(self.slots, copies, strict=True):
+            slot.put(copy)
+        try:
+            yield
+        finally:
+            for slot, copy in zip(self.slots, copies, strict=True):
+                slot.put(slot.buffer)
+                if again is None and not self.evaluates:
+                    slot.buffer.data.copy_(copy)
 
     def _leaves(self, received: Sequence[Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
         leaves: dict[str, torch.Tensor] = {}

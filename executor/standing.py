@@ -1,32 +1,62 @@
-"""Is the model still what was captured: which parameters train, their shapes, modes of modules. Asked before each step.
+"""Is the model still what was captured? Asked before each step, of all that a loop may change beside values.
 
-A parameter frozen, unfrozen or reshaped later would leave its captured gradients wrong, so it is refused, on each rank
-that sees it before it waits for another. Leaves out modules that were put in place of others: stages hold the old ones.
+Which parameters train, their shapes, modes of modules; whether parameters, buffers and modules are the same objects;
+what code reads beside them (`costmodel.capture.attributes`); hooks of modules that a stage runs as they were captured.
+A captured program holds these as they were, so that a change would train something else in silence: it is refused, by
+each rank that sees it before it waits for another, and by all others with it. Leaves out changes of values in place.
 """
 
 from collections.abc import Mapping
+from operator import is_
+from typing import Any
 
+import torch
 from torch import nn
 
+from costmodel.capture.attributes import Attributes
 from costmodel.capture.capture import Capture
 from costmodel.errors import DoesNotMatch
 
+_ANEW = "close the pipeline, then profile, plan and start the model as it is"
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
 
 class Standing:
-    """What was captured of a model's parameters.
+    """What was captured of a model.
 
     Parameters
     ----------
     captured : Capture
         Whether its module's parameters train is looked at, those of other ranks' stages too: all ranks refuse alike.
+    attributes : Attributes
+        What its code reads.
     parameters : mapping
         This rank's, whose shapes are looked at.
+    left : mapping of str to str
+        Modules that this rank's stages run as they were captured, with the reason: their hooks do not run.
+    replaces : bool
+        Whether the executor itself puts other parameters in place of the model's (a stage is divided).
     """
 
-    def __init__(self, captured: Capture, parameters: Mapping[str, nn.Parameter]) -> None:
-        self._modules = [(name, m, m.training) for name, m in captured.model.module.named_modules()]
-        self._named = [(name, p, p.requires_grad) for name, p in captured.model.module.named_parameters()]
+    def __init__(
+        self,
+        captured: Capture,
+        attributes: Attributes,
+        parameters: Mapping[str, nn.Parameter],
+        left: Mapping[str, str],
+        *,
+        replaces: bool,
+    ) -> None:
+        module = captured.model.module
+        self._modules = [(name, m, m.training) for name, m in module.named_modules()]
+        self._named = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
         self._shaped = [(name, p, tuple(p.shape)) for name, p in parameters.items()]
+        self._attributes, self._left = attributes, [(path, module.get_submodule(path)) for path in left]
+        self._num_hooks = [_num_hooks(module) for _, module in self._left]
+        kinds = ("_modules",) if replaces else ("_modules", "_buffers", "_parameters")
+        self._places = [(name, kind, getattr(m, kind)) for name, m in module.named_modules() for kind in kinds]
+        self._places = [row for row in self._places if row[2]]
+        self._objects = self._now()
 
     def check(self) -> None:
         """Refuse a model that has changed.
@@ -34,21 +64,34 @@ class Standing:
         Raises
         ------
         DoesNotMatch
-            Names the first parameter that is not as it was.
+            Names the first thing that is not as it was.
         """
         for name, parameter, trains in self._named:
             if parameter.requires_grad is not trains:
                 raise DoesNotMatch(
                     f"the parameter {name!r} {'trained' if trains else 'was frozen'} when the model was captured and "
-                    f"{'is frozen' if trains else 'trains'} now: close the pipeline, then profile, plan and start the "
-                    "model as it is"
+                    f"{'is frozen' if trains else 'trains'} now: {_ANEW}"
                 )
         for name, parameter, shape in self._shaped:
             if parameter.shape != shape:
                 raise DoesNotMatch(
                     f"the parameter {name!r} had the shape {list(shape)} when the model was captured and has "
-                    f"{list(parameter.shape)} now: close the pipeline, then profile, plan and start the model as it is"
+                    f"{list(parameter.shape)} now: {_ANEW}"
                 )
+        now = self._now()
+        if len(now) != len(self._objects) or not all(map(is_, now, self._objects)):
+            raise DoesNotMatch(
+                f"{self._replaced()} is another object than when the model was captured, and stages run what was "
+                f"there: change its values in place, or {_ANEW}"
+            )
+        for name, then, current in self._attributes.changed():
+            raise DoesNotMatch(
+                f"{name} was {_shown(then)} when the model was captured and is {_shown(current)} now, and the captured "
+                f"program holds the former: give what changes to the model as an input or a buffer, or {_ANEW}"
+            )
+        for (path, module), number in zip(self._left, self._num_hooks, strict=True):
+            if _num_hooks(module) != number:
+                raise DoesNotMatch(_hook_words(path, module, "hooks have come or gone on it since"))
 
     def check_modes(self) -> None:
         """Refuse to train modules that are not in the mode in which they were captured: stages call them.
@@ -65,3 +108,54 @@ class Standing:
                     f"the module {name or type(module).__name__!r} was in {then} mode when the model was captured and "
                     f"is in {now} mode now, and stages call it: set it back before a step (pipe.evaluate needs no mode)"
                 )
+
+    def _now(self) -> list[Any]:
+        return [value for _, _, found in self._places for value in found.values()]
+
+    def _replaced(self) -> str:
+        """Return what has been replaced, for people."""
+        then = iter(self._objects)
+        for path, kind, found in self._places:
+            for name, value in found.items():
+                if value is not next(then, None):
+                    what = kind.strip("_").removesuffix("s")
+                    return f"the {what} {f'{path}.{name}' if path else name!r}"
+        return "a module that is gone"
+
+
+def check_hooks(module: nn.Module, left: Mapping[str, str]) -> None:
+    """Refuse hooks on modules that a stage does not call but runs as they were captured.
+
+    Those of torch's own (weight norm and the like) compute weights, which the program does as well.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    for path, reason in left.items():
+        inner = module.get_submodule(path)
+        if _num_hooks(inner):
+            raise DoesNotMatch(_hook_words(path, inner, reason))
+
+
+def _num_hooks(module: nn.Module) -> int:
+    found = (hook for kind in _HOOKS for hook in getattr(module, kind).values())
+    return sum(not _is_torchs(hook) for hook in found)
+
+
+def _is_torchs(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("torch.nn.utils")
+
+
+def _hook_words(path: str, module: nn.Module, reason: str) -> str:
+    kinds = ", ".join(kind.strip("_").replace("_", " ") for kind in _HOOKS if getattr(module, kind)) or "hooks"
+    return (
+        f"the module {path or type(module).__name__!r} has {kinds} that do not run, for its stage runs it as it was "
+        f"captured ({reason}): remove them, hook a module that lies in one stage whole, or pin it together"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = "not there" if type(value).__name__ == "_Absent" else repr(value)
+    text = "a tensor" if isinstance(value, torch.Tensor) else text
+    return text if len(text) < 80 else f"{text[:77]}..."

@@ -33,6 +33,12 @@ SETTLING_S = 0.5
 
 NOTHING = ""
 
+START = "the start"
+"""What ranks are in until each has found that it can run the plan: an error of one ends all with its exit code."""
+
+REFUSALS = frozenset((2, 3, 6, 7))
+"""Exit codes with which a rank refuses something that all ranks then refuse alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sign:
@@ -224,6 +230,8 @@ class Watch:
             self._lose(sign.culprit, f"rank {peer} has lost it ({sign.why})", sign.why)
         if sign.code:
             why = f": {sign.why}" if sign.why else ""
+            if sign.code in REFUSALS or (self._now[1] == START and sign.code != PeerLost.exit_code):
+                self._end(sign.code, f"rank {self.rank}: all ranks end as rank {peer} does{why}{self._place()}")
             self._lose(peer, f"it ended with exit code {sign.code}{why}")
 
     def _say(self, sign: Sign) -> None:

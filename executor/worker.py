@@ -14,7 +14,7 @@ from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
 from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
-from executor.averages import Averages
+from executor.averages import Averages, summed_buffers
 from executor.borders import agree_on_borders, check_lanes
 from executor.clipping import by_number, clip, shares_of_norm
 from executor.division import DividedStages
@@ -38,6 +38,7 @@ from executor.parallel import Meshes, Parallelize, check_tied, own_part, settle
 from executor.program import Instruction, Program
 from executor.randomness import Draws
 from executor.reduction import Reduction, stages_of_parameters
+from executor.rows import OneBatch
 from executor.stage import Stage
 from executor.starts import MESSAGES, last_message
 from executor.transport import Transport
@@ -145,11 +146,26 @@ class Worker:
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
-        self.averages = Averages(company, self.device, replicas, buffers)
+        self.averages = Averages(company, self.device, replicas, buffers, self._summed(replicas))
+        self.one_batch = OneBatch(self.feed, self.inputs_needed, company)
         if make_optimizer is not None:
             self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
         self.program = self._program(self.stages)
         self._instructions = self.program.bind(self.order)
+
+    def _summed(self, replicas: Mapping[int, tuple[int, ...]]) -> list[torch.Tensor]:
+        """Return the buffers of stages with replicas that sum up over forwards."""
+        graph, lanes = self.wiring.graph, self.wiring.lanes
+        return [
+            buffer
+            for index, stage in self.stages.items()
+            if len(replicas[index]) > 1
+            for buffer in summed_buffers(
+                stage,
+                graph.microbatches_of(index, lanes.lead_of(index, self.rank), stage.num_microbatches)[0],
+                self.device,
+            )
+        ]
 
     def _rehearse(self) -> None:
         """Run each stage that is not divided once on zeros, before the first step: those that are have run so."""
@@ -225,6 +241,8 @@ class Worker:
             self.transport.settle()
         assert self._sum is not None
         self.loss = self._sum.result()
+        if self._behind:
+            self._check_batch(self._sum)
         self._weighted = self.loss.weighted
         if not accumulates and self.optimizer is not None and not self.keeps_gradients:
             _clear(self.parameters.values())  # they are stepped: no other optimizer shall do it again
@@ -277,8 +295,13 @@ class Worker:
             self._sum_losses()
 
     def _sum_losses(self) -> LossSum:
-        self._sum = LossSum(self._own_loss(self.stages), self.company)
+        self._sum = LossSum(self._own_loss(self.stages), self.company, self.one_batch.sample(self.draws.step))
         return self._sum
+
+    def _check_batch(self, total: LossSum) -> None:
+        """Compare the whole batch where samples differ: each rank has the same sums; collective then."""
+        if self.company.size > 1 and self.one_batch.differ(total.beside()):
+            self.one_batch.compare()
 
     def _own_loss(self, stages: Mapping[int, Stage]) -> torch.Tensor:
         """Return what this rank's stages have seen; lanes see the same, of which the first one's counts."""
@@ -321,6 +344,8 @@ class Worker:
         start = recorder.mark() if recorder is not None else None
         self._sum = self._sum or self._sum_losses()
         divisor = self._sum.divisor()
+        if not self._behind:
+            self._check_batch(self._sum)
         if recorder is not None:
             recorder.note(Action(Kind.REDUCE, max(self.stages)), "collective", start, waits=True)
         if self._weighted is not False:  # what losses are is known after a step: reading it here would stop the device
@@ -354,6 +379,24 @@ class Worker:
         read = {key for key in self.held if holders[key][0] == self.rank} | unread
         self.held = materialized(self.capture, self.held, read, values, self.device)
         self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
+
+    @property
+    def divides(self) -> bool:
+        """Whether parameters of this rank are divided, and others stand in place of the model's."""
+        return bool(self._division.views)
+
+    def modules_left(self) -> dict[str, str]:
+        """Return the modules of which this rank's stages run something and that they do not call, with the reason."""
+        groups, found = self.capture.groups, dict[str, str]()
+        for index, stage in self.stages.items():
+            for name in self.plan.stages[index].operators:
+                names = groups[name].module.split(".") if name in groups and groups[name].module else []
+                for path in (".".join(names[:length]) for length in range(len(names) + 1)):
+                    if path not in found and not stage.part.calls_module(path):
+                        found[path] = stage.part.left.get(
+                            path, "what goes into it is hidden, or it recomputes by itself"
+                        )
+        return found
 
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""

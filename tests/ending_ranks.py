@@ -5,6 +5,7 @@ Prints one line a way: its name and the exit code of each rank, negative for a s
 
 import os
 import sys
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,10 @@ def _pipeline() -> Pipeline:
 
 def _threads() -> int:
     """Count this process's threads that run collectives."""
-    tasks = "/proc/self/task"
-    names = [open(f"{tasks}/{task}/comm").read() for task in os.listdir(tasks)]  # noqa: SIM115
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with suppress(FileNotFoundError), open(f"/proc/self/task/{task}/comm") as file:  # it may end meanwhile
+            names.append(file.read())
     return sum(name.startswith("pt_gloo") for name in names)
 
 

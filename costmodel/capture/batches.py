@@ -179,6 +179,22 @@ def batched_dimensions(model: TrainingModel) -> tuple[int | None, ...]:
     return tuple(found)
 
 
+def ambiguous(model: TrainingModel) -> list[str]:
+    """Return the arguments that hold a tensor of which two dimensions are as long as the batch, without a `split`.
+
+    A mask [S, S] is cut like a batch where S happens to be the batch. One alone is the batch.
+    """
+    found, cut = [], 0
+    given = [*enumerate(model.args), *model.kwargs.items(), *([(TARGETS, model.targets)] if model.has_targets else [])]
+    for key, value in given:
+        tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
+        along = [tensor for tensor in tensors if tensor.shape[0] == model.batch]
+        cut += len(along)
+        if key not in model.split and any(list(tensor.shape).count(model.batch) > 1 for tensor in along):
+            found.append(repr(key) if isinstance(key, str) else str(key))
+    return found if cut > 1 else []
+
+
 def _with_inputs(model: TrainingModel, cut: Callable[[Any, Split], Any], size: int) -> TrainingModel:
     """Apply `cut` to each input and to the targets; inputs without an entry in split are marked -1."""
     return replace(

@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.attention import agrees, configs_with_cache, mask_free_attention, no_cache
-from costmodel.capture.batches import TrainingModel, batched_dimensions, take
+from costmodel.capture.batches import TrainingModel, ambiguous, batched_dimensions, take
 from costmodel.capture.calls import Notes, noting_calls
 from costmodel.capture.checkpoints import noting_checkpoints
 from costmodel.capture.custom_functions import opaque_custom_functions
@@ -90,6 +90,7 @@ def _exported(
         sample = take(model, CAPTURE_SAMPLES)
         return _flat(*_export(sample, left_out, dynamic=True), model, None)
     except Exception:  # whatever export or the user's code raises here, it raises again below if it matters
+        _refuse_ambiguous(model)
         fixed = model if microbatch_size is None else take(model, microbatch_size)
     try:
         return _flat(*_export(fixed, left_out, dynamic=False), model, fixed.batch)
@@ -100,6 +101,23 @@ def _exported(
         raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
     with running(model.name), no_cache(configs_with_cache(model.module)):
         return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
+
+
+def _refuse_ambiguous(model: TrainingModel) -> None:
+    """Refuse to guess which tensors are cut along the batch where no program of any batch tells.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    names = ambiguous(model)
+    if names:
+        raise InvalidInput(
+            f"{model.name}: the inputs {', '.join(names)} have more than one dimension as long as the batch "
+            f"({model.batch}), and the model runs at no other batch when they are cut along the first: say by split= "
+            "which dimension is the batch ({name or position: dimension, or None for what goes whole to each "
+            "micro-batch}), or give the model's function a parameter 'batch'"
+        )
 
 
 def _what_is_left(model: TrainingModel) -> str:

@@ -6,6 +6,7 @@ Leaves out what the model computes (`capture` finds that) and how its batch is c
 import importlib
 import inspect
 import os
+import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from costmodel.capture.batches import (
     TARGETS,
     Split,
     TrainingModel,
+    ambiguous,
     batched_dimensions,
     describe,
     move,
@@ -65,9 +67,47 @@ def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> 
         raise InvalidInput(f"{spec}: the function fails with {explain(error)}") from None
     default = getattr(parameters.get("batch"), "default", None) if accepts_batch else None
     model = _checked(spec, returned, microbatch_size if arguments else default)
+    if accepts_batch and ambiguous(model):
+        model = replace(model, split={**_of_two_sizes(function, model), **model.split})
     if microbatch_size is not None and model.batch != microbatch_size:
         model = take(model, microbatch_size)
     return model
+
+
+def _of_two_sizes(function: Callable[..., Any], model: TrainingModel) -> dict[str | int, Split]:
+    """Return which dimension of each input is as long as the batch at two batches, from a second call on `meta`.
+
+    Nothing where the function does not run there, or an input's tensors are not alike.
+    """
+    numbers, state = random.getstate(), torch.get_rng_state()
+    try:
+        with torch.device("meta"):
+            other = _checked(model.name, function(batch=model.batch + 1), model.batch + 1)
+    except Exception:  # whatever it is, nothing is known then, and the caller asks for split=
+        return {}
+    finally:
+        random.setstate(numbers)
+        torch.set_rng_state(state)
+    found: dict[str | int, Split] = {}
+    for key, value in _given(model).items():
+        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(_given(other).get(key)), strict=False)
+        moved = {_moved(a, b, model.batch) for a, b in pairs if isinstance(a, torch.Tensor)}
+        if len(moved) == 1:
+            found[key] = moved.pop()
+    return found if any(dimension is not None for dimension in found.values()) else {}
+
+
+def _given(model: TrainingModel) -> dict[str | int, Any]:
+    given: dict[str | int, Any] = dict(enumerate(model.args))
+    given.update(model.kwargs)
+    return given | ({TARGETS: model.targets} if model.has_targets else {})
+
+
+def _moved(one: torch.Tensor, other: Any, batch: int) -> int | None:
+    """Return the dimension that is the batch in one tensor and one longer in the other."""
+    lengths = getattr(other, "shape", one.shape)
+    pairs = enumerate(zip(one.shape, lengths, strict=False))
+    return next((i for i, (a, b) in pairs if a == batch and b == batch + 1), None)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from costmodel.capture.custom_functions import OpaqueFunction
-from costmodel.capture.shapes import TensorInfo
+from costmodel.capture.shapes import TensorInfo, fetch
 
 Infos = Mapping[str, tuple[TensorInfo, ...]]
 
@@ -120,17 +120,65 @@ def group_nodes(graph: fx.Graph, infos: Infos, replicated: frozenset[fx.Node]) -
 
 
 def mutated_arguments(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes whose values this one writes into, by its operator's schema."""
+    """Return the nodes whose values this one writes into: by its operator's schema, or what a region does inside.
+
+    Norms that train write their running averages, which their schemas do not say.
+    """
+    region = _region(node)
+    if region is not None:
+        body, given = region
+        own = dict(zip(body.graph.find_nodes(op="placeholder"), given, strict=False))
+        written = [
+            source
+            for inner in body.graph.nodes
+            for target in mutated_arguments(inner)
+            for source in seen_through(target)
+        ]
+        return [own[source] for source in dict.fromkeys(written) if isinstance(own.get(source), fx.Node)]
     schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
+    if schema is None:
         return []
+    names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     found: list[fx.Node] = []
-    for i, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-            values = value if isinstance(value, list | tuple) else [value]
-            found += [item for item in values if isinstance(item, fx.Node)]
+    given_by_name = {a.name: node.args[i] for i, a in enumerate(schema.arguments) if i < len(node.args)} | dict(
+        node.kwargs
+    )
+    if node.target in AVERAGING and given_by_name.get(AVERAGING[node.target]):
+        names += ["running_mean", "running_var"]
+    for name in names:
+        value = given_by_name.get(name)
+        values = value if isinstance(value, list | tuple) else [value]
+        found += [item for item in values if isinstance(item, fx.Node)]
     return found
+
+
+AVERAGING: Mapping[Any, str] = {
+    torch.ops.aten.batch_norm.default: "training",
+    torch.ops.aten.instance_norm.default: "use_input_stats",
+}
+"""Norms with running averages, and the argument that says that they are written."""
+
+
+def _region(node: fx.Node) -> tuple[fx.GraphModule, Sequence[Any]] | None:
+    """Return the body of a region (autocast's, or one without gradients) and what it is given; None for others."""
+    if not isinstance(node.target, torch._ops.HigherOrderOperator) or node.graph.owning_module is None:
+        return None
+    for place, argument in enumerate(node.args):
+        if isinstance(argument, fx.Node) and argument.op == "get_attr":
+            body = fetch(node.graph.owning_module, argument.target)
+            if isinstance(body, fx.GraphModule):
+                return body, node.args[place + 1 :]
+    return None
+
+
+def seen_through(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes whose storage a node's value may be: through views, and calls that write in place."""
+    if node.op != "call_function":
+        return [node]
+    schema = getattr(node.target, "_schema", None)
+    aliased = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None] if schema is not None else []
+    sources = [node.args[i] for i in aliased if i < len(node.args)]
+    return [found for source in sources if isinstance(source, fx.Node) for found in seen_through(source)] or [node]
 
 
 def _quotient(nodes: Sequence[fx.Node], glue: Any) -> Any:
@@ -156,21 +204,27 @@ def _tuples_and_numbers(nodes: Sequence[fx.Node], infos: Infos) -> Iterable[list
 def _mutation_chains(nodes: Sequence[fx.Node], infos: Infos) -> Iterable[list[fx.Node]]:
     """Keep together all that makes, reads or writes a storage up to its last mutation.
 
-    Later readers see the final value; an earlier reader elsewhere would race with the mutation.
+    Later readers see the final value; an earlier reader elsewhere would race with the mutation. Of what the model holds
+    itself, its buffers, later readers belong to it as well: elsewhere they would read a copy that nobody writes.
     """
     last: dict[int, int] = {}
+    held: set[int] = set()
     for i, node in enumerate(nodes):
         for target in mutated_arguments(node):
             for info in infos.get(target.name, ()):
                 last[info.storage] = i
+                held |= {info.storage} if any(root.op == "get_attr" for root in seen_through(target)) else set()
     for storage, end in last.items():
-        touching = [
+        yield [
             node
-            for node in nodes[: end + 1]
-            if infos.get(node.name)
-            and any(_touches(value, {storage}, infos) for value in (node, *node.all_input_nodes))
+            for node in (nodes if storage in held else nodes[: end + 1])
+            if any(_touches(value, {storage}, infos) for value in (node, *node.all_input_nodes))
+            and (infos.get(node.name) or node.target in _REGIONS)
         ]
-        yield touching
+
+
+_REGIONS = (torch.ops.higher_order.wrap_with_set_grad_enabled, torch.ops.higher_order.wrap_with_autocast)
+"""Calls that may write without giving a tensor."""
 
 
 def _side_effects(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:

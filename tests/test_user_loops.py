@@ -1,0 +1,136 @@
+"""Loops as people write them are exact, or refused by all ranks before a wrong step; ranks that differ end alike.
+
+``python -m benchmarks.reliability --full --only user-loops`` (or ``ranks-disagree``) runs all.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from costmodel.capture.attributes import Attributes
+from executor.agreement import difference
+from tests.loops_captured import Annealed, Configured, Listed, Tower
+from tests.rank_pool import environment, free_port
+from tests.user_loops import RANKS, failures, loops
+
+EXACT_OR_REFUSED = [
+    "anneals_a_temperature",
+    "counts_its_calls",
+    "gives_a_dictionary_in_another_order",
+    "changes_a_number",
+    "moves_a_codebook_and_recomputes",
+    "divides_by_a_running_scale",
+    "counts_choices_among_replicas",
+    "hooks_the_whole_model_later",
+]
+DISAGREEING = [
+    "plan_of_rank_1_is_cut_elsewhere",
+    "code_of_rank_0_cannot_be_captured",
+    "option_of_rank_1_has_another_rate",
+    "batch_of_rank_0_shuffles_its_second_epoch",
+]
+
+
+def test_loops_have_the_plain_losses_and_state_or_are_refused_and_ranks_that_differ_end_alike():
+    assert failures(EXACT_OR_REFUSED + DISAGREEING) == []
+
+
+def test_there_are_forty_cases_in_which_ranks_disagree_of_four_kinds():
+    names = list(loops(RANKS))
+    assert len(names) >= 40
+    assert {name.split("_")[0] for name in names} == {"plan", "code", "option", "batch"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"plan": "a"}, {"plan": "a"}], ""),
+        ([{"plan": "a"}, {"plan": "b"}, {"plan": "a"}], "rank 1 differs from rank 0 in the plan"),
+        ([{"plan": "b"}, {"plan": "a"}, {"plan": "a"}], "rank 0 differs from rank 1 in the plan"),
+        (
+            [{"option seed": "0"}, {"option seed": "1"}, {"option seed": "1"}, {"option seed": "0"}],
+            "ranks 1 and 2 differ from rank 0 in option seed (1, not 0)",
+        ),
+        ([{"option lr": "1"}, {}], "rank 1 differs from rank 0 in option lr (nothing, not 1)"),
+    ],
+)
+def test_the_ranks_that_are_fewer_are_named_with_what_they_have(rows, words):
+    assert difference(rows) == words
+
+
+def change(model, path, value):
+    *names, last = path.split(".")
+    for name in names:
+        model = getattr(model, name)
+    setattr(model, last, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "path", "value", "named"),
+    [
+        (Annealed, "temperature", 2.0, ["temperature of the model"]),
+        (Annealed, "note", 2.0, []),
+        (Configured, "config.scale", 2.0, ["scale of SimpleNamespace"]),
+        (Configured, "config.name", "other", []),
+        (Listed, "weights", [1.0, 1.0, 1.0, 1.0], []),
+        (Listed, "weights", [1.0, 1.0, 1.0, 2.0], ["weights of the model"]),
+        (Annealed, "temperature", torch.tensor([1.0, 1.0]), ["temperature of the model"]),
+        (Annealed, "forward", lambda x: x, ["forward of the model"]),
+    ],
+)
+def test_only_values_that_the_models_code_reads_are_held(make, path, value, named):
+    model = make()
+    attributes = Attributes(model)
+    change(model, path, value)
+    assert [name for name, _, _ in attributes.changed()] == named
+
+
+SILENT = """
+import sys, time
+import executor.groups as groups
+import torch.distributed as dist
+groups.LIMIT_S = 3.0
+if sys.argv[1] == "silent":
+    dist.init_process_group("gloo")
+    time.sleep(60)
+from costmodel.errors import PeerLost
+try:
+    groups.Company(int(sys.argv[2]), 2, 1.0)
+except PeerLost as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_rank_that_connects_and_says_nothing_ends_the_start_in_words(silent):
+    port = free_port()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SILENT, "silent" if rank == silent else "speaks", str(rank)],
+            cwd=Path(__file__).resolve().parent.parent,
+            env=os.environ | environment(rank, 2, port),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said, _ = started[1 - silent].communicate(timeout=60)
+        assert started[1 - silent].returncode == 8
+        assert f"rank {silent} has said nothing within the 3 s of the start" in said
+    finally:
+        for process in started:
+            process.kill()
+
+
+def test_what_a_loop_keeps_on_a_model_for_itself_is_taken_as_it_is():
+    model = Tower()
+    attributes = Attributes(model)
+    model.epoch = 1
+    assert attributes.changed() == []
+    assert attributes.changed() == []
