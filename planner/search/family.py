@@ -72,6 +72,12 @@ class FamilyGroup:
     def __len__(self) -> int:
         return len(self.configs) * len(self.chunks) * self.num_orders
 
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a place."""
+        config = self.configs[0]
+        return config.data * config.tensor * config.context
+
     def __iter__(self) -> Iterator[Family]:
         for config, chunks, order in product(self.configs, self.chunks, range(self.num_orders)):
             yield Family(config, self.microbatch_size, chunks, order, self.split)
@@ -110,6 +116,22 @@ class FamilySpace:
                 numbers = self.numbers_of_chunks(config)
                 for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
                     yield FamilyGroup(choices, size, chunks, len(self.orders))
+
+    def holds(self, family: Family) -> bool:
+        """Whether the space has such a family."""
+        config = family.config
+        degrees = StageConfig(config.data, config.tensor, config.sequence, config.context, config.expert)
+        return (
+            degrees in self._known_degrees
+            and config in self._run_with(degrees)
+            and family.microbatch_size in self.problem.microbatch_sizes_of(config.data)
+            and family.chunks in self.numbers_of_chunks(degrees)
+            and family.order < len(self.orders)
+        )
+
+    @cached_property
+    def _known_degrees(self) -> frozenset[StageConfig]:
+        return frozenset(self.degrees)
 
     @cached_property
     def number(self) -> int:

@@ -23,7 +23,12 @@ def lacking_bytes(setting: Setting) -> int:
     if not all(problem.memory_limits_bytes):
         return 0
     least: int | None = None
-    for family in dict.fromkeys(map(_states, setting.families.all)):
+    kept_alike = (
+        _states(Family(config, group.microbatch_size))
+        for group in setting.families.groups()
+        for config in group.configs
+    )
+    for family in dict.fromkeys(kept_alike):
         lacks = _lacks(setting, family, setting.families.most_places(family))
         if lacks <= 0:
             return 0

@@ -118,12 +118,13 @@ def _saving(setting: Setting, incumbent: Incumbent) -> list[Family]:
     """
     recompute, offload = ("none", "selective", "full"), ("none", "activations", "optimizer", "parameters")
     rows: dict[tuple[int, ...], list[Family]] = {}
-    for family in setting.families.all:
-        if host_lacks(setting, family):
+    usual = setting.problem.space.chunks or 1
+    for family in chain.from_iterable(group for group in setting.families.groups() if usual in group.chunks):
+        if family.chunks != usual or host_lacks(setting, family):
             continue
         config = family.config
         pipelined = setting.families.most_places(family) > 1
-        if family.chunks == (setting.problem.space.chunks or 1) and incumbent.runs_config(config, pipelined=pipelined):
+        if incumbent.runs_config(config, pipelined=pipelined):
             degrees = config.data, config.tensor, config.sequence, config.context, config.expert
             rows.setdefault(degrees, []).append(family)
 

@@ -10,10 +10,11 @@ from itertools import islice
 
 from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
+from costmodel.stages.config import StageConfig
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import in_line, refusal
 from planner.candidate.again import candidate_of, is_line, partition_of, passes_on
-from planner.candidate.candidate import IN_FLIGHT, Candidate, alike, is_looped
+from planner.candidate.candidate import IN_FLIGHT, Candidate, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
@@ -44,11 +45,14 @@ class OldPlan:
         Why it does not stand; empty where it does.
     step_time_ns : int or None
         What it takes here; None where that cannot be said.
+    in_space : bool
+        Whether it is one of the plans that are searched, and so over which a bound ranges.
     """
 
     used: str
     why_not: str
     step_time_ns: int | None
+    in_space: bool = True
 
     @property
     def never_above_ns(self) -> int | None:
@@ -62,7 +66,7 @@ def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: Family
     if partition is None:
         return OldPlan(NOTHING, torn, None)
     candidate = _candidate(old, setting, partition)
-    conflicts, each = list(_conflicts(old, setting)), None
+    conflicts, each, in_space = list(_conflicts(old, setting)), None, True
     if len(old.orders) <= setting.problem.num_devices and not setting.problem.global_batch % candidate.microbatch_size:
         try:
             each = setting.evaluator(candidate.microbatch_size).evaluate(candidate)
@@ -70,11 +74,12 @@ def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: Family
             conflicts.append(str(error))
     if each and not conflicts:
         family = _family(setting, each.candidate)
+        in_space = family is not None or _is_varied(setting, each.candidate)
         conflicts += islice(_refusals(setting, incumbent, each, family), 1)
         if not conflicts:
             _offer(setting, incumbent, bounds, [each], family)
     used = CUT if _offer_cut(old, setting, incumbent, bounds, candidate) else NOTHING
-    return OldPlan(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None)
+    return OldPlan(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None, in_space)
 
 
 def _candidate(old: Plan, setting: Setting, partition: Partition) -> Candidate:
@@ -139,9 +144,9 @@ def _family(setting: Setting, candidate: Candidate) -> Family | None:
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
     own = places[0].config, candidate.microbatch_size, chunks
-    for family in () if setting.pinned.places else setting.families.all:
-        alike = (family.config, family.microbatch_size, family.chunks) == own
-        if alike and setting.cuts(family).places(candidate.partition) == places:
+    for order in range(len(setting.families.orders)) if not setting.pinned.places else ():
+        family = Family(*own, order)
+        if setting.families.holds(family) and setting.cuts(family).places(candidate.partition) == places:
             split = candidate.schedule == WITHIN_LIMIT and seeks_halves(setting.problem)
             return halved(family) if split else family
     return None
@@ -155,8 +160,6 @@ def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: F
         schedules = (*schedules, IN_FLIGHT)
     if seeks_halves(problem):
         schedules = tuple(dict.fromkeys((*schedules, WITHIN_LIMIT)))
-    if family is None and not _is_varied(setting, found):
-        yield f"{_unlike(setting, found)}, which is not searched here"
     if found.schedule not in schedules:
         yield f"its schedule {found.schedule} is none of those tried ({', '.join(schedules)}); --schedule keeps it"
     if each.num_mixed:
@@ -180,24 +183,10 @@ def _is_varied(setting: Setting, found: Candidate) -> bool:
         and place.config.tensor == place.config.context == place.config.expert == 1
         for place in found.places
     )
-    alone = any(f.devices_a_place == 1 and f.microbatch_size == found.microbatch_size for f in setting.families.all)
+    alone = StageConfig() in setting.families.degrees and found.microbatch_size in setting.problem.microbatch_sizes_of(
+        1
+    )
     return plain and alone and may_vary(setting) and not is_looped(found.places)
-
-
-def _unlike(setting: Setting, found: Candidate) -> str:
-    """Say what a candidate has that no family does."""
-    places, families = found.places, setting.families.all
-    if any(place.microbatch_multiple > 1 for place in places):
-        return "its actions take several micro-batches"
-    if not alike(places):
-        return "its stages are configured differently"
-    config, size = places[0].config, found.microbatch_size
-    if all(family.config != config for family in families):
-        text = [f"{name} {value}" for name, value in config.to_json().items() if value not in (1, 0, "none")]
-        return f"it has {', '.join(text) or 'stages of single devices'}"
-    if all(family.microbatch_size != size for family in families if family.config == config):
-        return f"it has micro-batches of {size}"
-    return "its stages stand on ranks of their own"
 
 
 def _offer_cut(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds, candidate: Candidate) -> bool:

@@ -470,7 +470,8 @@ class Search:
             rivals["single"] = min(single)
         if self.setting.pinned_partition:
             self.bounds.take_orders_of_pinned()
-        seen_all = self.bounds.seen_all
+        # no bound of a space ranges over an old plan that is not in it
+        seen_all = self.bounds.seen_all and (self.old_plan is None or self.old_plan.in_space)
         bound_ns = (self.bounds.least_ns if seen_all else self.setting.work_over_devices_ns) or None
         own = self.setting.family_of.get(incumbent.best.candidate) if incumbent.found else None
         estimate = self.bounding.estimates.get(replace(own, split=False)) if own else None

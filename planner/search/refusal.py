@@ -22,7 +22,7 @@ def nothing_found(outcome: Outcome) -> Exception:
     """Return the refusal where not one candidate could be priced: what was fixed cannot be, or hosts have no room."""
     setting = outcome.setting
     problem, families, dropped = setting.problem, setting.families, setting.dropped
-    if families.not_run and not families.all:
+    if families.not_run and not families.number:
         return NoPlanFits(refused(problem, families.not_run))
     if dropped.refused or dropped.bugs:
         return dropped.refused or RuntimeError(dropped.said)
@@ -60,7 +60,7 @@ def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
 
 def _looked_at(outcome: Outcome) -> str:
     """Say of how much a search that proves nothing has looked at how much."""
-    every = len(outcome.setting.families.all)
+    every = outcome.setting.families.number
     return (
         f"it is not proved that none fits: {min(outcome.num_seen, every)} of {every} combinations of degrees, options "
         "and micro-batch sizes were looked at, not every cut of them"

@@ -40,6 +40,6 @@ def _in_families(setting: Setting, row: list[Evaluated]) -> Iterator[Evaluated]:
     uniform = [each.candidate for each in row if alike(each.candidate.places)]
     for partition, config in dict.fromkeys((found.partition, found.places[0].config) for found in uniform):
         family = Family(config, uniform[0].microbatch_size)
-        if family in setting.families.all:
+        if setting.families.holds(family):
             cuts = setting.cuts(family)
             yield from cuts.under(partition, cuts.schedules)

@@ -5,6 +5,8 @@ micro-batches; those that fit with larger ones, too, for these hold more. What f
 out other strategies, of which what the search met counts.
 """
 
+from itertools import chain
+
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import RUNGS, strategy_of
 from planner.search.family import Family
@@ -41,11 +43,12 @@ class WholeModels:
     def _try(self, fitting: set[str]) -> None:
         """Simulate the strategies of one stage that are not among the fitting."""
         rows: dict[tuple[str, str, int], list[Family]] = {}
-        for family in self._setting.families.all:
-            config = family.config
-            if config.tensor * config.context * config.expert == family.chunks == 1 and config.offload == "none":
-                name = strategy_of([config], is_line=True)
-                rows.setdefault((name, config.recompute, family.order), []).append(family)
+        groups = self._setting.families.groups()
+        whole = (each for each in groups if each.num_ranks == each.configs[0].data and each.chunks == (1,))
+        for family in chain.from_iterable(whole):
+            if family.config.expert == 1 and family.config.offload == "none":
+                name = strategy_of([family.config], is_line=True)
+                rows.setdefault((name, family.config.recompute, family.order), []).append(family)
         self.priced = {name for name, _, _ in rows if name not in fitting}
         for (name, _, _), row in rows.items():
             most = max(family.config.data for family in row)
