@@ -20,6 +20,6 @@ def cluster(num_devices: int, *, host_gib: float = 0, price: float = 0.0, gbs: f
 
 def asked(profile: Profile, machines: Cluster, batch: int, **options: object) -> Problem:
     """A described model, whose operators stay whole, with every rung open; 16 bytes a parameter under Adam."""
-    given: dict[str, object] = {"space": WHOLE_OPERATORS, "target": "any", "effort": Effort(60.0, 0.0)}
+    given: dict[str, object] = {"space": WHOLE_OPERATORS, "target": "any", "effort": Effort(2.0, 0.0)}
     given |= {"habits": {"gradient_bytes": 2}, **options}
     return Problem(profile, machines, machines.num_devices, batch, **given)  # type: ignore[arg-type]
