@@ -23,7 +23,7 @@ from planner.search.writing import Writing
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
 TORN = 2
-"""How `tears` counts a partition that cuts layers apart."""
+"""What `tears` says of a partition that divides layers, which trainers of lines do not."""
 PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 """Fused schedules, fewest micro-batches in flight first; any other is no simpler than these."""
 
@@ -109,8 +109,7 @@ class Incumbent:
         """Whether some trainer takes a candidate, as far as can be said without its plan, which takes long to make."""
         known, pipelined = each.candidate, each.candidate.num_stages > 1
         configs, looped = {place.config for place in known.places}, is_looped(known.places)
-        # trainers of lines take whole layers
-        in_line = not pipelined or (each.is_line and alike(known.places) and self.tears(known.partition) < TORN)
+        in_line = each.is_line and (not pipelined or (alike(known.places) and self.tears(known.partition) < TORN))
         for name in RUNNERS:
             if any(config_not_run(name, self.problem, config, pipelined) for config in configs):
                 continue

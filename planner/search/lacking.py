@@ -23,12 +23,9 @@ def lacking_bytes(setting: Setting) -> int:
     if not all(problem.memory_limits_bytes):
         return 0
     least: int | None = None
-    kept_alike = (
-        _states(Family(config, group.microbatch_size))
-        for group in setting.families.groups()
-        for config in group.configs
-    )
-    for family in dict.fromkeys(kept_alike):
+    groups = setting.families.groups()
+    alike = (_states(Family(config, group.microbatch_size)) for group in groups for config in group.configs)
+    for family in dict.fromkeys(alike):
         lacks = _lacks(setting, family, setting.families.most_places(family))
         if lacks <= 0:
             return 0

@@ -54,6 +54,10 @@ class OldPlan:
     step_time_ns: int | None
     in_space: bool = True
 
+    def to_json(self) -> dict[str, object]:
+        """Return what a plan's reader is told."""
+        return {"used": self.used, "why_not": self.why_not, "step_time_ns": self.step_time_ns}
+
     @property
     def never_above_ns(self) -> int | None:
         """The step that no answer may exceed."""
@@ -183,9 +187,8 @@ def _is_varied(setting: Setting, found: Candidate) -> bool:
         and place.config.tensor == place.config.context == place.config.expert == 1
         for place in found.places
     )
-    alone = StageConfig() in setting.families.degrees and found.microbatch_size in setting.problem.microbatch_sizes_of(
-        1
-    )
+    sizes = setting.problem.microbatch_sizes_of(1)
+    alone = StageConfig() in setting.families.degrees and found.microbatch_size in sizes
     return plain and alone and may_vary(setting) and not is_looped(found.places)
 
 

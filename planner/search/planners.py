@@ -5,7 +5,7 @@ generated differs. Leaves out the command line.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -253,7 +253,7 @@ def _with_ladder(outcome: Outcome, chosen: Evaluated, found: Plan, whole: WholeM
     old, dropped = outcome.old_plan, outcome.setting.dropped
     rungs = ladder(outcome.setting, outcome.incumbent, chosen, found, whole)
     outcome.incumbent.announce(dropped.said)
-    extra = {**({"from": asdict(old)} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
+    extra = {**({"from": old.to_json()} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
     return replace(found, rungs=rungs, extra={**found.extra, **extra})
 
 

@@ -24,8 +24,6 @@ from planner.search.writing import Writing, about_actions, too_long
 
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
-LOOPED = 0.97
-"""Part of the closed form of interleaved stages below which no uneven cut was seen."""
 
 
 class Screen:
@@ -62,7 +60,7 @@ class Screen:
                 continue
             if self._without_savings(family, places) in self._settled:
                 continue
-            if not self._could_matter(family, self._expected_ns(family, places), places):
+            if not self._could_matter(family, self._least_ns(family, places), places):
                 self._settled.add((family, places))
                 continue
             num_actions = round(about_actions(cuts, places) * self._branched)
@@ -91,11 +89,11 @@ class Screen:
 
     @staticmethod
     def _without_savings(family: Family, places: int) -> tuple[Family, int] | None:
-        """Return what a family is without recompute and offload, which only cost time; None for one that has neither.
+        """Return what a family is without recompute, which only costs time under fixed orders; None for one without it.
 
-        Where that fits, or is too slow already, there is nothing to save.
+        Where that fits, or is too slow already, there is nothing to save. What is offloaded may save time elsewhere.
         """
-        config = replace(family.config, recompute="none", offload="none")
+        config = replace(family.config, recompute="none")
         return (replace(family, config=config), places) if config != family.config else None
 
     def _fullest_ns(self, family: Family, places: int) -> int:
@@ -104,13 +102,9 @@ class Screen:
             return self.setting.bound_ns(family) or 0
         return self.setting.families.fullest_ns(family, places)
 
-    def _expected_ns(self, family: Family, places: int) -> int:
-        """Return a bound on all cuts into so many places; a guess, nearly always below, for stages that share one."""
-        even_ns = self._fullest_ns(family, places)
-        if family.chunks == 1:
-            return max(even_ns, self.setting.bound_ns(family, places) or 0)
-        filling_ns = (self.setting.families.least_work_ns(family) or 0) * (places - 1) / (family.chunks * places)
-        return round(LOOPED * (even_ns + filling_ns / max(self.setting.problem.speeds)))
+    def _least_ns(self, family: Family, places: int) -> int:
+        """Return a bound on all cuts into so many places."""
+        return max(self._fullest_ns(family, places), self.setting.bound_ns(family, places) or 0)
 
     def _places(self, cuts: Cuts) -> Sequence[int]:
         fixed = self.setting.problem.space.stages
