@@ -7,7 +7,7 @@ Leaves out the search.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 
 from costmodel.calibration import interval_ns
 from costmodel.model.graph import OperatorGraph
@@ -163,7 +163,7 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
     """Return what a plan was made from: no clock readings, host names or dates."""
     ratios = problem.measured(microbatch_size).split_ratios
     return {
-        "penstock": _version(),
+        "penstock": version(),
         "profile": profile_digest(problem.profile),
         "seed": problem.effort.seed,
         "options": {
@@ -200,8 +200,9 @@ def plan_digest(plan: Plan) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _version() -> str:
+def version() -> str:
+    """Return the version that is installed."""
     try:
-        return version("penstock")
-    except PackageNotFoundError:  # run from a checkout that is not installed
+        return metadata.version("penstock")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
         return "unknown"

@@ -7,8 +7,9 @@ sums here, which count once for each stage what several of its operators share.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.model import ActionAmounts, HeldAmounts
 from costmodel.stages.strategies.quotient import Quotient, quotient_of
 from planner.ask.problem import Problem
+from planner.candidate.make import version
 from planner.graph.atoms import Atoms
+from planner.search import sums_cache
 from planner.search.space.even_stages import Floats, Ints
 
 
@@ -137,7 +140,39 @@ class DivisionPrices:
         return self._held[division, recompute]
 
     def along(self, rows: Sequence[tuple[OperatorDegrees, int]]) -> LinePrices:
-        """Return prefix sums for each division and micro-batch size."""
+        """Return prefix sums for each division and micro-batch size, as an earlier command kept them or anew.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided so.
+        """
+        key = self._key(rows)
+        known = sums_cache.load(key)
+        try:
+            return LinePrices(**known) if known else self._kept(key, self._priced(rows))
+        except TypeError:  # other names: of another version
+            return self._kept(key, self._priced(rows))
+
+    @staticmethod
+    def _kept(key: str, found: LinePrices) -> LinePrices:
+        sums_cache.save(key, {field.name: getattr(found, field.name) for field in fields(found)})
+        return found
+
+    def _key(self, rows: Sequence[tuple[OperatorDegrees, int]]) -> str:
+        """Return a digest of all that the sums depend on."""
+        problem, profile = self._problem, self._quotient.profile
+        graph = profile.graph
+        content = (
+            version(),
+            (graph.operators, graph.tensors, graph.parameters, profile.times, profile.whole, profile.accumulate_of),
+            (profile.device, profile.dtype, profile.shards, self._quotient.standing_for, problem.calibration.digest),
+            (problem.machines, problem.training, self._order.tolist(), self._atoms.members, self._crossing.tolist()),
+            (self.smallest, list(rows)),
+        )
+        return sha256(repr(content).encode()).hexdigest()
+
+    def _priced(self, rows: Sequence[tuple[OperatorDegrees, int]]) -> LinePrices:
         timed = [self.actions(*row) for row in rows]
         divisions = list(dict.fromkeys(division for division, _ in rows))
         number = {division: i for i, division in enumerate(divisions)}

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from costmodel.errors import PenstockError
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from planner.ask.problem import Problem
 from planner.graph.atoms import Atoms, Partition
@@ -73,9 +72,7 @@ class FamilyTable:
             orders = range(len(families.orders))
             for size in problem.microbatch_sizes_of(config.data):
                 count = problem.global_batch // (size * config.data)
-                number = self._number(division, size)
-                if number < 0:
-                    continue
+                number = self._divisions.setdefault((division, size), len(self._divisions))
                 head = (number, *division, config.data, size, count)
                 for places in self._numbers_of_places(config):
                     for chunks in families.chunks_of(config, places):
@@ -87,17 +84,6 @@ class FamilyTable:
         rows = Rows(*whole.T, *own.T)
         several = rows.data * rows.context > 1
         return rows.where((rows.zero == 0) | several)
-
-    def _number(self, division: OperatorDegrees, size: int) -> int:
-        """Return the row of a division's prices; -1 where it cannot be priced."""
-        key = division, size
-        if key not in self._divisions:
-            try:
-                self._prices.actions(division, size)
-            except PenstockError:
-                return -1
-            self._divisions[key] = len(self._divisions)
-        return self._divisions[key]
 
     def _numbers_of_places(self, config: StageConfig) -> list[int]:
         """Return the most places, and fewer that use more than half of the devices: divisors and powers of two."""
