@@ -54,8 +54,9 @@ OVER_DEVICES = "work / devices"
 """The scope of the bound that always stands."""
 NEAR_ESTIMATE = 0.95
 """A family whose estimate is more than this part of the best step is looked at after the best are cut with care."""
-FEW_FAMILIES = 600
-"""Families up to which all are looked at first: a bound ranges over them, and little else is there to do."""
+FEW_FAMILIES = 500
+"""Families up to which all are looked at first: a bound ranges over them, and little else is there to do. So many are
+looked at in all where work is counted."""
 LOOK_PART = 0.5
 """Most of the time that the first look at all families may take."""
 UNSEEN_PART, SETTLE_PART = 0.85, 0.3
@@ -158,7 +159,7 @@ class Search:
         in_turn = self._in_turn()
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         if self.incumbent.best_fits:
-            self._halve(OPTIONS_PART)
+            self._halve(HALVES_PART)
         for family, estimate_ns in in_turn:
             if self._looks_later(estimate_ns) or (looking.over and (self.incumbent.best_fits or self._saved)):
                 in_turn = chain(((family, estimate_ns),), in_turn)
@@ -189,7 +190,7 @@ class Search:
             self._prove()
         else:
             screen.limits = Limits(self.limits.left_s * LOOK_PART)  # where little is cut with care there is time again
-            for family, _ in takewhile(lambda _: not screen.limits.over, in_turn):
+            for family, _ in takewhile(lambda _: not screen.limits.over and self._counts_more, in_turn):
                 self._look(screen, family)
             self._tune()
             self._halve(LAST_HALVES_PART)
@@ -209,6 +210,11 @@ class Search:
                     seen.add(family)
                     yield family, float(table.step_ns[row])
         yield from ((family, inf) for family in self.setting.families.every() if family not in seen)
+
+    @property
+    def _counts_more(self) -> bool:
+        """Whether more families are looked at: where work is counted no clock ends that, but their number."""
+        return self.problem.effort.deterministic_limit is None or len(self._looked) < FEW_FAMILIES
 
     def _looks_later(self, estimate_ns: float) -> bool:
         """Whether families from this estimate on come after the best are cut with care: where a plan is known.

@@ -189,13 +189,17 @@ class Setting:
         return bool(alone) and self._is_shaped(config, (1,))
 
     def _is_shaped(self, config: StageConfig, fewer_experts: Sequence[int]) -> bool:
-        """Whether degrees are as people use them: experts as far as they go, by so many times less, or over eight."""
+        """Whether degrees are as people use them: experts as far as they go, by so many times less, over eight, or not."""
         families, space = self.families, self.problem.space
         tensor = space.tensor or config.tensor <= families.host_devices
         context = space.context or config.context == 1 or families.num_tokens // config.context >= LONG_SEQUENCE
         sequence = config.sequence == config.tensor or space.sequence_parallel is False or self.problem.has_module
         most = max((e for e in families.expert_degrees if config.data * config.context % e == 0), default=1)
-        expert = space.expert or config.expert in (*(most // parts for parts in fewer_experts), min(most, FEW_EXPERTS))
+        expert = space.expert or config.expert in (
+            1,
+            *(most // parts for parts in fewer_experts),
+            min(most, FEW_EXPERTS),
+        )
         return bool(tensor and context and sequence and expert)
 
     def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:

@@ -19,6 +19,7 @@ from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.first_cuts import first_cuts
+from planner.search.halves import seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold
@@ -153,8 +154,9 @@ class FirstPlans:
     def _best(self, table: FamilyTable) -> Iterator[int]:
         """Yield rows, the fastest first, a few alike, while their estimates may beat the best plan."""
         rows, number = table.rows, dict[tuple[int, ...], int]()
-        for row in table.by_estimate(self._limit_bytes):
-            if CERTAIN * table.step_ns[row] > self._best_ns:
+        step_ns = table.split_ns if seeks_halves(self.setting.problem) else table.step_ns
+        for row in table.by_estimate(self._limit_bytes, step_ns):
+            if CERTAIN * step_ns[row] > self._best_ns:
                 return
             key = tuple(int(column[row]) for column in (rows.tensor, rows.places, rows.chunks, rows.expert, rows.order))
             number[key] = number.get(key, 0) + 1

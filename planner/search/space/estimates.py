@@ -6,43 +6,21 @@ of its chunks (interleaved 1F1B). Leaves out the host's time to launch kernels, 
 stage receives beside its messages.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from planner.search.space.division_prices import LinePrices
+from planner.search.space.even_cuts import EvenCuts
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.replica_prices import ReplicaPrices, StageWeights
 from planner.search.space.rows import Rows
 
+SPLIT_FILLING = 3
+"""By how much split backwards shorten the filling: (p - 1) (F + I - W) in place of (p - 1) (F + I + W)."""
 OFFLOADED = OFFLOAD.index("activations")
 FULL = RECOMPUTE.index("full")
-
-
-@dataclass(frozen=True)
-class EvenCuts:
-    """Even cuts, by row of the families.
-
-    Attributes
-    ----------
-    begins : array
-        First item of each stage, one row a cut.
-    of, of_places : array of int
-        The cut of each family, and the one into as many stages as it has places.
-    largest, heaviest : array of int
-        The stage of each cut that takes longest, and the one that holds most parameters.
-    speed : array
-        Speed of the place of the largest.
-    """
-
-    begins: Ints
-    of: Ints
-    of_places: Ints
-    largest: Ints
-    heaviest: Ints
-    speed: Floats
 
 
 class Estimates:
@@ -64,9 +42,21 @@ class Estimates:
         self._rows, self._line, self._cuts, self._replicas = rows, line, cuts, replicas
         self._whole_stages = whole_stages
 
-    @cached_property
+    @property
     def step_ns(self) -> Floats:
         """About what a step of each family takes."""
+        steady, filling, messages = self._parts
+        return steady + filling + messages
+
+    @property
+    def split_ns(self) -> Floats:
+        """About what it takes where backwards are split: W fills what waits, as in ZB-H1 with F = I = W."""
+        steady, filling, messages = self._parts
+        return steady + filling / SPLIT_FILLING + messages
+
+    @cached_property
+    def _parts(self) -> tuple[Floats, Floats, Floats]:
+        """Return what all micro-batches and the end of the step take, the filling of the line, and its messages."""
         rows, chunks = self._rows, self._rows.chunks
         stages = rows.places * chunks
         forward, backward = (part / self._speed for part in self._times(*self._largest))
@@ -79,8 +69,8 @@ class Estimates:
         place = sum(self._times(*self._largest_place)) / self._place_speed + chunks * beside
         looped = (place + chunks * (slowest + beside)) / 2 + 2 * np.maximum(0, p2p - slowest)
         pace = np.where(chunks > 1, looped, slowest + beside + p2p)
-        filling = (rows.places - 1) / stages * (total + stages * beside) + 2 * (rows.places - 1) * p2p
-        return rows.count * pace + filling + chunks * closing
+        filling = (rows.places - 1) / stages * (total + stages * beside)
+        return rows.count * pace + chunks * closing, filling, 2 * (rows.places - 1) * p2p
 
     @cached_property
     def memory_bytes(self) -> Floats:

@@ -18,8 +18,9 @@ from planner.graph.orders import Order
 from planner.search.family import Family
 from planner.search.family_work import Families
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
-from planner.search.space.estimates import Estimates, EvenCuts
-from planner.search.space.even_stages import Floats, Ints, even_stages
+from planner.search.space.estimates import Estimates
+from planner.search.space.even_cuts import EvenCuts, even_cuts
+from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.replica_prices import ReplicaPrices
 from planner.search.space.rows import Rows
 
@@ -117,8 +118,16 @@ class FamilyTable:
         self.cuts = self._cut()
         replicas = ReplicaPrices(problem, model, self.rows)
         whole_stages = problem.training.whole_stages
-        known = Estimates(self.rows, self.line, self.cuts, replicas, whole_stages=whole_stages)
-        self.step_ns, self.memory_bytes = known.step_ns, known.memory_bytes
+
+        def of(cuts: EvenCuts) -> Estimates:
+            return Estimates(self.rows, self.line, cuts, replicas, whole_stages=whole_stages)
+
+        known, light = of(self.cuts), of(self.cuts.light)
+        faster = self.cuts.is_whole[self.cuts.light.of] & (light.step_ns < known.step_ns)
+        self.cuts = self.cuts.where(faster, self.cuts.light)
+        self.step_ns = np.where(faster, light.step_ns, known.step_ns)
+        self.split_ns = np.where(faster, light.split_ns, known.split_ns)
+        self.memory_bytes = of(self.cuts).memory_bytes
 
     def _cut(self) -> EvenCuts:
         """Cut the line evenly for each way to spread work, number of stages and order of unlike devices.
@@ -137,11 +146,8 @@ class FamilyTable:
         work = np.diff(line.forward + line.backward + line.added, axis=1)[distinct[:, 0]]
         held = np.diff(line.trained + line.trained_experts, axis=1)[distinct[:, 0]]
         speeds = self._speeds(distinct) if unlike else np.ones((len(distinct), int(distinct[:, 1].max())))
-        begins = even_stages(work, distinct[:, 1], speeds)
-        largest = np.argmax(_by_stage(work, begins) / speeds, axis=1)
-        heaviest = np.argmax(_by_stage(held, begins), axis=1)
-        speed = speeds[np.arange(len(speeds)), largest]
-        return EvenCuts(begins, back[: len(rows)], back[len(rows) :], largest, heaviest, speed)
+        of = back[: len(rows)], back[len(rows) :]
+        return even_cuts(work, held, line.crossing, distinct[:, 1], speeds, of)
 
     def _speeds(self, keys: Ints) -> Floats:
         """Return the speed of each stage's place: that of its slowest rank."""
@@ -173,23 +179,16 @@ class FamilyTable:
     def partition(self, row: int) -> Partition | None:
         """Return the even cut of a row; None where it has fewer stages than asked for."""
         number = int(self.rows.num_stages[row])
-        begins = self.cuts.begins[self.cuts.of[row], : number + 1]
-        if (np.diff(begins) <= 0).any():
+        if not self.cuts.is_whole[self.cuts.of[row]]:
             return None
+        begins = self.cuts.begins[self.cuts.of[row], : number + 1]
         order = self.setting.orders[0]
         stages = np.empty(len(order), dtype=np.int64)
         stages[np.array(order)] = np.repeat(np.arange(number), np.diff(begins))
         return tuple(stages.tolist())
 
-    def by_estimate(self, limit_bytes: float) -> Iterator[int]:
-        """Yield the rows that are estimated to fit, the fastest first."""
-        fits = self.memory_bytes <= limit_bytes
-        order = np.argsort(np.where(fits, self.step_ns, np.inf), kind="stable")
+    def by_estimate(self, limit_bytes: float, step_ns: Floats | None = None) -> Iterator[int]:
+        """Yield the rows that are estimated to fit, the fastest first, by `step_ns` or another estimate."""
+        fits, known = self.memory_bytes <= limit_bytes, self.step_ns if step_ns is None else step_ns
+        order = np.argsort(np.where(fits, known, np.inf), kind="stable")
         yield from order[: int(fits.sum())].tolist()
-
-
-def _by_stage(items: Floats, begins: Ints) -> Floats:
-    """Return the sum of items of each stage of each line."""
-    prefix = np.zeros((len(items), items.shape[1] + 1))
-    np.cumsum(items, axis=1, out=prefix[:, 1:])
-    return np.diff(np.take_along_axis(prefix, begins, axis=1), axis=1)
