@@ -189,7 +189,7 @@ class Setting:
         return bool(alone) and self._is_shaped(config, (1,))
 
     def _is_shaped(self, config: StageConfig, fewer_experts: Sequence[int]) -> bool:
-        """Whether degrees are as people use them: experts as far as they go, by so many times less, over eight, or not."""
+        """Whether degrees are as people use them: experts as far as they go, so many times less, over eight, or not."""
         families, space = self.families, self.problem.space
         tensor = space.tensor or config.tensor <= families.host_devices
         context = space.context or config.context == 1 or families.num_tokens // config.context >= LONG_SEQUENCE
