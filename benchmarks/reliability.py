@@ -261,6 +261,19 @@ def _killed_writes(num_kills: int) -> list[str]:
     return kill_failures(num_kills)
 
 
+def _altered_plans_2(num_cases: int) -> list[str]:
+    from tests.altered_plans_2 import altered_plan_failures
+
+    with tempfile.TemporaryDirectory() as folder:
+        return altered_plan_failures(num_cases, folder)
+
+
+def _killed_saves(num_kills: int) -> list[str]:
+    from tests.killed_saves import failures
+
+    return failures(num_kills)
+
+
 def _naming_is_free(num_problems: int) -> list[str]:
     from tests.naming import naming_failures
 
@@ -512,6 +525,20 @@ PROMISES = [
         4,
         13,
         _failed_writes,
+    ),
+    Promise(
+        "altered-plans-2",
+        "Plans of divided stages, altered in units, sums, borders or modules: what the gate passes runs exact",
+        40,
+        400,
+        _altered_plans_2,
+    ),
+    Promise(
+        "killed-saves",
+        "Ranks killed while they save leave a folder that loads whole, of the step before or this one, never a mixture",
+        20,
+        200,
+        _killed_saves,
     ),
     Promise(
         "one-price",

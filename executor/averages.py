@@ -136,6 +136,11 @@ class Averages:
                     buffer.data.copy_(before + own if counts else own)
                     before.copy_(buffer)
 
+    def restart(self) -> None:
+        """Take what the buffers hold, after they were loaded, for what all replicas have agreed on."""
+        for stage in self._stages:
+            stage.before = [buffer.detach().clone() for buffer in stage.buffers]
+
     def close(self) -> None:
         """Agree no more."""
         self._stages.clear()

@@ -60,6 +60,7 @@ def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: i
     num_microbatches : int, optional
         Of the reference; default: the plan's.
     """
+    assert worker.loss is not None
     value = worker.loss.value
     count = num_microbatches or worker.plan.batch.num_microbatches
     with deterministic():

@@ -14,11 +14,11 @@ from planner.plan import Plan
 def clip(
     parameters: Mapping[str, nn.Parameter],
     shares: Mapping[str, float],
-    max_norm: float,
+    max_norm: float | None,
     company: Company,
     device: torch.device,
 ) -> torch.Tensor:
-    """Scale gradients so that their norm over all ranks is at most `max_norm`; collective.
+    """Scale gradients so that their norm over all ranks is at most `max_norm`, if one is given; collective.
 
     Parameters
     ----------
@@ -41,6 +41,8 @@ def clip(
     for name, norm in zip(mine, norms, strict=True):
         square += shares[name] * norm.double() ** 2
     total = company.sum_on_devices(square).sqrt()
+    if max_norm is None:
+        return total
     # As torch.nn.utils.clip_grad_norm_: a norm that is no number makes every gradient none, for all to see.
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0).to(device)
     by_number(found.values(), scale, torch._foreach_mul_)

@@ -153,6 +153,11 @@ class DividedStages:
             module.training = trains
         self.rest()
 
+    def close(self) -> None:
+        """Give up the stages, whose modules refer to the groups."""
+        self._sharded.clear()
+        self.views.clear()
+
     def rest(self) -> None:
         """Let go of what forwards without a backward have gathered."""
         for sharded in self._sharded.values():

@@ -37,8 +37,15 @@ class Feed:
         self._given = [*self._captured, *_targets_of(capture.model)]
         self._groups: dict[tuple[int, int], tuple[dict[str, Any], Any]] = {}
 
-    def load(self, inputs: Any, targets: Any = None) -> None:
+    @property
+    def num_real(self) -> int | None:
+        """How many micro-batches the batch fills, where it is a short one."""
+        return None if self._batch.batch == self.batch_size else self._batch.batch // self.microbatch_size
+
+    def load(self, inputs: Any, targets: Any = None, *, short: bool = False, multiple: int = 1) -> None:
         """Take the inputs (tuple or dict) and targets of a whole step; what no rank reads may be None.
+
+        A `short` batch may hold fewer samples, as many as fill some actions of `multiple` micro-batches.
 
         Raises
         ------
@@ -50,6 +57,8 @@ class Feed:
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         batch = replace(self._capture.model, args=args, kwargs=kwargs, targets=targets, batch=self.batch_size)
         given = [replace(like, value=value) for like, value in zip(self._captured, leaves, strict=True)]
+        if short:
+            batch = replace(batch, batch=self._num_samples(given, batch, multiple))
         self._check(given, batch)
         if self._device.type == "cuda":  # from memory that stays in place a copy waits for nothing
             batch = replace(batch, args=_pinned(args), kwargs=_pinned(kwargs), targets=_pinned(targets))
@@ -84,6 +93,31 @@ class Feed:
             raise UsageError(f"the batch has {there}; the model was captured with {names}")
         return [found[one] for one in above if one is not None]
 
+    def _num_samples(self, given: Sequence["Leaf"], batch: TrainingModel, multiple: int) -> int:
+        """Return how many samples a short batch holds, once it is known that they fill whole actions."""
+        like = [*self._captured, *_targets_of(self._capture.model)]
+        pairs = [
+            (leaf.value, one)
+            for leaf, one in zip([*given, *_targets_of(batch)], like, strict=False)
+            if isinstance(leaf.value, torch.Tensor) and leaf.value.dim()
+        ]
+        lengths = [int(v.shape[one.dimension]) for v, one in pairs if one.dimension not in (None, BY_FUNCTION)]
+        size = self.microbatch_size * multiple
+        found = lengths[0] if lengths else self.batch_size
+        if not 0 < found <= self.batch_size or found % size:
+            raise UsageError(
+                f"a short batch of {found} samples does not fill actions of {size} samples, of which the plan's step "
+                f"takes {self.batch_size // size}: give a multiple of {size} (drop the rest), or fill it up with "
+                "samples that weigh nothing in a (sum, weight) loss"
+            )
+        for value, one in pairs:
+            if one.dimension is None and value.shape[:1] == (found,):
+                raise UsageError(
+                    f"a short batch of {found} samples cannot be told from {one.name}, which is as long and not cut "
+                    "by samples: name it in split= (split={...: None}), or leave the short batch out"
+                )
+        return found
+
     def _check(self, given: Sequence["Leaf"], batch: TrainingModel) -> None:
         """Refuse a batch that is not as long as a step or not as it was captured."""
         for leaf, like in zip(given, self._captured, strict=True):
@@ -101,21 +135,23 @@ class Feed:
         pairs = [*zip(given, self._captured, strict=True), *((targets[path], captured[path]) for path in targets)]
         for leaf, like in pairs:
             if isinstance(leaf.value, torch.Tensor) and isinstance(like.value, torch.Tensor):
-                self._check_tensor(leaf.name, leaf.value, like.value, like.dimension)
+                self._check_tensor(leaf.name, leaf.value, like.value, like.dimension, batch.batch)
 
-    def _check_tensor(self, name: str, tensor: torch.Tensor, like: torch.Tensor, dimension: int | None) -> None:
+    def _check_tensor(
+        self, name: str, tensor: torch.Tensor, like: torch.Tensor, dimension: int | None, batch_size: int
+    ) -> None:
         if tensor.dtype != like.dtype and (tensor.is_floating_point() or like.is_floating_point()):
             raise UsageError(f"{name} is of {tensor.dtype}; the model was captured with {like.dtype}")
         if dimension == BY_FUNCTION:
             return
-        wanted = [self.batch_size if i == dimension else length for i, length in enumerate(like.shape)]
+        wanted = [batch_size if i == dimension else length for i, length in enumerate(like.shape)]
         if list(tensor.shape) == wanted:
             return
-        if dimension is not None and tensor.dim() == like.dim() and tensor.shape[dimension] != self.batch_size:
+        if dimension is not None and tensor.dim() == like.dim() and tensor.shape[dimension] != batch_size:
             raise UsageError(
-                f"{name} holds {tensor.shape[dimension]} samples, and the plan's step takes {self.batch_size}: leave "
-                "a short last batch out (drop_last), or fill it up with samples that weigh nothing in a (sum, weight) "
-                "loss"
+                f"{name} holds {tensor.shape[dimension]} samples, and the plan's step takes {batch_size}: give a short "
+                "last batch with short=True, leave it out (drop_last), or fill it up with samples that weigh nothing "
+                "in a (sum, weight) loss"
             )
         raise UsageError(
             f"{name} has the shape {list(tensor.shape)}, and the model was captured for {wanted}: pad it to that, or "
@@ -141,7 +177,8 @@ class Feed:
     def _group(self, first: int, multiple: int) -> tuple[dict[str, Any], Any]:
         """Return the raw inputs and targets of the micro-batches [first, first + multiple), cut once a batch."""
         if (first, multiple) not in self._groups:
-            group = split_batch(self._batch, first // multiple, self._num_microbatches // multiple)
+            number, count = first // multiple, (self.num_real or self._num_microbatches) // multiple
+            group = split_batch(self._batch, number if number < count else 0, count)  # the first one stands in
             self._groups[first, multiple] = self._capture.bind(group), group.targets
         return self._groups[first, multiple]
 

@@ -17,6 +17,7 @@ So these threads have to be joined before. Torch joins them when the last refere
 import atexit
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -36,6 +37,9 @@ _PIPELINES: dict[tuple[int, ...], int] = {}
 
 _NAMED: dict[str, Any] = {}
 """Groups that torch's own collectives find by these names."""
+
+_USERS: Counter[str] = Counter()
+"""How many pipelines of this process use each of them."""
 
 MESSAGES = "messages"
 MESSAGE_CTAS = 4
@@ -79,6 +83,7 @@ class Company:
         self._limit = timedelta(seconds=max(timeout_s, LIMIT_S))
         self._owns_world = size > 1 and not dist.is_initialized()
         self._made: dict[str, Any] = {}
+        self._named: set[str] = set()
         self.control: Any = None
         self.carrier, self.communicators = "gloo", 0
         self._store: Any = None
@@ -169,11 +174,14 @@ class Company:
         """Return a group of some ranks that torch's own collectives find by its name; collective over them.
 
         Torch remembers names by meshes that look alike: a later pipeline's group has the same name, and meets elsewhere
-        in the store. In a world of the user's the group stays as long as that world.
+        in the store. The last pipeline that uses a group ends it.
         """
         backend = self.carrier
         c10d: Any = dist.distributed_c10d
         name = f"penstock/{backend}/{'.'.join(map(str, ranks))}"
+        if name not in self._named:
+            self._named.add(name)
+            _USERS[name] += 1
         if _NAMED.get(name) not in c10d._world.pg_map:
             store = c10d.PrefixStore(self._name, c10d._get_default_store())
             place = list(ranks).index(self.rank)
@@ -264,9 +272,21 @@ class Company:
             print(f"messages of {self.size} ranks travel by {how}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """End the groups that were made here, and no others."""
+        """End the groups that were made here, and no others, and take their keys out of the world's store."""
         for key in list(self._made):
             self._made.pop(key).shutdown()
+        for name in sorted(self._named):
+            _USERS[name] -= 1
+            if not _USERS[name]:
+                made = _NAMED.pop(name, None)
+                if made in dist.distributed_c10d._world.pg_map:
+                    dist.destroy_process_group(made)
+        self._named.clear()
+        if self.rank == 0 and self.size > 1 and not self._owns_world:  # all have left: nobody makes a group any more
+            store = dist.distributed_c10d._get_default_store()
+            for key in getattr(store, "list_keys", list)():  # not all of torch's stores list theirs
+                if key.startswith(f"{self._name}/"):
+                    store.delete_key(key)
         self.control = self._store = None
         if self._owns_world and dist.is_initialized():
             while _NAMED:
@@ -312,7 +332,7 @@ class Membership:
 
     def _at_exit(self) -> None:
         """Leave what nobody has left, while the interpreter is whole: with all others, or as one that they lose."""
-        if hasattr(sys, "last_value"):  # an error ends the program
+        if not isinstance(getattr(sys, "last_value", None), RefusedAlike | None):  # an error ends the program
             self._company.watch.close(1, "an error ended its program")
             _end_process(1)
         self._company.watch.enters("the end")

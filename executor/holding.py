@@ -9,6 +9,7 @@ which saves it. A model built on `meta` never had any values: those of the rank'
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from costmodel.capture.capture import Capture, capture
 from costmodel.capture.digests import program_digests
 from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
-from costmodel.errors import DoesNotMatch
+from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.model.graph import LOSS
 from executor.groups import Company
 from planner.plan import Plan
@@ -37,6 +38,12 @@ def capture_where_built(model: TrainingModel, microbatch_size: int, values_follo
     DoesNotMatch
         When a parameter has no values: it is on `meta` and none follow, or another pipeline has emptied it.
     """
+    for name, module in model.module.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise DoesNotMatch(
+                f"the module {name!r} is a SyncBatchNorm, which takes its averages over all processes, those of other "
+                "stages and micro-batches too: make it a BatchNorm, whose averages are a micro-batch's, or a GroupNorm"
+            )
     for name, parameter in model.module.named_parameters():
         emptied = parameter.shape == (0,)  # as `keep_only` leaves it; a user's own may have no elements, too
         if parameter.is_meta is not values_follow or emptied:
@@ -210,6 +217,30 @@ def state_keys(module: nn.Module) -> dict[str, str]:
     """Return the keys of a model's ``state_dict``, and the first name of the parameter or buffer that stands there."""
     first = {id(tensor): name for name, tensor in by_name(module, named_tensors(module)).items()}
     return {key: first.get(id(value), key) for key, value in module.state_dict(keep_vars=True).items()}
+
+
+def refuse_state_dict(module: nn.Module) -> None:
+    """Let `state_dict` of a model and its parts refuse once another rank's tensors are gone from it."""
+    for name, part in module.named_modules():
+        own = {**part._parameters, **part._buffers}
+        shapes = {key: tensor.shape for key, tensor in own.items() if tensor is not None}
+        if shapes:
+            part.register_state_dict_pre_hook(partial(_refuse_emptied, shapes, name))
+
+
+def _refuse_emptied(
+    shapes: Mapping[str, torch.Size], path: str, part: nn.Module, prefix: str, keeps_variables: bool
+) -> None:
+    if keeps_variables:  # who asks for the very tensors does not save them
+        return
+    for name, shape in shapes.items():
+        now = part._parameters.get(name, part._buffers.get(name))
+        if now is not None and (now.shape != shape or now.is_meta):
+            raise UsageError(
+                f"{f'{path}.{name}'.lstrip('.')!r} is not in this model any more: a pipeline has taken the model, and "
+                "this rank holds its own stages' parameters alone: take pipe.state_dict() (all ranks together), or "
+                "pipe.save(folder)"
+            )
 
 
 def keep_only(

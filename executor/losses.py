@@ -33,7 +33,7 @@ def own_loss(stages: Iterable[Stage], device: torch.device) -> torch.Tensor:
     seen = torch.zeros(3, dtype=torch.float64, device=device)
     for stage in stages:
         for loss, own in stage.losses:
-            seen[0] += loss.double() * (stage.multiple / stage.num_microbatches if own is None else 1.0)
+            seen[0] += loss.double() * (stage.share if own is None else 1.0)
             if own is not None:
                 seen[1] += own.double()
                 seen[2] += 1

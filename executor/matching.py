@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from costmodel.capture.capture import Capture, operator_graph
+from costmodel.capture.works import with_works
 from costmodel.errors import DoesNotMatch, ReadableButWrong
-from planner.checker import check_plan, executor_problems
+from planner.checker import check_plan, executor_problems, tied_problems
 from planner.plan import Plan
 
 
@@ -109,7 +110,11 @@ def check_gate(plan: Plan, capture: Capture) -> None:
         )
     if capture.static_batch is not None and any(stage.microbatch_multiple > 1 for stage in plan.stages):
         raise DoesNotMatch("the model fixes its batch when it is captured, so no stage can take several micro-batches")
-    problems = check_plan(plan, graph)
+    if any(stage.config.tensor > 1 for stage in plan.stages):
+        graph = with_works(graph, capture)  # which layers lanes divide
+    problems = check_plan(plan, graph) or tuple(tied_problems(plan, graph))
+    if problems and problems[0].kind == "target":
+        raise DoesNotMatch(f"{problems[0].place} {problems[0].message}")
     if problems:
         raise ReadableButWrong(
             f"the plan cannot run: {problems[0].place}: {problems[0].message} ({len(problems)} such problems; "

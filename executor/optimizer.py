@@ -1,11 +1,12 @@
 """The optimizer steps of a plan that has OPT: the user's own optimizer, over what a rank steps.
 
-A rank has one optimizer, so that schedules of the learning rate and saved states are torch's own; OPT of a stage steps
-that stage's parameters alone. ZeRO-1 divides a stage's parameters, whole ones, among its replicas; each steps its share
-and hands it to the others. Under ZeRO-2 and 3 a rank's parameters are its parts, stepped like any. Leaves out the
-scaling of losses that float16 would need.
+A rank has one optimizer, so that schedules of the learning rate and saved states are torch's own, and it steps once a
+step, at the rank's first OPT: one that counts its steps counts as in one process. ZeRO-1 divides a stage's parameters,
+whole ones, among its replicas; each steps its share and hands it to the others. Under ZeRO-2 and 3 a rank's parameters
+are its parts, stepped like any. Leaves out the scaling of losses that float16 would need.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -120,6 +121,12 @@ class RankOptimizer:
         self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=device))])
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise UsageError(f"optimizer= made a {type(self.optimizer).__name__}; it must make a torch Optimizer")
+        needs = inspect.signature(type(self.optimizer).step).parameters.values()
+        if [one for one in needs if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD][1:]:
+            raise UsageError(
+                f"optimizer= made {type(self.optimizer).__name__}, whose step needs a closure that computes the loss "
+                "again: a plan runs each batch once; take an optimizer that steps along gradients that are there"
+            )
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if mine and held != {id(p) for p in mine}:
             raise UsageError(
@@ -127,17 +134,29 @@ class RankOptimizer:
                 "each of them and no other; freeze parameters before the pipeline is made"
             )
         _part_groups(self.optimizer)
+        self._stepped = False
+
+    def begin(self) -> None:
+        """Start a step of the plan: the optimizer has not stepped in it."""
+        self._stepped = False
 
     def step(self, stage: int) -> None:
-        """Step one stage's parameters and hand the shares of its replicas round."""
+        """Step the optimizer at the first OPT, and hand a stage's shares round among its replicas.
+
+        Behind an OPT of a rank stand none but OPTs, so all gradients are there by then.
+        """
+        if not self._stepped and any(share.mine for share in self._shares.values()):
+            self.optimizer.step()
+        self._stepped = True
         share = self._shares[stage]
-        if share.mine:
-            with _only(self.optimizer, share.mine, alone=len(self._shares) == 1):
-                self.optimizer.step()
         for owner, parameters in share.dealt.items():
             with self._company.waiting(share.dealt):
                 for parameter in parameters:
-                    share.group.broadcast(parameter.detach(), list(share.dealt).index(owner)).wait()
+                    value = parameter.detach()
+                    whole = value.contiguous()  # gloo fills a copy of what has gaps
+                    share.group.broadcast(whole, list(share.dealt).index(owner)).wait()
+                    if whole is not value:
+                        value.copy_(whole)
 
     def close(self) -> None:
         """Give up the groups."""
@@ -152,23 +171,6 @@ def _part_groups(optimizer: torch.optim.Optimizer) -> None:
         if divided and whole:
             group["params"] = whole
             optimizer.add_param_group({**group, "params": divided})
-
-
-class _only:  # noqa: N801 - a context, written as a call
-    """Lets an optimizer's groups hold some of their parameters for the time of a step."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], alone: bool) -> None:
-        self._groups = [] if alone else optimizer.param_groups
-        self._chosen = {id(parameter) for parameter in parameters}
-
-    def __enter__(self) -> None:
-        self._whole = [group["params"] for group in self._groups]
-        for group in self._groups:
-            group["params"] = [p for p in group["params"] if id(p) in self._chosen]
-
-    def __exit__(self, *_: object) -> None:
-        for group, params in zip(self._groups, self._whole, strict=True):
-            group["params"] = params
 
 
 def _shares(

@@ -5,7 +5,7 @@ plan's configuration. Plain `parallelize_module`, `fully_shard`, `checkpoint_wra
 Leaves out what the stage then runs, and sequences that stay divided between stages.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch
@@ -22,57 +23,10 @@ from costmodel.stages.config import StageConfig
 from executor.groups import Company
 from executor.lanes import Lanes
 from executor.sharding import gathered
-from planner.plan import Plan
-from planner.plan.gathering import gathering_problem
 
 Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
 AXES = ("data", "tensor")
 """Dimensions of a stage's mesh, in their order."""
-
-
-def check_divided(plan: Plan) -> None:
-    """Refuse divisions that nothing brings about here, before anything is sent.
-
-    Raises
-    ------
-    DoesNotMatch
-        Names the stage and what of it.
-    """
-    for index, stage in enumerate(plan.stages):
-        config, place = stage.config, f"stage {index}"
-        if config.zero == 1 and config.tensor > 1:
-            raise DoesNotMatch(f"{place} has ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2")
-        if config.zero == 1 and config.expert > 1:
-            raise DoesNotMatch(f"{place} has ZeRO-1 and expert = {config.expert} together; plan with --zero 0 or 2")
-        if config.expert not in (1, config.data):
-            raise DoesNotMatch(
-                f"{place} has expert = {config.expert} among {config.data} replicas, and each replica has experts of "
-                "its own here: plan with --expert 1, or as many as replicas"
-            )
-    problem = gathering_problem(plan)
-    if problem:
-        raise DoesNotMatch(problem)
-
-
-def check_tied(plan: Plan, stages_of: Mapping[str, Sequence[int]]) -> None:
-    """Refuse parameters that stages share of which one is divided: their gradients would not add up.
-
-    Raises
-    ------
-    DoesNotMatch
-    """
-    for name, stages in stages_of.items():
-        divided = [stage for stage in stages if plan.stages[stage].config.divides]
-        if len(stages) > 1 and divided:
-            raise DoesNotMatch(
-                f"the stages {' and '.join(map(str, stages))} share the parameter {name!r}, and stage {divided[0]} has "
-                f"{_what(plan.stages[divided[0]].config)}: pin what reads it into one stage"
-            )
-
-
-def _what(config: StageConfig) -> str:
-    names = [name for name in ("tensor", "expert") if getattr(config, name) > 1]
-    return f"{names[0]} = {getattr(config, names[0])}" if names else f"ZeRO-{config.zero}"
 
 
 class Meshes:
@@ -81,6 +35,12 @@ class Meshes:
     def __init__(self, lanes: Lanes, company: Company, device: torch.device) -> None:
         self._lanes, self._company, self.device = lanes, company, device
         self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
+
+    def close(self) -> None:
+        """Give up the groups, which torch's caches of meshes would keep for ever."""
+        for mesh in self._made.values():
+            getattr(mesh, "_pg_registry", {}).clear()  # since torch 2.12
+        self._made.clear()
 
     def of(self, stage: int) -> DeviceMesh:
         """Return the mesh (data, tensor) of a stage of this rank; collective over its ranks."""
@@ -247,6 +207,14 @@ def _plain(name: str) -> str:
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank holds of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def own_place(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return where what this rank holds of a tensor begins in the whole one, and its shape."""
+    if not isinstance(tensor, DTensor):
+        return (0,) * tensor.dim(), tuple(tensor.shape)
+    shape, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(start), tuple(shape)
 
 
 def settle(parameters: Iterable[nn.Parameter]) -> None:

@@ -3,9 +3,10 @@
 Leaves out learning-rate schedules and data loading, which stay the user's.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
 from executor.agreement import Held, agree, held, held_of, telling_others
 from executor.devices import choose_device
+from executor.evaluation import Metric
 from executor.feed import as_arguments
-from executor.groups import Company, Membership
+from executor.groups import Company, Membership, RefusedAlike
 from executor.holding import aimed_at, capture_surely
 from executor.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
 from executor.materializing import Values
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
-from executor.parallel import Parallelize, check_divided
+from executor.parallel import Parallelize
 from executor.precision import planned_dtype, with_precision
 from executor.standing import Standing, check_hooks
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
@@ -38,6 +40,24 @@ LEAST_TIMEOUT_S = 30.0
 
 FILE_PATIENCE = 20
 """Timeouts for which ranks may write or read a checkpoint together."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """What a step was, on every rank alike.
+
+    Attributes
+    ----------
+    loss : float
+    gradient_norm : float or None
+        Over all ranks, before clipping; None where nobody asked, and of a call that accumulates.
+    skipped : bool
+        Whether the optimizer was not stepped, for loss or gradients were not finite.
+    """
+
+    loss: float
+    gradient_norm: float | None
+    skipped: bool
 
 
 class Pipeline:
@@ -73,6 +93,11 @@ class Pipeline:
     values : callable or path, optional
         For a model built on meta (one that no host holds): (name, tensor on meta) -> its values, or a safetensors file.
         Each rank asks for its own parameters and buffers alone.
+    gradient_norm : bool
+        Whether `last` has the norm of each step's gradients over all ranks, as it does with `max_norm`.
+    skip_nonfinite : bool
+        Whether a step whose loss or gradients (their norm) are not finite is skipped, alike on all ranks: no optimizer
+        steps, and no gradients are left for one that you step yourself.
     parallelize : callable, optional
         (a stage as a model of the user's class, its mesh of "data" and "tensor", its `StageConfig`) -> None, or the
         model that it has become: divides the stage's modules as the plan says (`docs/guide.md`, "7. Divide stages").
@@ -102,6 +127,8 @@ class Pipeline:
         emulate: bool = False,
         values: Values | None = None,
         parallelize: Parallelize | None = None,
+        gradient_norm: bool = False,
+        skip_nonfinite: bool = False,
     ) -> None:
         self.plan = plan
         self._group = group.get_group() if hasattr(group, "get_group") else group
@@ -110,6 +137,9 @@ class Pipeline:
         self._timeout_s = timeout_s or max(LEAST_TIMEOUT_S, 20 * plan.prediction.step_time_ns / 1e9)
         self._worker: Worker | None = None
         self._ended = ""
+        self._asks_norm = gradient_norm or skip_nonfinite or max_norm is not None
+        self._skips_nonfinite = skip_nonfinite
+        self.extra: Any = None
         self._make = model if callable(model) else None
         with telling_others(self._timeout_s, self._group):
             self._check(model, device, of_group=group is not None)
@@ -126,7 +156,6 @@ class Pipeline:
         plan, divided = self.plan, self._parallelize is not None
         check_world(plan, self._group)
         rank, _ = place_in(self._group)
-        check_divided(plan)
         check_target(plan, divides=divided)
         divides = divided or any(stage.config.divides for stage in plan.stages)
         if divides and (of_group or isinstance(model, Capture)):
@@ -220,7 +249,7 @@ class Pipeline:
             raise UsageError("the plan has no OPT: the optimizer is the one that you step yourself")
         return found.optimizer
 
-    def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False) -> float:
+    def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False, short: bool = False) -> float:
         """Run one step: forward and backward of the whole batch, and the optimizer if the plan has OPT.
 
         Without OPT the gradients, of this step alone, are left in ``.grad`` of `parameters`; with it they are used up.
@@ -231,6 +260,9 @@ class Pipeline:
             The step's batch; default: the one that the model was given with.
         accumulate : bool
             Keep the gradients for the next call, which adds its own to them, and step no optimizer.
+        short : bool
+            Let the batch hold fewer samples than the plan's step, whole micro-batches of them: loss and gradients are
+            theirs alone. Every rank is given all of them.
 
         Returns
         -------
@@ -241,21 +273,51 @@ class Pipeline:
             if self._make is None or inputs is None:
                 raise UsageError("the first step needs inputs")
             self._start(self._make(inputs, targets))
-        self._load(inputs, targets)
+        self._load(inputs, targets, short)
         self._standing.check_modes()
+        self.worker.check_hooks()
         with self.together(f"step {self.worker.draws.step}"):
             self.worker.one_batch.check()
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1
         return loss.value
 
-    def evaluate(self, inputs: Any = None, targets: Any = None) -> float:
-        """Return the loss of a batch, over all ranks, on every rank: forwards only, in eval mode."""
-        self._load(inputs, targets)
+    def evaluate(
+        self,
+        inputs: Any = None,
+        targets: Any = None,
+        *,
+        metrics: Mapping[str, Metric] | None = None,
+        short: bool = False,
+    ) -> Any:
+        """Return the loss of a batch, over all ranks, on every rank: forwards only, in eval mode.
+
+        Parameters
+        ----------
+        inputs, targets, short
+            As of `step`.
+        metrics : mapping of str to callable, optional
+            (The model's output, targets) of a micro-batch -> (sum, weight), where the loss is computed. Then a dict is
+            returned, of ``loss`` and of each metric's total sum / total weight.
+
+        Returns
+        -------
+        float or dict of str to float
+        """
+        self._load(inputs, targets, short)
         self.worker.prepare_evaluation()
-        with self.together("an evaluation"):
+        with self.together("an evaluation", survives=True):
             self.worker.one_batch.check()
-            return self.worker.evaluate().value
+            loss, measured = self.worker.evaluate(metrics or {})
+        return loss.value if metrics is None else {"loss": loss.value, **measured}
+
+    @property
+    def last(self) -> "LastStep | None":
+        """What the last step was; None before the first."""
+        if self._worker is None or self._worker.loss is None:
+            return None
+        norm = self._worker.norm
+        return LastStep(self._worker.loss.value, None if norm is None else float(norm), self._worker.skipped)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the trainable parameters of this rank's stages.
@@ -304,31 +366,45 @@ class Pipeline:
         """Give this rank's optimizer its part of a state by names."""
         load_optimizer_state(self.worker, optimizer or self.optimizer, state)
 
-    def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Write a checkpoint of torch.distributed.checkpoint by the unsplit model's names; collective.
+    def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, extra: Any = None) -> None:
+        """Write a checkpoint by the unsplit model's names; collective. At any moment the folder holds a whole one.
 
         Parameters
         ----------
         folder : path
             That all ranks see.
         optimizer : torch.optim.Optimizer, optional
-            One over `parameters`, whose moments go along; default: the one that the plan's OPT steps, if it has OPT.
+            One over `parameters`, whose state and groups go along; default: the one that the plan's OPT steps, if it
+            has OPT.
+        extra
+            What else this rank needs to go on (a schedule's ``state_dict()``, a loader's place): numbers, texts,
+            tensors, in lists, tuples and dicts. `load` gives it back as `extra`.
+
+        Raises
+        ------
+        DoesNotMatch
+            On all ranks, when something cannot be saved or written; the checkpoint that was there stands.
         """
         from executor.checkpoint import save
 
-        with self.together("saving", FILE_PATIENCE):
-            self.company.tell_all(b"")
-            with self.company.waiting():
-                save(self.worker, folder, self._own(optimizer), self._group)
+        with self.together("saving", FILE_PATIENCE, survives=True):
+            save(self.worker, folder, self._own(optimizer), extra)
 
     def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
-        """Take this rank's part of a checkpoint, saved under whatever plan; returns the steps done; collective."""
+        """Take this rank's part of a checkpoint, saved under whatever plan; returns the steps done; collective.
+
+        `extra` is then what this rank gave to `save`, of ranks that were not there what rank 0 gave.
+
+        Raises
+        ------
+        DoesNotMatch
+            On all ranks, when the folder holds no whole checkpoint, or one that does not fit; nothing is changed then.
+        """
         from executor.checkpoint import load
 
-        with self.together("loading", FILE_PATIENCE):
-            self.company.tell_all(b"")
-            with self.company.waiting():
-                return load(self.worker, folder, self._own(optimizer), self._group)
+        with self.together("loading", FILE_PATIENCE, survives=True):
+            steps, self.extra = load(self.worker, folder, self._own(optimizer))
+        return steps
 
     def _own(self, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
         return optimizer or (self.optimizer if has_opt(self.plan) else None)
@@ -350,22 +426,26 @@ class Pipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None:
+        if error is None or isinstance(error, RefusedAlike):
             self.close()
         elif self._worker is not None and not self._ended:  # the other ranks cannot go on without this one
             self._fail(error)
 
-    def _load(self, inputs: Any, targets: Any) -> None:
+    def _load(self, inputs: Any, targets: Any, short: bool = False) -> None:
         """Refuse what this rank can see before it waits for another, and take the batch."""
         if self._ended:
             raise UsageError(self._ended)
         self._standing.check()
         if inputs is not None:
-            self.worker.feed.load(inputs, targets)
+            multiple = math.lcm(*(stage.microbatch_multiple for stage in self.plan.stages))
+            self.worker.feed.load(inputs, targets, short=short, multiple=multiple)
 
     @contextmanager
-    def together(self, what: str, patience: int = 1) -> Iterator[None]:
-        """Do something that takes all ranks, under the watch; an error in it ends the pipeline on all of them."""
+    def together(self, what: str, patience: int = 1, *, survives: bool = False) -> Iterator[None]:
+        """Do something that takes all ranks, under the watch; an error in it ends the pipeline on all of them.
+
+        Where it `survives`, what all ranks refuse alike ends nothing.
+        """
         if self._ended:
             raise UsageError(self._ended)
         self.worker  # noqa: B018 - says what is missing
@@ -373,7 +453,10 @@ class Pipeline:
         try:
             yield
         except BaseException as error:
-            self._fail(error)
+            if survives and isinstance(error, RefusedAlike):  # all ranks are here, and may go on together
+                self.watch.rests()
+            else:
+                self._fail(error)
             raise
         self.watch.rests()
 
@@ -403,7 +486,16 @@ class Pipeline:
             captured = aimed_at(captured, self.device)
         keeps_model = isinstance(model, Capture)
         worker = Worker(
-            self.plan, captured, self.rank, self.device, self._seed, keeps_model, self._values, self._parallelize
+            self.plan,
+            captured,
+            self.rank,
+            self.device,
+            self._seed,
+            keeps_model,
+            self._values,
+            self._parallelize,
+            self._asks_norm,
+            self._skips_nonfinite,
         )
         check_hooks(captured.model.module, worker.modules_left())
         self._attributes = attributes
@@ -419,6 +511,8 @@ class Pipeline:
             "emulate": self._emulates,
             "values": self._values is not None,
             "parallelize": self._parallelize is not None,
+            "gradient_norm": self._asks_norm,
+            "skip_nonfinite": self._skips_nonfinite,
         }
 
     def _start(self, model: TrainingModel | Capture) -> None:

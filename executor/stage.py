@@ -86,6 +86,10 @@ class Stage:
         Seeds of its random numbers, where it draws any.
     run_halves : callable
         Runs the weight halves of one backward.
+    num_real : int or None
+        Micro-batches that the batch fills, where it is a short one; those behind them stand in and count nothing.
+    counts : bool
+        Whether the last forward's micro-batch is one that counts.
     losses : list of (loss, weight or None)
         Of this step's forwards; a scalar loss stands for `multiple` micro-batches.
     """
@@ -109,6 +113,13 @@ class Stage:
     running: dict[int, Running] = field(default_factory=dict)
     weight_halves: dict[int, deque[WeightHalf]] = field(default_factory=dict)
     run_halves: Callable[[deque[WeightHalf]], None] = run_in_turn
+    num_real: int | None = None
+    counts: bool = True
+
+    @property
+    def share(self) -> float:
+        """What a scalar loss of one action counts in the step's."""
+        return self.multiple / (self.num_real or self.num_microbatches)
 
     def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the part for the group that starts at micro-batch `first`.
@@ -116,8 +127,12 @@ class Stage:
         `received` holds the tensors of each incoming wire; returned are those of each outgoing one.
         """
         running = Running(self._leaves(received), recorded=self.trains and not self.recomputes)
+        self.counts = self.num_real is None or first < self.num_real
+        kept = [] if self.counts else [buffer.clone() for buffer in self.buffers]
         result = self._run(first, running)
-        if self.part.has_loss:
+        for buffer, value in zip(self.buffers if kept else (), kept, strict=True):
+            buffer.data.copy_(value)
+        if self.part.has_loss and self.counts:
             loss, weight = result[LOSS], result.get(LOSS_WEIGHT)
             self.losses.append((loss.detach(), None if weight is None else weight.detach()))
         if self.trains:
@@ -202,7 +217,7 @@ class Stage:
         if not running.recorded:
             return result
         if self.part.has_loss:
-            self._note_loss(running, result)
+            self._note_loss(first, running, result)
         for wire in self.outgoing:
             for position in wire.gradients:
                 name = wire.names[position]
@@ -236,12 +251,12 @@ class Stage:
                     leaves[name] = tensor.detach().requires_grad_(self.trains and position in wire.gradients)
         return leaves
 
-    def _note_loss(self, running: Running, result: Mapping[str, torch.Tensor]) -> None:
+    def _note_loss(self, first: int, running: Running, result: Mapping[str, torch.Tensor]) -> None:
         loss, weight = result[LOSS], result.get(LOSS_WEIGHT)
         running.loss = loss
         # The total weight is known only at the end of the step, so a weighted sum is divided by it then.
-        share = self.multiple / self.num_microbatches if weight is None else 1.0
-        running.loss_gradient = torch.full_like(loss, share)
+        share = self.share if weight is None else 1.0
+        running.loss_gradient = torch.full_like(loss, share if self.num_real is None or first < self.num_real else 0.0)
 
     def _summed(self, received: Sequence[Sequence[torch.Tensor]]) -> Gradients:
         """Sum the gradients of each sent tensor over its consumers, in order of stage."""

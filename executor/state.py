@@ -4,14 +4,17 @@ Parameters, buffers and optimizer state by parameter. Each rank knows its own st
 together. Leaves out files: what to write where is the user's.
 """
 
-import io
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from costmodel.errors import DoesNotMatch
 from executor.parallel import fill, full
+from executor.plain_values import decode, encode
+from executor.tensor_file import NAMES, TYPES
 from executor.worker import Worker
 
 
@@ -20,32 +23,72 @@ def own_state(worker: Worker) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() for name, tensor in (worker.own | worker.spare).items()}
 
 
+def modules_with_extra_state(worker: Worker) -> list[tuple[str, nn.Module]]:
+    """Return the model's modules that keep more than tensors (`get_extra_state`), by their paths."""
+    modules = worker.capture.model.module.named_modules()
+    return [(path, m) for path, m in modules if type(m).get_extra_state is not nn.Module.get_extra_state]
+
+
 def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return all ranks' entries together on rank 0, nothing elsewhere; collective.
 
-    Of an entry that several ranks have, the lowest rank's counts.
+    Of an entry that several ranks have, the lowest rank's counts. Tensors travel one by one, so that rank 0 holds each
+    once.
     """
-    buffer = io.BytesIO()
-    torch.save(dict(own), buffer)
-    rows = worker.company.tell_first(buffer.getvalue())
+    company, tensors = worker.company, dict[str, torch.Tensor]()
+
+    def keep(place: str, tensor: torch.Tensor) -> str:
+        tensors[place] = tensor
+        return place
+
+    values = {name: encode(value, name, keep) for name, value in own.items()}
+    described = [[name, list(t.shape), NAMES[t.dtype]] for name, t in tensors.items()]
+    rows = [json.loads(row) for row in company.tell_all(json.dumps([list(values), described]).encode())]
+    entries = company.tell_first(json.dumps(values).encode())
+    arrived: dict[str, torch.Tensor] = {}
+    told: set[str] = set()
+    for owner, (_, described) in enumerate(rows):
+        for name, shape, dtype in described:
+            if name in tensors:  # every rank that holds a part of it
+                tensor = full(tensors[name])
+            if name in told:
+                continue
+            told.add(name)
+            if worker.rank == 0:
+                arrived[name] = tensor.detach().cpu().clone() if owner == 0 else torch.empty(shape, dtype=TYPES[dtype])
+            if owner and worker.rank in (0, owner):
+                _hand_over(worker, owner, arrived[name] if worker.rank == 0 else tensor.detach().cpu())
     found: dict[str, Any] = {}
-    for row in reversed(rows or []):
-        found |= torch.load(io.BytesIO(row), weights_only=True, map_location="cpu")
-    return found
+    for row in reversed(entries or []):
+        found |= json.loads(row)
+    return {name: decode(value, arrived.__getitem__) for name, value in found.items()}
 
 
-def whole_state(worker: Worker) -> dict[str, torch.Tensor]:
+def _hand_over(worker: Worker, owner: int, tensor: torch.Tensor) -> None:
+    """Send a tensor from its owner to rank 0, which fills its own, as bytes: whatever its type."""
+    if not tensor.numel():
+        return
+    company = worker.company
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    with company.waiting((owner if worker.rank == 0 else 0,)):
+        (company.control.recv([flat], owner, 0) if worker.rank == 0 else company.control.send([flat], 0, 0)).wait()
+
+
+def whole_state(worker: Worker) -> dict[str, Any]:
     """Return the unsplit model's ``state_dict`` on rank 0, an empty one elsewhere; collective.
 
     What no stage reads is what rank 0 was given.
     """
     worker.averages.agree()
-    found = gathered_state(worker, {name: full(tensor) for name, tensor in own_state(worker).items()})
+    found = gathered_state(worker, own_state(worker))
     if worker.rank:
         return {}
-    model = worker.capture.model.module.state_dict()  # what is no parameter or buffer is there alone
-    whole = {key: found[name] if name in found else model[key] for key, name in worker.keys.items()}
-    return {key: value.detach().cpu() if isinstance(value, torch.Tensor) else value for key, value in whole.items()}
+    extra = {f"{path}.".lstrip(".") + "_extra_state": m for path, m in modules_with_extra_state(worker)}
+    return {
+        key: extra[key].get_extra_state() if key in extra else found[name]
+        for key, name in worker.keys.items()
+        if key in extra or name in found
+    }
 
 
 def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
@@ -68,17 +111,13 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
                 f"{name!r} has the shape {list(state[name].shape)} in the state and {list(tensor.shape)} in the model"
             )
         fill(tensor.detach(), state[name])
+    worker.averages.restart()
 
 
 def optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return an optimizer's state by parameter name on rank 0, nothing elsewhere; collective."""
     names = {id(parameter): name for name, parameter in worker.parameters.items()}
-    own = {
-        names[id(p)]: {key: full(v) if isinstance(v, torch.Tensor) else v for key, v in state.items()}
-        for p, state in optimizer.state.items()
-        if id(p) in names
-    }
-    return gathered_state(worker, own)
+    return gathered_state(worker, {names[id(p)]: dict(state) for p, state in optimizer.state.items() if id(p) in names})
 
 
 def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 (`observer`) and what is compared or written afterwards (`check`, `measure`).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -14,12 +15,14 @@ from costmodel.capture.batches import TARGETS
 from costmodel.capture.capture import Capture
 from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
+from costmodel.model.graph import LOSS
 from executor.averages import Averages, summed_buffers
 from executor.borders import agree_on_borders, check_lanes
 from executor.clipping import by_number, clip, shares_of_norm
 from executor.division import DividedStages
-from executor.evaluation import evaluated_part
+from executor.evaluation import Metric, Metrics, evaluated_part
 from executor.feed import Feed
+from executor.gradients import check_gradient_hooks, check_sparse
 from executor.groups import Company
 from executor.holding import (
     by_name,
@@ -27,6 +30,7 @@ from executor.holding import (
     held_tensors,
     holders_of_tensors,
     keep_only,
+    refuse_state_dict,
     state_keys,
 )
 from executor.losses import LossSum, StepLoss, own_loss
@@ -34,7 +38,7 @@ from executor.making import Making
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
-from executor.parallel import Meshes, Parallelize, check_tied, own_part, settle
+from executor.parallel import Meshes, Parallelize, own_part, settle
 from executor.program import Instruction, Program
 from executor.randomness import Draws
 from executor.reduction import Reduction, stages_of_parameters
@@ -42,6 +46,7 @@ from executor.rows import OneBatch
 from executor.stage import Stage
 from executor.starts import MESSAGES, last_message
 from executor.transport import Transport
+from executor.undivided import UndividedLoss
 from executor.wiring import Wiring, wire_plan
 from planner.plan import Plan
 from simulator.actions import Action, Kind, parse_action
@@ -67,6 +72,8 @@ class Worker:
         Where the values of a model on meta come from.
     parallelize : callable, optional
         Divides each stage (`parallel`).
+    asks_norm, skips_nonfinite : bool
+        Whether a step's gradients have their norm taken, and are dropped where that or the loss is not finite.
 
     Attributes
     ----------
@@ -74,7 +81,7 @@ class Worker:
         The trainable ones of this rank's stages.
     owned : list of tuple of str
         Names of those that each stage of the plan reads.
-    loss : StepLoss
+    loss : StepLoss or None
         Of the last step, over all ranks.
     own, spare : dict of str to torch.Tensor
         Parameters and buffers that this rank's stages read, and that no stage reads (on rank 0), by their first names.
@@ -82,6 +89,10 @@ class Worker:
         Keys of the unsplit model's ``state_dict`` -> first names.
     observer : Observer or None
     optimizer : RankOptimizer or None
+    norm : torch.Tensor or None
+        Of the last step's gradients over all ranks, before they were clipped; None where nobody asks.
+    skipped : bool
+        Whether the last step's gradients were dropped.
     """
 
     def __init__(
@@ -94,6 +105,8 @@ class Worker:
         keeps_model: bool = True,
         values: Values | None = None,
         parallelize: Parallelize | None = None,
+        asks_norm: bool = False,
+        skips_nonfinite: bool = False,
     ) -> None:
         self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
         self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
@@ -105,6 +118,8 @@ class Worker:
         divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
         pairs = pairs_of(capture) if divides else ()  # while parameters have their shapes
         self.held, self.unread = held_tensors(plan, capture, rank)
+        if values is not None or not keeps_model:
+            refuse_state_dict(capture.model.module)
         if values is not None:
             self._materialize(values)
         elif not keeps_model:
@@ -115,12 +130,19 @@ class Worker:
         module = capture.model.module
         self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
         self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
-        check_tied(plan, stages_of_parameters(self.owned))
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         forwards = [action.stage for action in self.order if action.kind is Kind.F]
         self._num_losses = sum(self.stages[index].part.has_loss for index in forwards if index in self.stages)
         self._sum: LossSum | None = None
+        self._asks_norm, self._skips_nonfinite = asks_norm, skips_nonfinite
+        self._max_norm: float | None = None
+        self.norm: torch.Tensor | None = None
+        self.skipped = False
+        self._watched = self._of_parts()
+        self.check_hooks()
+        check_sparse(plan, capture, self.owned, self._asks_norm)
         self._weighted: bool | None = None
+        self.loss: StepLoss | None = None
         self._rehearsed = False
         self.observer: Observer | None = None
         self.optimizer: RankOptimizer | None = None
@@ -128,6 +150,7 @@ class Worker:
         self._accumulates = False
         self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, while they accumulate
         self._closed = False
+        self.metrics = Metrics()
         self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
     def connect(
@@ -140,7 +163,8 @@ class Worker:
         self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
         copies_start_alike(self.plan, self.capture, company, self.device)
         if self._division.may_be:
-            self._divide(Meshes(lanes, company, self.device))
+            self.meshes = Meshes(lanes, company, self.device)
+            self._divide(self.meshes)
         if company.size > 1:
             company.everyone()  # made before the first step, as all groups are
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
@@ -212,10 +236,13 @@ class Worker:
 
     def disconnect(self) -> None:
         """Give up everything that refers to the groups; there are no more steps."""
-        for name in ("transport", "reduction", "averages", "optimizer"):  # those that were made by then
+        for name in ("transport", "reduction", "averages", "optimizer", "meshes"):  # those that were made by then
             part = getattr(self, name, None)
             if part is not None:
                 part.close()
+        self._division.close()
+        self.stages.clear()
+        self._instructions, self._evaluating = (), None
 
     def step(self, accumulates: bool = False) -> StepLoss:
         """Run the loaded batch through the plan.
@@ -228,10 +255,11 @@ class Worker:
         if self._behind and not self._rehearsed:
             self._rehearse()
         self._begin(accumulates)
+        undivided = self._undivided() if self.loss is None else None
         for place, instruction in enumerate(self._instructions):
             if instruction.action.kind is Kind.OPT:
                 self._close()
-                if accumulates:
+                if accumulates or self.skipped:
                     break
             self._do(instruction)
             if place == self._last_message:
@@ -243,30 +271,46 @@ class Worker:
         self.loss = self._sum.result()
         if self._behind:
             self._check_batch(self._sum)
+        if undivided is not None:
+            undivided.tell(self.loss.value)
         self._weighted = self.loss.weighted
         if not accumulates and self.optimizer is not None and not self.keeps_gradients:
             _clear(self.parameters.values())  # they are stepped: no other optimizer shall do it again
         self.draws.step += 1
         return self.loss
 
+    def _undivided(self) -> UndividedLoss | None:
+        """Return what sees the whole batch's outputs, if this rank alone has them all and they all count."""
+        lanes = self.wiring.lanes
+        for index, stage in self.stages.items():
+            alone = len(lanes.blocks[index]) == 1 and lanes.lane_of(index, self.rank) == 0
+            with_all = [i for i, operators in enumerate(s.operators for s in self.plan.stages) if LOSS in operators]
+            if stage.part.has_loss and alone and with_all == [index] and not stage.recomputes and not stage.num_real:
+                return UndividedLoss(stage, stage.multiple * self.plan.batch.microbatch_size)
+        return None
+
     def prepare_evaluation(self) -> None:
         """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
         if self._evaluating is None:
             evaluated_part(extract(self.capture, self.capture.operators))
-            program = self._program(
-                {i: self._making.evaluated(stage, self._division.views.get(i)) for i, stage in self.stages.items()}
-            )
+            stages = {i: self._making.evaluated(stage, self._division.views.get(i)) for i, stage in self.stages.items()}
+            for stage in stages.values():
+                if stage.part.has_loss:
+                    self.metrics.measure(stage)
+            program = self._program(stages)
             self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
 
-    def evaluate(self) -> StepLoss:
-        """Run the loaded batch forward, in eval mode; returns its loss over all ranks."""
+    def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
+        """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
         self.prepare_evaluation()
+        self.metrics.begin(metrics)
         assert self._evaluating is not None
         self.averages.agree()
         program, instructions = self._evaluating
         kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
         for stage in program.stages.values():
             stage.losses.clear()
+            stage.num_real = self.feed.num_real
         with self._division.evaluating():
             for instruction in instructions:
                 self.watch.at = instruction.action
@@ -275,7 +319,10 @@ class Worker:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
             buffer.data.copy_(value)
-        return LossSum(self._own_loss(program.stages), self.company).result()
+        loss = LossSum(self._own_loss(program.stages), self.company).result()
+        lanes, losing = self.wiring.lanes, [i for i, stage in program.stages.items() if stage.part.has_loss]
+        counts = all(lanes.lane_of(i, self.rank) == 0 for i in losing)
+        return loss, self.metrics.result(self.company, counts) if metrics else {}
 
     def _begin(self, accumulates: bool) -> None:
         # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
@@ -284,10 +331,14 @@ class Worker:
         _clear(self.parameters.values())
         for stage in self.stages.values():
             stage.losses.clear()
+            stage.num_real = self.feed.num_real
         if self.observer is not None:
             self.observer.begin()
         self.reduction.begin()
         self._division.begin()
+        self.norm, self.skipped = None, False
+        if self.optimizer is not None:
+            self.optimizer.begin()
         self._closed = False
         # A device would run the sum where it is issued, and hold up its stream; else it sets out with the last loss.
         self._sum, self._losses_left = None, -1 if self._behind else self._num_losses
@@ -354,10 +405,15 @@ class Worker:
         if self._earlier:
             _add(self.parameters.values(), self._earlier)
             self._earlier = []
-        if self._max_norm is not None and not self._accumulates:  # the sum of all calls is clipped, and no part of it
+        if self._asks_norm and not self._accumulates:  # the sum of all calls is clipped, and no part of it
             self.norm = self.clip(self._max_norm)
+        if self._skips_nonfinite and not self._accumulates:
+            assert self.norm is not None
+            self.skipped = not (math.isfinite(self._sum.result().value) and math.isfinite(float(self.norm)))
+            if self.skipped:
+                _clear(self.parameters.values())
 
-    def clip(self, max_norm: float) -> torch.Tensor:
+    def clip(self, max_norm: float | None) -> torch.Tensor:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
         shares = shares_of_norm(self.plan, self.owned, self.parameters, self.lowest_owners(), self.rank)
         return clip(self.parameters, shares, max_norm, self.company, self.device)
@@ -397,6 +453,23 @@ class Worker:
                             path, "what goes into it is hidden, or it recomputes by itself"
                         )
         return found
+
+    def _of_parts(self) -> dict[str, str]:
+        """Return the parameters whose gradients no hook of the user's sees whole, with the reason."""
+        stages = stages_of_parameters(self.owned)
+        tied = {name: f"the stages {' and '.join(map(str, s))} share it" for name, s in stages.items() if len(s) > 1}
+        divided = {
+            name: f"stage {index} divides it"
+            for index, names in enumerate(self.owned)
+            for name in names
+            if self.plan.stages[index].config.divides
+        }
+        return tied | divided
+
+    def check_hooks(self) -> None:
+        """Refuse hooks on gradients of parameters of which no rank ever has the whole gradient."""
+        everywhere = [(name, self.capture.parameter(name)) for name in self._watched]  # all ranks refuse alike
+        check_gradient_hooks(self._watched, [*everywhere, *self.parameters.items()] if self._watched else ())
 
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""

@@ -15,7 +15,18 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from executor.reduction import stages_of_parameters
 from planner.candidate.gathering import with_gathering
-from planner.plan import MICROBATCH, Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
+from planner.plan import (
+    MICROBATCH,
+    REDUCE_SCATTER,
+    STEP,
+    Batch,
+    Plan,
+    PlanEdge,
+    PlanStage,
+    Prediction,
+    SearchResult,
+    Training,
+)
 from simulator.actions import Action, Kind
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
@@ -132,7 +143,7 @@ def plan_by_hand(
         Cluster((DeviceType("cpu", 64 * GIB, "cpu"),), (Host("cpu", num_ranks),), (LinkGroup("local", 0, 1.0, 20000),)),
         Batch(num_microbatches * microbatch_size, microbatch_size, num_microbatches),
         built.name,
-        tuple(stage if reduce == MICROBATCH else replace(stage, reduce=reduce) for stage in stages),
+        tuple(stage if reduce == MICROBATCH else _summed_once(stage, num_microbatches) for stage in stages),
         tuple(PlanEdge(e.source, e.target, tuple(edges[e.source, e.target]), 0, 0, e.gradient) for e in costs.edges),
         tuple(tuple(map(str, order)) for order in lowered.orders),
         Prediction(timeline.step_time_ns, timeline.span_ns, timeline.bubble_ratio, memory, memory),
@@ -140,6 +151,18 @@ def plan_by_hand(
         ("executor",),
         Training(optimizer=optimizer or "none"),
     )
+
+
+def _summed_once(stage: PlanStage, num_microbatches: int) -> PlanStage:
+    """Let a stage sum its gradients once a step."""
+    actions = num_microbatches // len(stage.ranks)
+    summed = [
+        replace(each, count=each.count // actions, size_bytes=each.size_bytes // actions)
+        if each.kind == REDUCE_SCATTER
+        else each
+        for each in stage.collectives
+    ]
+    return replace(stage, reduce=STEP, collectives=tuple(summed))
 
 
 def _costs(

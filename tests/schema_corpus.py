@@ -15,12 +15,14 @@ from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
 from costmodel.model.profile import read_profile
 from costmodel.stages.costs import read_costs
+from executor.checkpoint_index import read_index_file
 from planner.plan import read_plan
 from simulator.timeline import read_timeline
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
-KINDS = ("cluster", "costs", "links", "plan", "profile", "timeline")
+KINDS = ("checkpoint", "cluster", "costs", "links", "plan", "profile", "timeline")
 READERS: dict[str, Callable[[Path], object]] = {
+    "checkpoint": read_index_file,
     "cluster": read_cluster,
     "costs": read_costs,
     "links": read_links,

@@ -311,7 +311,7 @@ def test_what_no_function_brings_about_is_refused_before_anything_is_sent(
 def test_weights_that_a_divided_stage_shares_are_refused_before_anything_is_sent(
     options: dict, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = "the stages 0 and 1 share the parameter 'tokens.weight', and stage 0 has .*: pin what reads it into one"
+    message = "stages 0 and 1 share the parameter 'tokens.weight', and stage 0 has .*: pin what reads it into one"
     refuses_alone(monkeypatch, "tests.training_models:tied_gpt", how, message, **options)
 
 

@@ -34,6 +34,7 @@ MEANING = (
     r"there is no such file|cannot be read",
     r"ranks are 0 to|the cluster has",
     r"lists of one length",
+    r"a part of a tensor of the shape|/parts/\d+/file",
 )
 """What only a reader sees: how parts of a file fit together. A schema sees shapes."""
 

@@ -3,7 +3,7 @@
 Every call whose weight is a trainable parameter (linear, convolution, embedding, the matrix products) is made so that
 its weight gradient waits (`split_calls`); linear layers and convolutions by formulas that are written down
 (`split_formulas`), which is quicker. In a part's program such calls are nodes, in the user's modules torch's functions
-(`split_functions`). Leaves out small parameters (norms, lone biases): theirs come with I.
+(`split_functions`). Leaves out small parameters (norms, lone biases) and those with hooks: theirs come with I.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from torch import fx, nn
 from costmodel.capture.module_calls import MadeCall
 from costmodel.capture.parts import Part
 from costmodel.capture.shapes import fetch
-from costmodel.capture.split_calls import Deferring, Queue
+from costmodel.capture.split_calls import Deferring, Queue, is_hooked
 from costmodel.capture.split_formulas import formula_of
 from costmodel.capture.split_functions import SplitFunctions
 
@@ -61,8 +61,8 @@ class _Call(nn.Module):
         self._formula = formula_of(node, weights)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """Make the call so that its weight gradient waits; without gradients just make it."""
-        if not torch.is_grad_enabled():
+        """Make the call so that its weight gradient waits; just make it without gradients, or where it has hooks."""
+        if not torch.is_grad_enabled() or any(map(is_hooked, self._deferring.weights)):
             return self._deferring.compute(tensors)
         if self._formula is not None and self._formula.takes(tensors[0]):
             return self._formula.apply(self._deferring.queue.add, *tensors)

@@ -38,6 +38,11 @@ def run_in_turn(halves: deque[WeightHalf]) -> None:
         halves.popleft().run()
 
 
+def is_hooked(parameter: torch.Tensor) -> bool:
+    """Whether the user has hooks on a parameter's gradient: then autograd itself has to accumulate it."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
 @dataclass(slots=True)
 class Queue:
     """Weight halves of the backward that is running."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from costmodel.capture.split_calls import Deferring, Queue
+from costmodel.capture.split_calls import Deferring, Queue, is_hooked
 from costmodel.capture.split_formulas import formula_for
 
 _aten = torch.ops.aten
@@ -51,7 +51,7 @@ class SplitFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
         given = (*args, *kwargs.values())
         weights = {value: value for value in given if isinstance(value, nn.Parameter) and value.requires_grad}
-        if not weights:
+        if not weights or any(map(is_hooked, weights)):
             return func(*args, **kwargs)
         if func in _FORMULAS:
             found = formula_for(_FORMULAS[func], args, kwargs)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.graph import OperatorGraph
-from planner.checker.claims import claim_problems, executor_problems
+from planner.checker.claims import claim_problems, executor_problems, tied_problems
 from planner.checker.closing import closing_problems, shared_stages
 from planner.checker.figures import (
     batch_problems,
@@ -19,6 +19,7 @@ from planner.checker.figures import (
     prediction_problems,
     search_problems,
 )
+from planner.checker.gathering import gathering_problems
 from planner.checker.memory import Ledger
 from planner.checker.messages import data_problems, message_problems, other_ends, pairing_problems
 from planner.checker.orders import compute_steps, count_problems, sequence_problems
@@ -30,7 +31,7 @@ from planner.checker.steps import Layout, Orders, lead_of_ranks, lockstep_proble
 from planner.checker.times import times_of
 from planner.plan import Plan
 
-__all__ = ["KINDS", "UNSEEN", "PlanProblem", "check_plan", "executor_problems"]
+__all__ = ["KINDS", "UNSEEN", "PlanProblem", "check_plan", "executor_problems", "tied_problems"]
 
 UNSEEN = (
     "that the operators are the model's",
@@ -65,7 +66,8 @@ def check_plan(
     basics = [*batch_problems(plan), *configuration_problems(plan)]
     found = [*operators, *(flow_problems(plan, known) if known else ()), *search_problems(plan), *basics]
     found += border_problems(plan)
-    found += [*claim_problems(plan), *lockstep_problems(plan)]
+    found += [*claim_problems(plan, known), *lockstep_problems(plan)]
+    found += gathering_problems(plan, known) if not basics else ()
     if basics:
         return (*found, *read_steps(plan)[1])
     layout = Layout.of(plan)

@@ -7,8 +7,10 @@ Leaves out their schedules and whole layers (`planner.ask.targets`).
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from costmodel.model.graph import OperatorGraph
+from costmodel.stages.config import StageConfig
 from planner.checker.problem import PlanProblem
-from planner.plan import Plan
+from planner.plan import REPLICATE, Plan
 from planner.plan.gathering import gathering_problem
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -21,11 +23,12 @@ LINE_TRAINERS = {
 """Trainers of stages in one line, with the ZeRO and the offload that they have."""
 
 
-def claim_problems(plan: Plan) -> Iterator[PlanProblem]:
+def claim_problems(plan: Plan, graph: OperatorGraph | None = None) -> Iterator[PlanProblem]:
     """Yield claims that the plan's own orders, configurations and terms contradict."""
     yield from _training_problems(plan)
     if "executor" in plan.runs_on:
         yield from executor_problems(plan)
+        yield from tied_problems(plan, graph)
     yield from _trainer_problems(plan)
     for index, stage in enumerate(plan.stages):
         terms = sum(size for _, size in stage.cost.memory_terms)
@@ -91,5 +94,51 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
                 "full recompute, and experts and sequences divided by Pipeline's parallelize=: plan with --target "
                 "executor",
             )
+        if why := _not_together(config):
+            yield PlanProblem("target", f"stage {index}", f"has {why}")
+    for edge in plan.edges:
+        lanes = plan.stages[edge.source].config.tensor * plan.stages[edge.source].config.context
+        if edge.border != REPLICATE and lanes > 1 and not divides:
+            yield PlanProblem(
+                "target",
+                f"edge {edge.source} -> {edge.target}",
+                f"the border is {edge.border}, and the executor leaves sequences divided by Pipeline's parallelize= "
+                "alone: plan without --sequence-parallel",
+            )
     if problem := gathering_problem(plan):
         yield PlanProblem("target", "runs_on", f"executor, and {problem}")
+
+
+def _not_together(config: StageConfig) -> str:
+    """Return which degrees of a stage the executor does not have together, with the way out; nothing where it does."""
+    if config.zero == 1 and config.tensor > 1:
+        return f"ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2"
+    if config.zero == 1 and config.expert > 1:
+        return f"ZeRO-1 and expert = {config.expert} together; plan with --zero 0 or 2"
+    if config.expert not in (1, config.data):
+        return (
+            f"expert = {config.expert} among {config.data} replicas, and each replica has experts of its own in the "
+            "executor: plan with --expert 1, or as many as replicas"
+        )
+    return ""
+
+
+def tied_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[PlanProblem]:
+    """Yield parameters that stages share of which one divides them: in the executor their gradients do not add up."""
+    readers: dict[str, list[int]] = {}
+    for index, stage in enumerate(plan.stages):
+        rows = [graph.operators[graph.index[name]].parameters for name in stage.operators] if graph else []
+        for name in dict.fromkeys(name for row in rows for name in row):
+            if graph and graph.parameter_index[name].trainable:
+                readers.setdefault(name, []).append(index)
+    for name, stages in readers.items():
+        divided = [stage for stage in stages if plan.stages[stage].config.divides]
+        if len(stages) > 1 and divided:
+            config = plan.stages[divided[0]].config
+            degrees = [key for key in ("tensor", "expert") if getattr(config, key) > 1]
+            what = f"{degrees[0]} = {getattr(config, degrees[0])}" if degrees else f"ZeRO-{config.zero}"
+            yield PlanProblem(
+                "target",
+                f"stages {' and '.join(map(str, stages))}",
+                f"share the parameter {name!r}, and stage {divided[0]} has {what}: pin what reads it into one stage",
+            )
