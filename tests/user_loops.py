@@ -254,7 +254,7 @@ class Job:
         else:
             bounds = [0, *(round(share * len(names)) for share in cuts), len(names)]
             groups = [list(names[a:b]) for a, b in itertools.pairwise(bounds)]
-        made = plan_by_hand(captured, groups, num_microbatches=MICROBATCHES, **options)
+        made = plan_by_hand(captured, groups, **{"num_microbatches": MICROBATCHES, **options})
         model.load_state_dict(pickle.loads(kept))
         random.setstate(numbers)
         torch.set_rng_state(states)
