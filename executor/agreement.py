@@ -33,7 +33,7 @@ class FailedElsewhere(PenstockError):
 
 
 @dataclass(frozen=True)
-class Held:
+class Agreed:
     """What a rank holds.
 
     Attributes
@@ -48,15 +48,15 @@ class Held:
     operators: Mapping[str, str] = field(default_factory=dict)
 
 
-def held(plan: Plan, captured: Capture, options: Mapping[str, Any]) -> Held:
+def held(plan: Plan, captured: Capture, options: Mapping[str, Any]) -> Agreed:
     """Return what this rank holds; asked before the model is emptied of what other ranks run."""
     operators = program_digests(captured)
     told = {PLAN: digest_of(json.dumps(plan_to_json(plan), sort_keys=True, default=str))}
     told |= {PROGRAM: digest_of([*operators.items()]), **model_digests(captured)}
-    return Held({**told, **{f"option {name}": str(value) for name, value in options.items()}}, operators)
+    return Agreed({**told, **{f"option {name}": str(value) for name, value in options.items()}}, operators)
 
 
-def agree(company: Company, own: Held) -> None:
+def agree(company: Company, own: Agreed) -> None:
     """Refuse on all ranks what is not alike, or what one of them has refused by now; collective.
 
     Raises
@@ -140,7 +140,7 @@ def _tell(error: Exception, rank: int, size: int, timeout_s: float, group: Any) 
     code = getattr(error, "exit_code", 1)
     words = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}".strip()
     try:
-        agree(company, Held({FAILURE: words, "exit": str(code)}))
+        agree(company, Agreed({FAILURE: words, "exit": str(code)}))
     except PenstockError as agreed:
         if agreed.alike:
             leave(company)
@@ -156,10 +156,10 @@ def leave(company: Company) -> None:
     company.watch.close()
 
 
-def held_of(optimizer: torch.optim.Optimizer | None) -> Held:
+def held_of(optimizer: torch.optim.Optimizer | None) -> Agreed:
     """Return what ranks must have alike of their optimizers: class and what it takes where a group says nothing."""
     if optimizer is None:
-        return Held({})
+        return Agreed({})
     plain = {
         name: value
         for name, value in optimizer.defaults.items()
@@ -167,4 +167,4 @@ def held_of(optimizer: torch.optim.Optimizer | None) -> Held:
     }
     numbers = {n: float(v) for n, v in optimizer.defaults.items() if torch.is_tensor(v) and v.numel() == 1}
     told = {f"option {name} of the optimizer": str(value) for name, value in {**plain, **numbers}.items()}
-    return Held({"option optimizer": type(optimizer).__qualname__, **told})
+    return Agreed({"option optimizer": type(optimizer).__qualname__, **told})

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch, PenstockError
-from executor.checkpoint_index import Checkpoint, Group, Index, Part, Stored, file_name, identity_of
+from executor.checkpoint_index import Checkpoint, Index, SavedGroup, SavedPart, Stored, file_name, identity_of
 from executor.groups import RefusedAlike
 from executor.parallel import own_part, own_place
 from executor.plain_values import encode, names_of_tensors
@@ -177,7 +177,7 @@ def _shared_out(rows: list[list[Any]]) -> dict[str, Stored]:
             holders.setdefault((name, tuple(start)), []).append(rank)
             said[name, tuple(start)] = dtype, tuple(shape), tuple(own)
     loads = [0] * len(rows)
-    found: dict[str, tuple[str, tuple[int, ...], list[Part]]] = {}
+    found: dict[str, tuple[str, tuple[int, ...], list[SavedPart]]] = {}
     for (name, start), ranks in holders.items():
         dtype, shape, own = said[name, start]
         writer = min(ranks, key=lambda rank: (loads[rank], rank))
@@ -185,16 +185,16 @@ def _shared_out(rows: list[list[Any]]) -> dict[str, Stored]:
         for length in own:
             size *= length
         loads[writer] += size
-        found.setdefault(name, (dtype, shape, []))[2].append(Part(writer, start, own))
+        found.setdefault(name, (dtype, shape, []))[2].append(SavedPart(writer, start, own))
     return {name: Stored(dtype, shape, tuple(parts)) for name, (dtype, shape, parts) in found.items()}
 
 
 def _index(identity: str, steps: int, tensors: dict[str, Stored], rows: list[list[Any]]) -> Index:
     states: dict[str, Any] = {}
-    groups: list[Group] = []
+    groups: list[SavedGroup] = []
     for rank, (_, _, _, own, own_groups, _, _) in enumerate(rows):
         states = {**own, **states}
-        groups += [Group(rank, index, tuple(names), options) for index, names, options in own_groups]
+        groups += [SavedGroup(rank, index, tuple(names), options) for index, names, options in own_groups]
     files = [(row[0], row[1]) for row in rows]
     return Index(identity, steps, files, tensors, rows[0][2], states, groups, rows[0][5], [row[6] for row in rows])
 

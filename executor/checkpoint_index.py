@@ -26,7 +26,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SavedPart:
     """A part of a tensor in the file of one rank."""
 
     file: int
@@ -40,11 +40,11 @@ class Stored:
 
     type: str
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SavedPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SavedGroup:
     """A group of an optimizer's parameters: whose and which it was, its parameters' names, its options as JSON."""
 
     rank: int
@@ -70,7 +70,7 @@ class Index:
         Name of the optimizer's class; empty where none was saved.
     states : mapping
         Parameter -> key -> what the optimizer keeps, as JSON.
-    groups : sequence of Group
+    groups : sequence of SavedGroup
     modules : mapping
         Path of a module -> its extra state, as JSON.
     given : sequence
@@ -83,7 +83,7 @@ class Index:
     tensors: Mapping[str, Stored]
     optimizer: str = ""
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    groups: Sequence[Group] = ()
+    groups: Sequence[SavedGroup] = ()
     modules: Mapping[str, Any] = field(default_factory=dict)
     given: Sequence[Any] = ()
 
@@ -165,7 +165,10 @@ def read_index_file(path: Path) -> Index:
         {name: _stored(node, len(files)) for name, node in root["tensors"].entries().items()},
         root["optimizer"].text(),
         {name: {k: v.value for k, v in node.entries().items()} for name, node in root["states"].entries().items()},
-        [Group(g["rank"].integer(), g["index"].integer(), g["parameters"].texts(), g["options"].value) for g in groups],
+        [
+            SavedGroup(g["rank"].integer(), g["index"].integer(), g["parameters"].texts(), g["options"].value)
+            for g in groups
+        ],
         {path: node.value for path, node in root["modules"].entries().items()},
         [node.value for node in root["given"].items()],
     )
@@ -181,7 +184,7 @@ def _stored(node: Node, num_files: int) -> Stored:
         inside = len(start) == len(own) == len(shape)
         if not inside or any(a + n > length for a, n, length in zip(start, own, shape, strict=True)):
             part.fail(f"a part of a tensor of the shape {list(shape)} is needed here")
-        parts.append(Part(found["file"].integer(0, num_files - 1), start, own))
+        parts.append(SavedPart(found["file"].integer(0, num_files - 1), start, own))
     return Stored(members["type"].text(TYPES), shape, tuple(parts))
 
 

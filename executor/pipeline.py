@@ -18,7 +18,7 @@ from costmodel.capture.batches import Split, TrainingModel
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
-from executor.agreement import Held, agree, held, held_of, telling_others
+from executor.agreement import Agreed, agree, held, held_of, telling_others
 from executor.devices import choose_device
 from executor.evaluation import Metric
 from executor.feed import as_arguments
@@ -471,7 +471,7 @@ class Pipeline:
             self.watch.listen()  # a lost rank may be the reason
         self._membership.fail(error)
 
-    def _matched(self, model: TrainingModel | Capture) -> tuple[Worker, Held]:
+    def _matched(self, model: TrainingModel | Capture) -> tuple[Worker, Agreed]:
         """Capture the model and make this rank's part of the plan of it, without a word to the others."""
         size = self.plan.batch.microbatch_size
         if isinstance(model, Capture):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from costmodel.errors import DoesNotMatch, InvalidInput
-from executor.checkpoint_index import INDEX, Checkpoint, Index, Part, Stored, file_name, identity_of
+from executor.checkpoint_index import INDEX, Checkpoint, Index, SavedPart, Stored, file_name, identity_of
 from executor.plain_values import decode, encode
 from executor.tensor_file import NAMES, TensorFile, write_tensors
 
@@ -75,7 +75,7 @@ def saved(folder, whole, identity="ab", rows=((0, 2), (2, 5))):
         name = file_name(3, identity, rank)
         size = write_tensors(folder / name, {"w": whole[first:stop]}, identity_of(identity, 3, rank))
         files.append((name, size))
-        parts.append(Part(rank, (first, 0), (stop - first, whole.shape[1])))
+        parts.append(SavedPart(rank, (first, 0), (stop - first, whole.shape[1])))
     Index(identity, 3, files, {"w": Stored("F32", tuple(whole.shape), tuple(parts))}).write(folder)
     return folder
 

@@ -157,7 +157,7 @@ def test_whole_models_that_fit_with_small_micro_batches_are_offered_before_the_c
     profile = chain(4, saved_bytes=1 << 20)
     setting = Setting(Problem(profile, None, 2, 8, target="any", effort=COUNTED, memory_limit_bytes=5 << 20))
     incumbent = Incumbent(setting.problem, "any", setting.tears)
-    whole = WholeModels(setting, incumbent)
+    whole = WholeModels(setting, incumbent, offers=True)
     offered = [each for each in incumbent.found.values() if each.strategy == "data-parallel"]
     assert {each.candidate.microbatch_size for each in offered if each.fits} == {1}
     assert "data-parallel" in whole.priced

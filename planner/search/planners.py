@@ -36,7 +36,7 @@ from planner.search.writing import announced, check_length, too_long
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPlan:
     """A plan, and what is known of the search that found it, which no plan file holds."""
 
     plan: Plan
@@ -48,7 +48,7 @@ def plan(problem: Problem, progress: Report | None = None) -> Plan:
     return find(problem, progress).plan
 
 
-def find(problem: Problem, progress: Report | None = None) -> Found:
+def find(problem: Problem, progress: Report | None = None) -> FoundPlan:
     """Return the plan that the problem's planner finds, with the record of its search.
 
     Parameters
@@ -80,11 +80,11 @@ def find(problem: Problem, progress: Report | None = None) -> Found:
         raise type(error)(f"{error}{ways_out(problem, lambda changed: _planned(changed).plan, limits)}") from None
 
 
-def _planned(problem: Problem, progress: Report | None = None) -> Found:
+def _planned(problem: Problem, progress: Report | None = None) -> FoundPlan:
     outcome = PLANNERS[problem.planner](problem, progress)
     found, record = _chosen(outcome), outcome.incumbent.record
     record.dropped = outcome.setting.dropped.counts
-    return Found(found, record)
+    return FoundPlan(found, record)
 
 
 def ours(problem: Problem, report: Report | None) -> Outcome:
@@ -176,7 +176,8 @@ def _chosen(outcome: Outcome) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
     if not outcome.incumbent.found:
         raise nothing_found(outcome)
-    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent))
+    searches = outcome.setting.problem.planner in ("ours", "chain")
+    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent, offers=searches))
 
 
 MOST_NOT_RUN = 6

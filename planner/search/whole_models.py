@@ -17,14 +17,21 @@ from planner.search.setting import Setting
 class WholeModels:
     """The strategies of one stage alone.
 
+    Parameters
+    ----------
+    setting : Setting
+    incumbent : Incumbent
+    offers : bool
+        Whether what fits is offered to it: other planners than ours propose what they are for.
+
     Attributes
     ----------
     priced : set of str
         Strategies of which every way to recompute and every micro-batch size was simulated, or holds more than one.
     """
 
-    def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
-        self._setting, self._incumbent = setting, incumbent
+    def __init__(self, setting: Setting, incumbent: Incumbent, *, offers: bool) -> None:
+        self._setting, self._incumbent, self._offers = setting, incumbent, offers
         self.priced: set[str] = set()
         self._tried: list[Evaluated] = []
         if not setting.pinned.places and (setting.problem.space.stages or 1) == 1:
@@ -69,7 +76,8 @@ class WholeModels:
             cuts = self._setting.cuts(families[-1])
             tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
         self._tried += tried
-        self._incumbent.offer(each for each in tried if each.fits)
+        if self._offers:
+            self._incumbent.offer(each for each in tried if each.fits)
 
 
 def _size(family: Family) -> int:
