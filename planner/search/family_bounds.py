@@ -3,7 +3,7 @@
 Leaves out where the bound of one family comes from (`Setting.bound_ns`, `closed_form`, the solver, `exact`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heapify, heappush, heapreplace
@@ -51,6 +51,11 @@ class FamilyBounds:
         self.impossible: set[Family] = set()
         self.seen_all, self.num_seen = False, 0
 
+    @cached_property
+    def _groups(self) -> Iterator[FamilyGroup]:
+        """The groups of families for which none stands yet."""
+        return self.setting.families.groups()
+
     @property
     def record(self) -> SearchRecord:
         """The record of the search."""
@@ -78,8 +83,12 @@ class FamilyBounds:
 
         The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
-        for group in () if self.seen_all else self.setting.families.groups():
+        while not self.seen_all:
             if limits.over:
+                return
+            group = next(self._groups, None)
+            if group is None:
+                self.seen_all = True
                 return
             one = next((family for family in group if family not in self.of), None)
             if one is None:
@@ -88,7 +97,6 @@ class FamilyBounds:
             if bound_ns is not None:
                 self._alike[one] = group
                 self.of[one], self._raised[one] = bound_ns, 0
-        self.seen_all = True
 
     def num_unseen_above(self, bound_ns: int) -> int:
         """Return how many families, for which others stand, have a bound that is no lower."""

@@ -59,8 +59,8 @@ FEW_FAMILIES = 500
 looked at in all where work is counted."""
 LOOK_PART = 0.5
 """Most of the time that the first look at all families may take."""
-UNSEEN_PART, SETTLE_PART = 0.85, 0.3
-"""Most of the time left then for bounds of families that were not looked at, and for those that need no search."""
+UNSEEN_PART, SETTLE_PART = 0.85, 0.1
+"""Most of the time left in the end, and after the first look, for bounds that need no search."""
 PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
 """Most of the time left after the first look that may pass before families are annealed once, before the best are
 annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
@@ -178,6 +178,7 @@ class Search:
         self._hear()
         self.incumbent.say("first look")
         self._under_every_schedule()
+        self.bounds.take_unseen(Limits(self.limits.left_s * SETTLE_PART))
         self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()

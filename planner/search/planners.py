@@ -73,16 +73,16 @@ def find(problem: Problem, progress: Report | None = None) -> FoundPlan:
     effort = problem.effort
     limits = Limits(effort.time_limit_s - effort.spent_s) if effort.deterministic_limit is None else None
     try:
-        return _planned(problem, progress)
+        return _planned(problem, progress, limits)
     except NoPlanFits as error:
         if problem.planner not in ("ours", "chain"):
             raise
         raise type(error)(f"{error}{ways_out(problem, lambda changed: _planned(changed).plan, limits)}") from None
 
 
-def _planned(problem: Problem, progress: Report | None = None) -> FoundPlan:
+def _planned(problem: Problem, progress: Report | None = None, limits: Limits | None = None) -> FoundPlan:
     outcome = PLANNERS[problem.planner](problem, progress)
-    found, record = _chosen(outcome), outcome.incumbent.record
+    found, record = _chosen(outcome, limits), outcome.incumbent.record
     record.dropped = outcome.setting.dropped.counts
     return FoundPlan(found, record)
 
@@ -172,12 +172,12 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> Outcome:
     return Outcome(setting, incumbent, bound_ns, {}, LimitedBy.EXHAUSTED, True)
 
 
-def _chosen(outcome: Outcome) -> Plan:
+def _chosen(outcome: Outcome, limits: Limits | None) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
     if not outcome.incumbent.found:
         raise nothing_found(outcome)
     searches = outcome.setting.problem.planner in ("ours", "chain")
-    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent, offers=searches))
+    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent, offers=searches, limits=limits))
 
 
 MOST_NOT_RUN = 6

@@ -40,8 +40,8 @@ COARSER = (112, 80, 64, 56, 48, 40)
 """Atoms of graphs with towers that have more downsets between more atoms than a bound can go through."""
 LONG_SEQUENCE = 4096
 """Tokens of a rank from which on sequences are usually divided no further."""
-FEW_EXPERTS = 8
-"""Ranks over which experts are usually spread, or as many as there are experts."""
+USUAL_EXPERTS = (1, 8, 32, 64)
+"""Ranks over which experts are usually spread, beside as many as there are experts."""
 DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
 """Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
@@ -182,25 +182,27 @@ class Setting:
         return None
 
     def _is_usual(self, config: StageConfig) -> bool:
-        return self._is_shaped(config, (1, 2, 4))
+        most = max((e for e in self.families.expert_degrees if config.data * config.context % e == 0), default=1)
+        return self._is_shaped(config) and self._spreads(config, (*USUAL_EXPERTS, most, most // 2, most // 4))
 
     def _is_known(self, config: StageConfig) -> bool:
-        alone = self.problem.space.context or config.context == 1
-        return bool(alone) and self._is_shaped(config, (1,))
+        alone = bool(self.problem.space.context) or config.context == 1
+        return (
+            alone
+            and self._is_shaped(config)
+            and self._spreads(config, (*USUAL_EXPERTS, max(self.families.expert_degrees)))
+        )
 
-    def _is_shaped(self, config: StageConfig, fewer_experts: Sequence[int]) -> bool:
-        """Whether degrees are as people use them: experts as far as they go, so many times less, over eight, or not."""
+    def _spreads(self, config: StageConfig, degrees: Sequence[int]) -> bool:
+        return bool(self.problem.space.expert) or config.expert in degrees
+
+    def _is_shaped(self, config: StageConfig) -> bool:
+        """Whether operators are divided within a host, and sequences as long ones are."""
         families, space = self.families, self.problem.space
         tensor = space.tensor or config.tensor <= families.host_devices
         context = space.context or config.context == 1 or families.num_tokens // config.context >= LONG_SEQUENCE
         sequence = config.sequence == config.tensor or space.sequence_parallel is False or self.problem.has_module
-        most = max((e for e in families.expert_degrees if config.data * config.context % e == 0), default=1)
-        expert = space.expert or config.expert in (
-            1,
-            *(most // parts for parts in fewer_experts),
-            min(most, FEW_EXPERTS),
-        )
-        return bool(tensor and context and sequence and expert)
+        return bool(tensor and context and sequence)
 
     def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:
         """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so.

@@ -11,6 +11,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import RUNGS, strategy_of
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
+from planner.search.limits import Limits
 from planner.search.setting import Setting
 
 
@@ -23,6 +24,8 @@ class WholeModels:
     incumbent : Incumbent
     offers : bool
         Whether what fits is offered to it: other planners than ours propose what they are for.
+    limits : Limits, optional
+        Of the whole command: after that nothing more is simulated.
 
     Attributes
     ----------
@@ -30,8 +33,8 @@ class WholeModels:
         Strategies of which every way to recompute and every micro-batch size was simulated, or holds more than one.
     """
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, *, offers: bool) -> None:
-        self._setting, self._incumbent, self._offers = setting, incumbent, offers
+    def __init__(self, setting: Setting, incumbent: Incumbent, *, offers: bool, limits: Limits | None = None) -> None:
+        self._setting, self._incumbent, self._offers, self._limits = setting, incumbent, offers, limits
         self.priced: set[str] = set()
         self._tried: list[Evaluated] = []
         if not setting.pinned.places and (setting.problem.space.stages or 1) == 1:
@@ -66,13 +69,17 @@ class WholeModels:
         """Simulate micro-batches from the smallest on until some do not fit, and the largest."""
         tried: list[Evaluated] = []
         for family in families:
+            if self._limits and self._limits.over:
+                self.priced.discard(name)
+                break
             cuts, num_before = self._setting.cuts(family), len(tried)
             tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
             if len(tried) == num_before:
                 self.priced.discard(name)
             elif not tried[-1].fits:
                 break
-        if tried and families[-1].microbatch_size > tried[-1].candidate.microbatch_size:
+        late = self._limits is not None and self._limits.over
+        if tried and not late and families[-1].microbatch_size > tried[-1].candidate.microbatch_size:
             cuts = self._setting.cuts(families[-1])
             tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
         self._tried += tried
