@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem, Report, divisors
 from planner.ask.targets import RUNNERS, default_target, refusal
 from planner.candidate.candidate import is_looped
@@ -197,8 +198,8 @@ def _headline(outcome: Outcome, whole: WholeModels) -> Plan:
     num_made = 0
     most = [outcome.baselines.get("chain"), old.never_above_ns if old else None]
     for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
-        if not chosen.fits:
-            break
+        if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
+            break  # no answer is slower than an old plan that stands
         pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
         if asks_who_runs and (
             not incumbent.somebody_may_run(chosen)
