@@ -136,12 +136,6 @@ class Families(FamilySpace):
             self._kept[config, family.microbatch_size] = kept
         return self._kept[config, family.microbatch_size]
 
-    def kept_estimate(self, family: Family) -> float:
-        """Return about what `kept_bytes` says: in proportion to the batch, and divided evenly along the sequence."""
-        config, smallest = family.config, min(self.problem.microbatch_sizes)
-        known = self.kept_bytes(Family(StageConfig(1, config.tensor, config.sequence), smallest))
-        return known * family.microbatch_size / (smallest * config.context)
-
     def closing_ns(self, family: Family) -> int:
         """Return what the whole model on one place takes after its last backward: sums of gradients, the optimizer.
 
