@@ -35,7 +35,7 @@ class Standing:
     left : mapping of str to str
         Modules that this rank's stages run as they were captured, with the reason: their hooks do not run.
     replaces : bool
-        Whether the executor itself puts other parameters in place of the model's (a stage is divided).
+        Whether a stage is divided: then other parameters stand in place of the model's, by whoever divides it.
     """
 
     def __init__(
@@ -51,6 +51,8 @@ class Standing:
         self._modules = [(name, m, m.training) for name, m in module.named_modules()]
         self._named = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
         self._shaped = [(name, p, tuple(p.shape)) for name, p in parameters.items()]
+        if replaces:  # whoever divides a stage may have given its modules other code
+            attributes.leave_out(set())
         self._attributes, self._left = attributes, [(path, module.get_submodule(path)) for path in left]
         self._num_hooks = [_num_hooks(module) for _, module in self._left]
         kinds = ("_modules",) if replaces else ("_modules", "_buffers", "_parameters")

@@ -337,6 +337,8 @@ class Worker:
         self.reduction.begin()
         self._division.begin()
         self.norm, self.skipped = None, False
+        # Looked at before the first action: no host stands still between that and OPT.
+        self._sampled = self.one_batch.sample(self.draws.step)
         if self.optimizer is not None:
             self.optimizer.begin()
         self._closed = False
@@ -346,7 +348,7 @@ class Worker:
             self._sum_losses()
 
     def _sum_losses(self) -> LossSum:
-        self._sum = LossSum(self._own_loss(self.stages), self.company, self.one_batch.sample(self.draws.step))
+        self._sum = LossSum(self._own_loss(self.stages), self.company, self._sampled)
         return self._sum
 
     def _check_batch(self, total: LossSum) -> None:
