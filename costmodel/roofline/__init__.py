@@ -6,8 +6,16 @@ scales measured profiles to other devices and micro-batch sizes. Leaves out comm
 """
 
 from costmodel.roofline.interval import Interval, OperatorEstimate
-from costmodel.roofline.operators import estimate
+from costmodel.roofline.operators import central_ns, estimate
 from costmodel.roofline.scaling import scale_profile
 from costmodel.roofline.updates import accumulate_ns, optimizer_step_ns
 
-__all__ = ["Interval", "OperatorEstimate", "accumulate_ns", "estimate", "optimizer_step_ns", "scale_profile"]
+__all__ = [
+    "Interval",
+    "OperatorEstimate",
+    "accumulate_ns",
+    "central_ns",
+    "estimate",
+    "optimizer_step_ns",
+    "scale_profile",
+]

@@ -6,6 +6,7 @@ Leaves out: operands that do not fit the cache and are read again, alignment of 
 beyond what the achievable share says.
 """
 
+from functools import lru_cache
 from math import ceil, inf
 
 from costmodel.roofline import tables
@@ -25,12 +26,15 @@ def matmul_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int = 1) 
 
     Monotone in every argument, since each candidate is, and so is their minimum.
     """
-    low, central, high = (
-        _fastest_ns(rates, rows, inner, outer, groups, scenario) * (factor if groups > 1 else 1.0)
-        for scenario, factor in enumerate(tables.overhead("grouped_factor"))
-    )
+    low, central, high = (scenario_ns(rates, rows, inner, outer, groups, scenario) for scenario in range(3))
+    return low, central, high
+
+
+def scenario_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, scenario: int) -> float:
+    """Return one of the three values of `matmul_ns`; 1 is the central one."""
+    factor = tables.overhead("grouped_factor")[scenario] if groups > 1 else 1.0
     quantise = groups * rows * inner * QUANTISE_BYTES / rates.bandwidth if rates.operand_bytes == 1 else 0.0
-    return low, central + quantise, high + 2 * quantise
+    return _fastest_ns(rates, rows, inner, outer, groups, scenario) * factor + scenario * quantise
 
 
 def _fastest_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, scenario: int) -> float:
@@ -41,10 +45,8 @@ def _fastest_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, sc
     result = groups * rows * outer
     moved = groups * (rows + outer) * inner * rates.operand_bytes + result * rates.element_bytes
     best = inf
-    for tile in tables.tiles():
-        blocks = groups * ceil(rows / tile.rows) * ceil(outer / tile.columns) / rates.num_sm
-        tile_ns = 2 * tile.rows * tile.columns * rates.num_sm / (rates.peak * rates.matmul[scenario])
-        tile_ns /= tile.fraction[scenario]
+    for tile_rows, tile_columns, tile_ns in _tiles(rates, scenario):
+        blocks = groups * ceil(rows / tile_rows) * ceil(outer / tile_columns) / rates.num_sm
         for split in SPLITS:
             waves = max(1.0, blocks * split) if scenario == 0 else ceil(blocks * split)
             compute_ns = waves * tile_ns * (inner / split + lost)
@@ -52,3 +54,13 @@ def _fastest_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, sc
             start_ns = launch if split == 1 else 2 * launch
             best = min(best, start_ns + max(compute_ns, (moved + partial) / bandwidth))
     return best
+
+
+@lru_cache(maxsize=1024)
+def _tiles(rates: Rates, scenario: int) -> tuple[tuple[int, int, float], ...]:
+    """Return rows, columns, and the time of a wave by element of the inner dimension, of each tile."""
+    share = rates.peak * rates.matmul[scenario]
+    return tuple(
+        (tile.rows, tile.columns, 2 * tile.rows * tile.columns * rates.num_sm / share / tile.fraction[scenario])
+        for tile in tables.tiles()
+    )

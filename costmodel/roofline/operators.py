@@ -13,7 +13,7 @@ from costmodel.model.work import Work
 from costmodel.roofline import tables
 from costmodel.roofline.attention import attention_ns
 from costmodel.roofline.interval import NOTHING, Interval, OperatorEstimate, rounded_up
-from costmodel.roofline.matmul import matmul_ns
+from costmodel.roofline.matmul import matmul_ns, scenario_ns
 from costmodel.roofline.rates import Rates, rates_of
 
 LOSS_BYTES = 4
@@ -43,8 +43,22 @@ def estimate(work: Work, device: CatalogueDevice, precision: str, microbatch_siz
     UsageError
         When the device lacks the precision.
     """
-    half = precision == "fp8" and work.kind != "matmul"
-    return _priced(work, rates_of(device, "bf16" if half else precision), microbatch_size)
+    return _priced(work, _rates(work, device, precision), microbatch_size)
+
+
+def central_ns(work: Work, device: CatalogueDevice, precision: str, microbatch_size: int) -> tuple[int, int, int]:
+    """Return the central values of `estimate`: forward, gradient of the input, gradient of the weight."""
+    rates = _rates(work, device, precision)
+    if work.kind == "matmul":
+        forward, inputs, weights = (ceil(scenario_ns(rates, *shape, 1)) for shape in _shapes(work, microbatch_size))
+        return forward, inputs, weights
+    found = _priced(work, rates, microbatch_size)
+    return found.forward.central_ns, found.backward_input.central_ns, found.backward_weight.central_ns
+
+
+def _rates(work: Work, device: CatalogueDevice, precision: str) -> Rates:
+    """Return the rates of a kind of work: with fp8 all but matmuls run in bf16."""
+    return rates_of(device, "bf16" if precision == "fp8" and work.kind != "matmul" else precision)
 
 
 @lru_cache(maxsize=65536)
@@ -57,18 +71,18 @@ def _priced(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
 
 
 def _matmul(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
-    """Price a matmul and both of its gradients as matmuls of their own shapes."""
+    return OperatorEstimate(*(rounded_up(matmul_ns(rates, *shape)) for shape in _shapes(work, samples)))
+
+
+def _shapes(work: Work, samples: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Return rows, inner and outer dimension, and number of a matmul and of both of its gradients."""
     rows, groups = samples * work.tokens, 1
     if work.experts:
         rows *= max(1, work.active)
         groups = max(1, min(work.experts, rows))
         rows = ceil(rows / groups)
     inner, outer = work.inner, work.outer
-    return OperatorEstimate(
-        rounded_up(matmul_ns(rates, rows, inner, outer, groups)),
-        rounded_up(matmul_ns(rates, rows, outer, inner, groups)),
-        rounded_up(matmul_ns(rates, inner, rows, outer, groups)),
-    )
+    return (rows, inner, outer, groups), (rows, outer, inner, groups), (inner, rows, outer, groups)
 
 
 def _memory_bound(work: Work, rates: Rates, samples: int) -> OperatorEstimate:

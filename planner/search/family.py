@@ -4,7 +4,7 @@ A family fixes how each stage is configured, the micro-batch size on one replica
 Leaves out stages that are configured differently (`planner.search.varied`, pins), and what families take (`Families`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
@@ -98,6 +98,8 @@ class FamilySpace:
         self.problem = problem
         self.dropped, self.not_run = Dropped(), ""
         self._divided: dict[tuple[int, int, int], bool] = {}
+        self._chunks: dict[int, tuple[int, ...]] = {}
+        self._run: dict[StageConfig, tuple[StageConfig, ...]] = {}
 
     @cached_property
     def all(self) -> tuple[Family, ...]:
@@ -108,10 +110,10 @@ class FamilySpace:
         """Yield every family, those that divide operators and batch alike together."""
         return chain.from_iterable(self.groups())
 
-    def groups(self) -> Iterator["FamilyGroup"]:
-        """Yield all families by how they divide operators and batch."""
-        for config in self.degrees:
-            choices = tuple(self._run_with(config))
+    def groups(self, wanted: Callable[[StageConfig], bool] | None = None) -> Iterator["FamilyGroup"]:
+        """Yield all families by how they divide operators and batch, or those of the degrees that are wanted."""
+        for config in filter(wanted, self.degrees):
+            choices = self._run_with(config)
             for size in self.problem.microbatch_sizes_of(config.data) if choices else ():
                 numbers = self.numbers_of_chunks(config)
                 for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
@@ -142,15 +144,17 @@ class FamilySpace:
             for config in self.degrees
         )
 
-    def _run_with(self, config: StageConfig) -> list[StageConfig]:
+    def _run_with(self, config: StageConfig) -> tuple[StageConfig, ...]:
         """Return what ZeRO, recompute and offload make of degrees, as far as the target runs it."""
+        if config not in self._run:
+            self._run[config] = tuple(filter(self._is_run, self._chosen_with(config)))
+        return self._run[config]
+
+    def _chosen_with(self, config: StageConfig) -> Iterator[StageConfig]:
         several = config.data * config.context > 1
-        found = (
-            replace(config, zero=choice.zero, recompute=choice.recompute, offload=choice.offload)
-            for choice in self.choices
-            if several or choice.zero == 0
-        )
-        return list(filter(self._is_run, found))
+        for choice in self.choices:
+            if several or choice.zero == 0:
+                yield replace(config, zero=choice.zero, recompute=choice.recompute, offload=choice.offload)
 
     @cached_property
     def single_replicas(self) -> tuple[Family, ...]:
@@ -182,11 +186,12 @@ class FamilySpace:
     def numbers_of_chunks(self, config: StageConfig) -> tuple[int, ...]:
         """Return the numbers of chunks that any number of places may have."""
         most = self.most_places(Family(config, 1))
-        return tuple(
-            dict.fromkeys(v for places in {most, 2} if places <= most for v in self.chunks_of(config, places))
-        ) or (1,)
+        if most not in self._chunks:
+            found = (v for places in {most, 2} if places <= most for v in self.chunks_of(places))
+            self._chunks[most] = tuple(dict.fromkeys(found)) or (1,)
+        return self._chunks[most]
 
-    def chunks_of(self, config: StageConfig, places: int) -> tuple[int, ...]:
+    def chunks_of(self, places: int) -> tuple[int, ...]:
         """Return how many stages a place may hold: few, and as many as divide the layers, or all but one or two."""
         problem, fixed = self.problem, self.problem.space.chunks
         if fixed:

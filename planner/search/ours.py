@@ -8,7 +8,7 @@ the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain
 from math import inf
 
 from costmodel.stages.strategies.model import NEVER
@@ -160,15 +160,18 @@ class Search:
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         if self.incumbent.best_fits:
             self._halve(HALVES_PART)
-        for family, estimate_ns in in_turn:
-            if self._looks_later(estimate_ns) or (looking.over and (self.incumbent.best_fits or self._saved)):
+        while not (looking.over and (self.incumbent.best_fits or self._saved)):
+            found = next(in_turn, None)
+            if found is None:
+                self.bounds.seen_all = True
+                break
+            family, estimate_ns = found
+            if self._looks_later(estimate_ns):
                 in_turn = chain(((family, estimate_ns),), in_turn)
                 break
             if looking.over and self.incumbent.found:
                 self._save_memory()
             self._look(screen, family)
-        else:
-            self.bounds.seen_all = True
         screen.look_at_long()
         self._left_out = bool(screen.left_out)
         if not self.incumbent.found:
@@ -191,8 +194,11 @@ class Search:
             self._prove()
         else:
             screen.limits = Limits(self.limits.left_s * LOOK_PART)  # where little is cut with care there is time again
-            for family, _ in takewhile(lambda _: not screen.limits.over and self._counts_more, in_turn):
-                self._look(screen, family)
+            while not screen.limits.over and self._counts_more:
+                found = next(in_turn, None)
+                if found is None:
+                    break
+                self._look(screen, found[0])
             self._tune()
             self._halve(LAST_HALVES_PART)
             self.bounds.take_unseen(Limits(self.limits.left_s * UNSEEN_PART))

@@ -53,10 +53,9 @@ class WholeModels:
     def _try(self, fitting: set[str]) -> None:
         """Simulate the strategies of one stage that are not among the fitting."""
         rows: dict[tuple[str, str, int], list[Family]] = {}
-        groups = self._setting.families.groups()
-        whole = (each for each in groups if each.num_ranks == each.configs[0].data and each.chunks == (1,))
-        for family in chain.from_iterable(whole):
-            if family.config.expert == 1 and family.config.offload == "none":
+        groups = self._setting.families.groups(lambda config: config.tensor * config.context * config.expert == 1)
+        for family in chain.from_iterable(each for each in groups if each.chunks == (1,)):
+            if family.config.offload == "none":
                 name = strategy_of([family.config], is_line=True)
                 rows.setdefault((name, family.config.recompute, family.order), []).append(family)
         self.priced = {name for name, _, _ in rows if name not in fitting}

@@ -15,7 +15,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import Operator
 from costmodel.model.launches import Times
 from costmodel.model.work import Work
-from costmodel.roofline import estimate
+from costmodel.roofline import central_ns
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts, is_expert
@@ -135,12 +135,7 @@ class Efficiency:
     def _estimate(self, work: Work, precision: str) -> Times:
         if (work, precision) not in self._estimates:
             assert self._device is not None  # noqa: S101 - asked by the caller
-            found = estimate(work, self._device, precision, self._model.microbatch_size)
-            self._estimates[work, precision] = (
-                found.forward.central_ns,
-                found.backward_input.central_ns,
-                found.backward_weight.central_ns,
-            )
+            self._estimates[work, precision] = central_ns(work, self._device, precision, self._model.microbatch_size)
         return self._estimates[work, precision]
 
     def _shard(self, operator: Operator, degrees: Degrees) -> Times | None:

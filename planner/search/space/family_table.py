@@ -76,7 +76,7 @@ class FamilyTable:
                 number = self._divisions.setdefault((division, size), len(self._divisions))
                 head = (number, *division, config.data, size, count)
                 for places in self._numbers_of_places(config):
-                    for chunks in families.chunks_of(config, places):
+                    for chunks in families.chunks_of(places):
                         if chunks == 1 or count >= places:
                             found += [(*head, places, chunks, order) for order in orders]
         table = np.array(found, dtype=np.int64).reshape(-1, 11)
