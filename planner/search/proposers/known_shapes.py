@@ -3,9 +3,9 @@
 A shape is tensor parallelism within a host, pipelines across hosts and replicas, with experts spread as far as they go
 or over eight ranks; of each the first way to save memory counts that is estimated to fit: ZeRO-1, 2, 3, then the same
 with recompute, then offload (the table of `docs/planning.md`). A few of these are simulated, then the fastest of all
-families by estimate, then other cuts and schedules of the best. What is simulated and fits goes to the incumbents.
-Leaves out families with context degrees that no long sequence asks for, and those that divide operators across hosts,
-which the search looks at later.
+families by estimate, then other cuts and schedules of the best, and halved backwards of short ones. What is simulated
+and fits goes to the incumbents. Leaves out families with context degrees that no long sequence asks for, and those that
+divide operators across hosts, which the search looks at later.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.first_cuts import first_cuts
-from planner.search.halves import seeks_halves
+from planner.search.halves import OrderPace, in_halves, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold
@@ -35,6 +35,11 @@ NUM_ALIKE = 3
 """Of these, rows that differ in micro-batch size, ZeRO and recompute alone."""
 NUM_FIRST_RECUT, NUM_RECUT = 2, 4
 """Best families whose other cuts and schedules are simulated, too."""
+NUM_FIRST_HALVED, FIRST_ACTIONS = 1, 4_000
+"""Best plans whose backwards are run in halves before the first plan is told, and the actions they may have.
+
+Plans of so few actions are made whatever the clock says: they take a fraction of a second.
+"""
 CERTAIN = 0.93
 """Part of an estimate below which no simulated step was seen while rows near the best were compared."""
 CAUTIOUS = 0.9
@@ -60,6 +65,8 @@ class FirstPlans:
         """The best simulated plan of each family that was tried and fits."""
         self._held_back: list[Evaluated] | None = None
         self._recut_already: set[Family] = set()
+        self._split_ns: dict[tuple[Family, int], float] = {}
+        self._simulated: set[tuple[Family, Partition, str]] = set()
 
     def first(self) -> None:
         """Take the best of known shapes, of the small table's rows and of other cuts of these, all at once.
@@ -74,6 +81,7 @@ class FirstPlans:
             self._try_shapes(table)
             self._try_best(table, NUM_FIRST)
             self._recut(NUM_FIRST_RECUT)
+            self._halve(self._held_back)
         finally:
             held, self._held_back = self._held_back, None
             self.incumbent.offer(sorted(held, key=self._turn))
@@ -121,7 +129,7 @@ class FirstPlans:
 
     def _try_best(self, table: FamilyTable, number: int) -> None:
         for row in islice(self._best(table), number):
-            if self.limits.over and self._fits:
+            if self.limits.over and self._fits and self._held_back is None:
                 return
             self._try(table, row)
 
@@ -134,9 +142,25 @@ class FirstPlans:
                 continue
             self._recut_already.add(family)
             for partition in dict.fromkeys(chain((each.candidate.partition,), first_cuts(self.setting, cuts, places))):
-                if self.limits.over:
+                if self.limits.over and each.num_actions > FIRST_ACTIONS:
                     return
                 self._simulate(cuts, partition, tuple(dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))))
+
+    def _halve(self, known: list[Evaluated]) -> None:
+        """Run backwards in halves of short plans, those whose step in halves is estimated to be the shortest."""
+        if not seeks_halves(self.setting.problem) or self.setting.pinned.in_flight:
+            return
+        estimates = {
+            each.candidate: self._split_ns.get((family, len(set(each.candidate.places))), np.inf)
+            for family, each in self.found.items()
+            if each.num_actions <= FIRST_ACTIONS and each.candidate.num_stages > 1
+        }
+        promising = (each for each in estimates if CERTAIN * estimates[each] <= self._best_ns)
+        chosen = sorted(promising, key=lambda each: estimates[each])[:NUM_FIRST_HALVED]
+        for each in [each for each in self.found.values() if each.candidate in chosen]:
+            alone = Incumbent(self.incumbent.problem, self.incumbent.aim, self.incumbent.tears)
+            alone.offer([each])
+            known += (found for _, found in in_halves(self.setting, alone, OrderPace(), Limits(np.inf)))
 
     def _shapes(self, table: FamilyTable, limit_bytes: float) -> Iterator[int]:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
@@ -166,6 +190,9 @@ class FirstPlans:
     def _try(self, table: FamilyTable, row: int) -> None:
         """Simulate the even cut of a row: into equally many layers where there is one and devices are alike."""
         family, places = table.family(row), int(table.rows.places[row])
+        if (family, places) in self._split_ns:
+            return
+        self._split_ns[family, places] = float(table.split_ns[row])
         cuts = self.setting.cuts(family)
         layers = None if self.setting.families.unlike else self.setting.equal_layers(places * family.chunks)
         for partition in dict.fromkeys(filter(None, (layers, table.partition(row)))):
@@ -178,6 +205,8 @@ class FirstPlans:
         if too_long(actions, family.config.data) or not self._writing.fits(actions, family.config.data):
             return
         self.tried.add(family)
+        schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
+        self._simulated.update((family, partition, name) for name in schedules)
         with self.setting.dropped.candidate():
             candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
