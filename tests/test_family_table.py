@@ -137,8 +137,8 @@ def test_stages_a_place_are_those_that_divide_the_layers() -> None:
     profile = described("llama")
     families = Families(Problem(profile, None, 8, 64, target="any"))
     layers = families.num_layers
-    found = families.chunks_of(StageConfig(), 2)
+    found = families.chunks_of(2)
     assert all(v in found for v in range(2, layers // 2 + 1) if layers % (2 * v) == 0)
     assert max(found) * 2 <= layers + 1
     fixed = Families(Problem(profile, None, 8, 64, target="any", space=Space(chunks=5)))
-    assert fixed.chunks_of(StageConfig(), 2) == (5,)
+    assert fixed.chunks_of(2) == (5,)
