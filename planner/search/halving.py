@@ -15,7 +15,7 @@ from planner.search.limits import Limits
 
 SETTLE_PART = 0.3
 """Most of the time left of the whole search for bounds of halves that need no search."""
-WORK, FEWEST = 100_000, 4
+WORK, FEWEST = 25_000, 4
 """Actions of all cuts by which the best one is improved, and how many cuts there must be time for."""
 
 
