@@ -243,7 +243,7 @@ class Search:
             heed(self._has_plan)
         for family in first.tried:
             self.bounds.know(family)
-            self._looked.add(family)
+            self._looked.add(replace(family, split=False))
 
     @recorded("first look", "first")
     def _look(self, screen: Screen, family: Family) -> None:

@@ -10,6 +10,7 @@ divide operators across hosts, which the search looks at later.
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from operator import itemgetter
 
 import numpy as np
 
@@ -35,11 +36,8 @@ NUM_ALIKE = 3
 """Of these, rows that differ in micro-batch size, ZeRO and recompute alone."""
 NUM_FIRST_RECUT, NUM_RECUT = 2, 4
 """Best families whose other cuts and schedules are simulated, too."""
-NUM_FIRST_HALVED, FIRST_ACTIONS = 1, 4_000
-"""Best plans whose backwards are run in halves before the first plan is told, and the actions they may have.
-
-Plans of so few actions are made whatever the clock says: they take a fraction of a second.
-"""
+FIRST_ACTIONS = 4_000
+"""Actions of a short plan: it is recut, and halved, whatever the clock says, for that takes a fraction of a second."""
 CERTAIN = 0.93
 """Part of an estimate below which no simulated step was seen while rows near the best were compared."""
 CAUTIOUS = 0.9
@@ -147,20 +145,23 @@ class FirstPlans:
                 self._simulate(cuts, partition, tuple(dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))))
 
     def _halve(self, known: list[Evaluated]) -> None:
-        """Run backwards in halves of short plans, those whose step in halves is estimated to be the shortest."""
+        """Run backwards in halves of the short plan whose step in halves is estimated to be the shortest."""
         if not seeks_halves(self.setting.problem) or self.setting.pinned.in_flight:
             return
-        estimates = {
-            each.candidate: self._split_ns.get((family, len(set(each.candidate.places))), np.inf)
+        estimates = [
+            (self._split_ns.get((family, len(set(each.candidate.places))), np.inf), each)
             for family, each in self.found.items()
             if each.num_actions <= FIRST_ACTIONS and each.candidate.num_stages > 1
-        }
-        promising = (each for each in estimates if CERTAIN * estimates[each] <= self._best_ns)
-        chosen = sorted(promising, key=lambda each: estimates[each])[:NUM_FIRST_HALVED]
-        for each in [each for each in self.found.values() if each.candidate in chosen]:
-            alone = Incumbent(self.incumbent.problem, self.incumbent.aim, self.incumbent.tears)
-            alone.offer([each])
-            known += (found for _, found in in_halves(self.setting, alone, OrderPace(), Limits(np.inf)))
+        ]
+        estimate_ns, chosen = min(estimates, key=itemgetter(0), default=(np.inf, None))
+        if chosen is None or CERTAIN * estimate_ns > self._best_ns:
+            return
+        alone = Incumbent(self.incumbent.problem, self.incumbent.aim, self.incumbent.tears)
+        alone.offer([chosen])
+        for family, each in in_halves(self.setting, alone, OrderPace(), Limits(np.inf)):
+            known.append(each)
+            if family:
+                self.tried.add(family)
 
     def _shapes(self, table: FamilyTable, limit_bytes: float) -> Iterator[int]:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
@@ -207,6 +208,8 @@ class FirstPlans:
         self.tried.add(family)
         schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
         self._simulated.update((family, partition, name) for name in schedules)
+        if not schedules:
+            return
         with self.setting.dropped.candidate():
             candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
