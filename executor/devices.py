@@ -28,6 +28,13 @@ def choose_device(kind: str) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
+def of_this_process(device: torch.device) -> torch.device:
+    """Return a device by its number: ``cuda`` alone names the current one, and torch's `set_device` refuses it so."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def identity(device: torch.device) -> str:
     """Return what no other device of any host has; nothing for a CPU, which all ranks of a host may share."""
     if device.type == "cpu":

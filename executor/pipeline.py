@@ -19,7 +19,7 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
 from executor.agreement import Agreed, agree, held, held_of, telling_others
-from executor.devices import choose_device
+from executor.devices import choose_device, of_this_process
 from executor.evaluation import Metric
 from executor.feed import as_arguments
 from executor.groups import Company, Membership, RefusedAlike
@@ -167,7 +167,7 @@ class Pipeline:
         planned_dtype(plan)
         if not self._emulates and not of_group:  # emulated it only imitates the plan's machines
             check_hosts(plan, rank)
-        self.device = device or choose_device(plan.cluster.device_of(rank).type)
+        self.device = of_this_process(device or choose_device(plan.cluster.device_of(rank).type))
         check_device(plan, rank, self.device)
 
     @classmethod

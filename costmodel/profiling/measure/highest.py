@@ -9,9 +9,13 @@ from costmodel.profiling.measure.timing import time_whole
 
 
 def highest_bytes(whole: Part, piece: TrainingModel, clock: Clock, device: torch.device) -> int:
-    """Return what a step allocates at its highest above what was there; 0 on a CPU, which keeps no count."""
+    """Return what a step allocates at its highest above what was there; 0 on a CPU, which keeps no count.
+
+    A step before it leaves the gradients and what libraries allocate once: neither is the step's own.
+    """
     if device.type != "cuda":
         return 0
+    time_whole(whole, piece, clock)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

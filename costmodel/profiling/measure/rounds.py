@@ -25,8 +25,10 @@ from costmodel.profiling.measure.timing import MarkCost, in_order, observe, time
 from costmodel.profiling.measure.walk import Walk
 
 IN_FLIGHT = 2
-SETTLED, SETTLE_STEPS, SETTLE_S = 0.01, 5, 20.0
-"""A device is warm when this many steps take within this share of as many before them; no longer than these seconds."""
+SETTLED = 0.01
+"""Steps hold their pace when the median of one second's steps is within this share of the second's before."""
+SETTLE_S = 20.0
+"""Seconds after which a device that never holds its pace is measured as it is."""
 SPLIT_EVERY = 2
 """Rounds for one with the split form, whose two micro-batches take as long as the rest of a round."""
 
@@ -82,12 +84,17 @@ def measure_round(whole: Part, walk: Walk, piece: TrainingModel, clock: Clock, m
 
 
 def settle(whole: Part, piece: TrainingModel, clock: Clock) -> None:
-    """Run steps until a device keeps its pace: its clocks fall as it grows warm. A CPU needs none."""
+    """Run steps until a device keeps its pace: its clocks fall as it grows warm. A CPU needs none.
+
+    Two medians are compared, a second of steps each: steps of a few milliseconds look alike before the clocks move.
+    """
     if not isinstance(clock, DeviceClock):
         return
     start, before = clock.host_ns(), 0.0
     while clock.host_ns() - start < SETTLE_S * 1e9:
-        steps = [time_whole(whole, piece, clock) for _ in range(SETTLE_STEPS)]
+        second, steps = clock.host_ns(), []
+        while clock.host_ns() - second < 1e9:
+            steps.append(time_whole(whole, piece, clock))
         now = median(step.forward_ns + step.backward_ns for step in steps)
         if abs(now - before) <= SETTLED * now:
             return
