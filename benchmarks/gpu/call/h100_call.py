@@ -165,7 +165,7 @@ class Call:
 
     def side_by_side(self) -> list[Child]:
         """Start what asks for exact gradients alone: nothing is timed while models are captured."""
-        if self.args.device != "cuda":
+        if self.args.device != "cuda" or self.args.models:
             return []
         return [Child(f"ranks over {name}", self.step(what), self.work) for name, what in (("gloo", "ranks"), ("nccl", "nccl"))]
 
