@@ -30,7 +30,7 @@ def choose_device(kind: str) -> torch.device:
 
 def of_this_process(device: torch.device) -> torch.device:
     """Return a device by its number: ``cuda`` alone names the current one, and torch's `set_device` refuses it so."""
-    if device.type == "cuda" and device.index is None:
+    if str(device) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     return device
 

@@ -121,6 +121,12 @@ def test_a_model_of_which_nothing_was_run_in_split_form_has_no_ratios() -> None:
     assert assemble(GRAPH, [rounds], [{"a": 0.25, "loss": 0.0}]).split == ()
 
 
+def test_a_size_at_which_the_split_form_did_not_fit_takes_the_nearest_ones_ratio() -> None:
+    ran = [[Round(100, 400, 500, CONTEXT, *pair)] for pair in [(0, 0), (120, 400), (110, 400), (0, 0), (0, 0)]]
+    shares = [{"a": 0.25, "loss": 0.0}] * 5
+    assert [ratios.forward for ratios in assemble(GRAPH, ran, shares).split] == [1.2, 1.2, 1.1, 1.1, 1.1]
+
+
 def test_a_measured_profile_has_ratios_of_at_least_1_at_each_size() -> None:
     found = measure(Options("tests.training_models:two_branch", (1, 2), repeats=3, links=False))
     assert len(found.whole.split) == 2

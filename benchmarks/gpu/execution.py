@@ -107,7 +107,16 @@ def four_ranks(setting: Setting) -> Row:
     spec, plan, timeline = setting.spec(SUBJECTS["mmt"]), folder / "four-ranks.plan.json", folder / "four-ranks.json"
     write_plan(plan, on_device(setting, branches_plan(capture(load_model(spec, 2), 2))))
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "4"),
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--local-addr",
+            "127.0.0.1",
+            "--nproc-per-node",
+            "4",
+        ),
         *("-m", "executor", str(plan), "--model", spec, "--steps", "4", "--check", "--json"),
         *("--timeline", str(timeline)),
     ]

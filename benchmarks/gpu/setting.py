@@ -15,6 +15,7 @@ import torch
 
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.clock import Clock, clock_for
+from costmodel.capture.heap import drop_unreachable
 from costmodel.capture.models import load_model
 from costmodel.model.profile import Profile, read_profile, write_profile
 from costmodel.profiling.measure.live import LiveBytes
@@ -121,8 +122,8 @@ class Setting:
 
     def free(self) -> None:
         """Give freed memory back, and make what libraries allocate once be there before anything is counted."""
+        drop_unreachable(self.device)
         if self.full:
-            torch.cuda.empty_cache()
             one = torch.ones(64, 64, device=self.device, requires_grad=True)
             (one @ one).sum().backward()  # type: ignore[no-untyped-call]
             self.wait()

@@ -6,6 +6,9 @@ the caching allocator does on a GPU. Leaves out C libraries without ``mallopt`` 
 """
 
 import ctypes
+import gc
+
+import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**31 - 1
@@ -18,6 +21,16 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def drop_unreachable(device: torch.device) -> None:
+    """Free tensors that only cycles of Python objects hold, and what a device's allocator keeps of them.
+
+    A step that ran out of memory leaves its saved tensors so: autograd's nodes and their hooks hold each other.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def keep_freed_memory() -> None:

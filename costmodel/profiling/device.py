@@ -71,11 +71,28 @@ def describe_settings(device: torch.device) -> dict[str, object]:
         "math": backends.math_sdp_enabled(),
     }
     return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "float32_precision": _float32_precision(),
         "attention": [name for name, enabled in kernels.items() if enabled],
         **_driver(device),
     }
+
+
+def _float32_precision() -> dict[str, str]:
+    """Return what float32 products and convolutions are computed in, by torch's current names.
+
+    Older names (`get_float32_matmul_precision`, `cudnn.allow_tf32`) raise once a program has set one of these.
+    """
+    backends: Any = torch.backends
+    return {"matmul": backends.cuda.matmul.fp32_precision, "convolution": backends.cudnn.conv.fp32_precision}
+
+
+def clock_mhz(device: torch.device) -> float:
+    """Return the clock of a device's multiprocessors as it stands; 0 on a CPU, and where the driver does not say."""
+    if device.type != "cuda":
+        return 0.0
+    said: Any = _driver(device).get("driver", {})
+    number, _, unit = str(said.get("clocks.sm", "")).partition(" ")
+    return float(number) if unit == "MHz" else 0.0
 
 
 _ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from costmodel.capture.batches import TrainingModel, move, take
 from costmodel.capture.capture import Capture, capture, operator_graph
-from costmodel.capture.clock import clock_for
-from costmodel.capture.heap import keep_freed_memory
+from costmodel.capture.clock import DeviceClock, clock_for
+from costmodel.capture.heap import drop_unreachable, keep_freed_memory
 from costmodel.capture.models import explain, load_model
 from costmodel.capture.parts import extract
 from costmodel.capture.separation import check_separates
@@ -27,7 +28,7 @@ from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
 from costmodel.model.whole import Whole
 from costmodel.profiling.companions import companions
-from costmodel.profiling.device import describe_device, describe_settings
+from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal, begin_journal
 from costmodel.profiling.links import measure_links
@@ -39,6 +40,7 @@ from costmodel.profiling.measure.memory import counted_graph, observe_memory, sa
 from costmodel.profiling.measure.optimizer import time_optimizer
 from costmodel.profiling.measure.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
 from costmodel.profiling.measure.ratio import weight_shares
+from costmodel.profiling.measure.records import doubts
 from costmodel.profiling.measure.rounds import Rounds, settle
 from costmodel.profiling.measure.tensor import degrees_without_shards, shard_times
 from costmodel.profiling.measure.timing import MarkCost, measure_mark_cost, trained_parameters
@@ -47,8 +49,9 @@ from costmodel.profiling.measure.working import working_bytes
 from costmodel.profiling.options import Options
 from costmodel.profiling.progress import Progress
 
+Found = TypeVar("Found")
 WARM_UP_STEPS = 2
-ROUNDS_WRITTEN = 3
+ROUNDS_WRITTEN = 4
 """How a journal writes rounds down (`Round.to_list`); one with other rounds cannot be continued."""
 
 
@@ -183,16 +186,17 @@ class _Session:
         item = self.journal.item
         with companions(self.options, self.sizes[-1]):
             marks = MarkCost(*item("marks", self._marks))
-            rounds = self._all_rounds(marks)
+            rounds = self._at_each_size(partial(self._rounds, marks))
             self.progress.say("splitting backwards into input and weight gradients")
-            shares = [item(f"shares/{size}", partial(self._shares, size)) for size in self.sizes]
+            shares = self._at_each_size(self._kept("shares", self._shares))
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
-        working = [item(f"working/{size}", partial(self._working, size)) for size in self.sizes]
-        highest = [item(f"highest/{size}", partial(self._highest, size)) for size in self.sizes]
+        working = self._at_each_size(self._kept("working", self._working))
+        highest = self._at_each_size(self._kept("highest", self._highest))
         links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
+        measured = len(self.sizes)
         graph = with_works(counted_graph(self.captured, self.sizes), self.captured)
-        found = assemble(graph, rounds, shares)
+        found = assemble(graph, rounds[:measured], shares[:measured])
         shards = self._shards(dict(zip(self.captured.operators, found.times, strict=True)))
         return Profile(
             graph,
@@ -200,7 +204,7 @@ class _Session:
             self.options.dtype,
             self.sizes,
             tuple(
-                replace(times, working_bytes=tuple(one[operator.name] for one in working))
+                replace(times, working_bytes=tuple(one[operator.name] for one in working[:measured]))
                 for operator, times in zip(graph.operators, found.times, strict=True)
             ),
             Whole(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
@@ -212,15 +216,18 @@ class _Session:
             shards,
         )
 
-    def _all_rounds(self, marks: MarkCost) -> list[list[Round]]:
-        """Measure every size; one that does not fit the device, and all above it, are left out."""
-        found: list[list[Round]] = []
+    def _at_each_size(self, measure: Callable[[int], Found]) -> list[Found]:
+        """Measure every size; one that does not fit the device, and all above it, are left out from then on."""
+        found: list[Found] = []
         for size in self.sizes:
             try:
-                found.append(self._rounds(size, marks))
+                found.append(measure(size))
             except torch.OutOfMemoryError:
                 self.progress.say(f"micro-batch size {size} does not fit the device's memory; leaving it out")
+                self.captured.model.module.zero_grad(set_to_none=True)
                 break
+            finally:
+                drop_unreachable(self.device)
         if not found:
             raise InvalidInput(
                 f"{self.options.model}: a micro-batch of {self.sizes[0]} does not fit the device's memory; "
@@ -229,13 +236,18 @@ class _Session:
         self.sizes = self.sizes[: len(found)]
         return found
 
+    def _kept(self, name: str, measure: Callable[[int], Found]) -> Callable[[int], Found]:
+        """Return what measures a size unless the journal holds it."""
+        return lambda size: self.journal.item(f"{name}/{size}", partial(measure, size))
+
     def _marks(self) -> list[float]:
         return list(astuple(measure_mark_cost(self.clock, self.device)))
 
-    def _rounds(self, size: int, marks: MarkCost) -> list[Round]:
+    def _rounds(self, marks: MarkCost, size: int) -> list[Round]:
         """Measure the rounds of one size that are missing."""
         keys = [f"step/{size}/{index}" for index in range(self.options.repeats)]
-        if all(key in self.journal.items for key in keys):
+        beside = [f"clock/{size}", f"plain/{size}"] if isinstance(self.clock, DeviceClock) else []
+        if all(key in self.journal.items for key in [*keys, *beside]):
             return [Round.from_list(self.journal.items[key]) for key in keys]
         captured, piece = self._at(size)
         bench = Rounds(captured, piece, self.clock, marks)
@@ -243,10 +255,13 @@ class _Session:
             bench.measure(index)
             self.progress.advance(f"micro-batch size {size}: warming up", size)
         settle(bench.whole, piece, self.clock)
-        found = []
+        found, before = [], clock_mhz(self.device)
         for index, key in enumerate(keys):
             found.append(Round.from_list(self.journal.item(key, partial(bench.measure, index))))
             self.progress.advance(f"micro-batch size {size}: step {index + 1} of {len(keys)}", size)
+        if beside:
+            self.journal.item(beside[0], lambda: [before, clock_mhz(self.device)])
+            self.journal.item(beside[1], bench.plain_kernel_ns)
         captured.model.module.zero_grad(set_to_none=True)
         return found
 
@@ -287,16 +302,30 @@ class _Session:
         captured.model.module.zero_grad(set_to_none=True)
         return found
 
+    def _beside(self, unscaled: Mapping[str, list[float]]) -> dict[str, list[float]]:
+        """Return what was measured of a device beside its steps, and say where it makes their times doubtful."""
+        if "kernel_ns" not in unscaled:
+            return {}
+        items = self.journal.items
+        plain: list[float] = [items[f"plain/{size}"] for size in self.sizes]
+        clocks: list[list[float]] = [items[f"clock/{size}"] for size in self.sizes]
+        for i, size in enumerate(self.sizes):
+            measured = unscaled["kernel_ns"][i], unscaled["unattributed_ns"][i], plain[i], *clocks[i]
+            for doubt in doubts(*measured):
+                self.progress.say(f"micro-batch size {size}: {doubt}")
+        before, after = ([pair[i] for pair in clocks] for i in (0, 1))
+        return {"plain_kernel_ns": plain, "clock_before_mhz": before, "clock_after_mhz": after}
+
     def _extra(
         self, unscaled: Mapping[str, list[float]], highest: list[int], graph: OperatorGraph
     ) -> dict[str, object]:
         last = self.sizes[-1]
         extra: dict[str, object] = {
-            "unscaled": unscaled,
+            "unscaled": {**unscaled, **self._beside(unscaled)},
             "signatures": signatures(self.captured.at(last), last),
         }
         if self.device.type == "cuda":
-            pairs = zip(self.sizes, highest, strict=True)
+            pairs = zip(self.sizes, highest, strict=False)
             extra["workspace_bytes"] = [max(0, most - saved_bytes(graph, size)) for size, most in pairs]
         return extra
 

@@ -40,8 +40,14 @@ class Child:
     def __init__(self, name: str, words: list[str], work: Path, env: dict[str, str] | None = None) -> None:
         self.name, self.began, self.seconds, self.state = name, time.perf_counter(), 0.0, "running"
         self.log = open(work / "logs" / f"{name}.txt", "ab")
-        self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
-                                        stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+        self.process = subprocess.Popen(
+            words,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+        )
 
     def ended(self) -> bool:
         code = self.process.poll()
@@ -86,7 +92,6 @@ class Call:
             for path in (self.work / name).iterdir():
                 path.unlink()
         self.steps: list[dict[str, object]] = []
-        self._asked = False
 
     def left(self) -> float:
         return self.args.seconds - (time.perf_counter() - START) - 6
@@ -112,8 +117,8 @@ class Call:
     def models(self, chosen: dict[str, tuple[int, ...]], together: int) -> None:
         """Let `together` models at a time capture, then give the device to one after the other, pass by pass."""
         children: dict[str, Child] = {}
-        waiting = list(chosen)
         side = self.args.plan == "smoke"
+        waiting = list(chosen) if side else []
         while waiting or (side and any(not c.ended() for c in children.values())):
             running = [c for c in children.values() if not c.ended()]
             if waiting and len(running) < together and self.left() > 20:
@@ -132,42 +137,45 @@ class Call:
                 child.wait(max(1.0, self.left()))
                 self.note(f"model {name}", child.state, child.seconds)
             return
+        beside = self.side_by_side()
         machine = Child("machine", self.step("machine", "machine"), self.work)
-        together_now = self.side_by_side()
-        end = time.perf_counter() + READY_S
-        while time.perf_counter() < end and not all(
-            c.ended() or (self.work / "done" / f"{n}.ready").exists() for n, c in children.items()
-        ):
-            time.sleep(0.05)
-        unready = [n for n, c in children.items() if not c.ended() and not (self.work / "done" / f"{n}.ready").exists()]
-        self.note("captures", f"{len(children) - len(unready)} ready, not yet: {','.join(unready) or 'none'}",
-                  time.perf_counter() - START)
-        self.wait_for(together_now, max(5.0, end - time.perf_counter()))
-        (self.work / "go" / "machine.0").touch()  # its figures are ceilings: nothing else runs on the device
-        machine.wait(min(30.0 * (1 if self.args.device == "cuda" else 4), max(1.0, self.left())))
-        self.note("machine", machine.state, machine.seconds)
-        last = [name for name in chosen if name == "moe"]  # the largest and, of what is asked, the least
-        for number in (0, 1, 2, 0):
-            turns = last if number == 0 and children and self._asked else [n for n in [*chosen, *waiting] if n not in last]
-            self._asked = True
-            for name in turns:
-                box = chosen[name][number]
-                if not box:
-                    continue
-                if name not in children and self.left() > 30:  # those that had to wait for a core
-                    passes = ";".join(PASSES[i] for i, b in enumerate(chosen[name]) if b)
-                    children[name] = Child(name, self.step("model", name, "--passes", passes), self.work)
-                if name in children:
+        for place, name in enumerate(chosen):
+            # The next one captures meanwhile, and no more: on the first call seven models at once filled the memory.
+            for other in list(chosen)[place : place + 2]:
+                if other not in children and self.left() > 30:
+                    passes = ";".join(PASSES[i] for i, box in enumerate(chosen[other]) if box)
+                    children[other] = Child(other, self.step("model", other, "--passes", passes), self.work)
+            if name not in children:
+                self.note(name, "no time left", 0)
+                continue
+            self._await_capture(name, children[name])
+            if beside:
+                self.wait_for(beside, READY_S)
+                beside = []
+            if machine.state == "running":
+                (self.work / "go" / "machine.0").touch()  # its figures are ceilings: nothing else runs on the device
+                machine.wait(min(30.0 * (1 if self.args.device == "cuda" else 4), max(1.0, self.left())))
+                self.note("machine", machine.state, machine.seconds)
+            for number, box in enumerate(chosen[name]):
+                if box:
                     self._turn(name, number, children[name], box)
-        for child in children.values():
-            if child.state == "running" and not child.ended():
-                child.kill("time over")
+            children[name].wait(5)  # its memory is the device's again before the next one is measured
+
+    def _await_capture(self, name: str, child: Child) -> None:
+        end, start = time.perf_counter() + min(READY_S, max(1.0, self.left())), time.perf_counter()
+        ready = self.work / "done" / f"{name}.ready"
+        while time.perf_counter() < end and not child.ended() and not ready.exists():
+            time.sleep(0.05)
+        self.note(f"{name}: captured", "ok" if ready.exists() else child.state, time.perf_counter() - start)
 
     def side_by_side(self) -> list[Child]:
         """Start what asks for exact gradients alone: nothing is timed while models are captured."""
         if self.args.device != "cuda" or self.args.models:
             return []
-        return [Child(f"ranks over {name}", self.step(what), self.work) for name, what in (("gloo", "ranks"), ("nccl", "nccl"))]
+        return [
+            Child(f"ranks over {name}", self.step(what), self.work)
+            for name, what in (("gloo", "ranks"), ("nccl", "nccl"))
+        ]
 
     def wait_for(self, children: list[Child], seconds: float) -> None:
         end = time.perf_counter() + seconds
@@ -211,11 +219,16 @@ class Call:
         """Write everything there is under --out, each file below the limit on what comes back."""
         self.out.mkdir(parents=True, exist_ok=True)
         rows = self.rows()
-        body = {"plan": self.args.plan, "device": self.args.device, "seconds": round(time.perf_counter() - START, 1),
-                "steps": self.steps, "rows": rows}
+        body = {
+            "plan": self.args.plan,
+            "device": self.args.device,
+            "seconds": round(time.perf_counter() - START, 1),
+            "steps": self.steps,
+            "rows": rows,
+        }
         _write(self.out / "rows.json", json.dumps(body, indent=1).encode())
         _write(self.out / "logs.tar.gz", _tar(sorted((self.work / "logs").glob("*"))))
-        _write(self.out / "profiles.tar", _tar(sorted((self.work / "profiles").glob("*.json.gz")), ""))
+        _write(self.out / "profiles.tar", _tar(sorted((self.work / "profiles").glob("*.json.gz*")), ""))  # the journal of one that broke off, too
         _write(self.out / "traces.tar", _tar(sorted((self.work / "traces").glob("*")), ""))
         _write(self.out / "files.tar.gz", _tar(sorted(p for p in (self.work / "files").rglob("*") if p.is_file())))
 
@@ -225,19 +238,31 @@ class Call:
         print("\nSUMMARY", self.args.plan, self.args.device)
         for row in rows:
             if "error" not in row:
-                values = "  ".join(f"{k} {v}" for k, v in row["row"].items() if not isinstance(v, dict | list) or len(str(v)) < 90)
+                values = "  ".join(
+                    f"{k} {v}" for k, v in row["row"].items() if not isinstance(v, dict | list) or len(str(v)) < 90
+                )
                 print(f"{row['question']:10} {row['seconds']:6.1f} s  {values}"[:400])
         errors = [row for row in rows if "error" in row]
         for row in errors:
             print(f"ERROR {row['question']} {row.get('model', '')}: {row['error']}"[:300])
-        bad = [s for s in self.steps if s["state"] not in ("ok", "done") and not str(s["state"]).endswith("not yet: none")]
+        bad = [
+            s for s in self.steps if s["state"] not in ("ok", "done") and not str(s["state"]).endswith("not yet: none")
+        ]
         for step in bad:
             print(f"STEP {step['step']}: {step['state']}")
-        print(f"{len(rows) - len(errors)} rows, {len(errors)} errors, {len(bad)} steps not clean, "
-              f"{time.perf_counter() - START:.0f} s; files: {', '.join(sorted(p.name for p in self.out.iterdir()))}")
+        print(
+            f"{len(rows) - len(errors)} rows, {len(errors)} errors, {len(bad)} steps not clean, "
+            f"{time.perf_counter() - START:.0f} s; files: {', '.join(sorted(p.name for p in self.out.iterdir()))}"
+        )
         if self.args.plan == "smoke":
-            print("SMOKE " + ("CLEAN: run main at once, while the machine is warm (30 s)" if not errors and not bad
-                              else "NOT CLEAN: give the machine back, mend, then main"))
+            print(
+                "SMOKE "
+                + (
+                    "CLEAN: run main at once, while the machine is warm (30 s)"
+                    if not errors and not bad
+                    else "NOT CLEAN: give the machine back, mend, then main"
+                )
+            )
 
 
 def _tar(paths: list[Path], mode: str = "gz") -> bytes:
@@ -268,12 +293,18 @@ def main() -> None:
     parser.add_argument("--models", default="", help="of the plan's, by commas")
     args = parser.parse_args()
     call, cores = Call(args), os.cpu_count() or 1
-    chosen = {n: b for n, b in (SMOKE if args.plan == "smoke" else MAIN).items() if not args.models or n in args.models.split(",")}
+    chosen = {
+        n: b
+        for n, b in (SMOKE if args.plan == "smoke" else MAIN).items()
+        if not args.models or n in args.models.split(",")
+    }
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         if args.plan == "smoke":
             call.alone("machine", 40, "machine")
-            others = [Child(n, call.step(n), call.work) for n in ("fingerprints",)] if cores > 4 and not args.models else []
+            others = (
+                [Child(n, call.step(n), call.work) for n in ("fingerprints",)] if cores > 4 and not args.models else []
+            )
             beside = call.side_by_side()
             call.models(chosen, min(5, max(1, cores - 2)))
             call.wait_for(beside, 90)

@@ -37,8 +37,14 @@ class Rows:
             found = call(*words)
         except Exception as error:  # noqa: BLE001 - the rest goes on
             traceback.print_exc()
-            self.write(question=question, model=self.name, seconds=round(time.perf_counter() - start, 1),
-                       cpu_s=round(time.process_time() - cpu, 1), error=f"{type(error).__name__}: {error}"[:1500], traceback=traceback.format_exc()[-3000:])
+            self.write(
+                question=question,
+                model=self.name,
+                seconds=round(time.perf_counter() - start, 1),
+                cpu_s=round(time.process_time() - cpu, 1),
+                error=f"{type(error).__name__}: {error}"[:1500],
+                traceback=traceback.format_exc()[-3000:],
+            )
             return
         each = {"seconds": round(time.perf_counter() - start, 1), "cpu_s": round(time.process_time() - cpu, 1)}
         for row in found if isinstance(found, list) else [found]:
@@ -57,6 +63,7 @@ def make_setting(args):
     repeats = 2 if args.plan == "smoke" else 5
     made = of_benchmark.Setting(torch.device(args.device), args.work, repeats)
     if args.plan == "smoke" and args.device == "cuda":  # small models on the device
+
         class Small(of_benchmark.Setting):
             def spec(self, subject):
                 return f"zoo:{subject.name}:small"
@@ -147,12 +154,19 @@ def profile(args, setting, subject):
     found = setting.profile(subject)
     (args.work / "done" / f"{args.name}.ready").touch()
     unscaled = found.extra["unscaled"]
-    row = {"prepared_and_measured_s": round(time.perf_counter() - start, 1), "dtype": found.dtype,
-           "sizes": list(found.microbatch_sizes), "operators": len(found.graph.operators),
-           "step_ms": [round(ns / 1e6, 2) for ns in found.whole.step_ns], "coverage": unscaled["coverage"],
-           "optimizer_ms": round(found.whole.optimizer_ns / 1e6, 2), "accumulate_ms": round(found.whole.accumulate_ns / 1e6, 2),
-           "driver_after": _driver(setting.device).get("driver") if setting.full else None,
-           "catalogue": found.device.catalogue, "fingerprint": found.graph.fingerprint[:12]}
+    row = {
+        "prepared_and_measured_s": round(time.perf_counter() - start, 1),
+        "dtype": found.dtype,
+        "sizes": list(found.microbatch_sizes),
+        "operators": len(found.graph.operators),
+        "step_ms": [round(ns / 1e6, 2) for ns in found.whole.step_ns],
+        "coverage": unscaled["coverage"],
+        "optimizer_ms": round(found.whole.optimizer_ns / 1e6, 2),
+        "accumulate_ms": round(found.whole.accumulate_ns / 1e6, 2),
+        "driver_after": _driver(setting.device).get("driver") if setting.full else None,
+        "catalogue": found.device.catalogue,
+        "fingerprint": found.graph.fingerprint[:12],
+    }
     for key in ("kernel_ns", "host_ns", "wall_ns"):
         if unscaled.get(key):
             row[key.replace("_ns", "_ms")] = [round(ns / 1e6, 2) for ns in unscaled[key]]
@@ -217,8 +231,15 @@ def stages(setting, subject):
                 setting.wait()
                 measured = growth() + own
             drop = room - torch.cuda.mem_get_info(setting.device)[0] if setting.full else 0
-            program = Program(rank, worker.wiring, worker.stages, memory.Alone(worker.device), lambda _: None,
-                              lambda _: None, plan.batch.num_microbatches)
+            program = Program(
+                rank,
+                worker.wiring,
+                worker.stages,
+                memory.Alone(worker.device),
+                lambda _: None,
+                lambda _: None,
+                plan.batch.num_microbatches,
+            )
             instructions, clock, sums, busy = program.bind(worker.order), setting.clock, [], []
             for _ in range(3):
                 clock.wait()
@@ -240,17 +261,29 @@ def stages(setting, subject):
                     stage.losses.clear()
             loaded.module.zero_grad(set_to_none=True)
             cost, m = plan.stages[rank].cost, plan.batch.num_microbatches
-            planned = {"F": m * cost.forward_ns, "I": m * cost.backward_input_ns, "W": m * cost.backward_weight_ns,
-                       "B": m * (cost.backward_input_ns + cost.backward_weight_ns), "R": m * cost.recompute_ns}
-            row = {"case": case, "rank": rank, "measured_mib": round(measured / 2**20, 1),
-                   "point_mib": round(plan.prediction.peak_memory_bytes[rank] / 2**20, 1),
-                   "upper_mib": round(plan.prediction.peak_memory_upper_bytes[rank] / 2**20, 1),
-                   "device_mib": round(drop / 2**20, 1), "point_%": percent(plan.prediction.peak_memory_bytes[rank] / measured),
-                   "below_upper": measured <= plan.prediction.peak_memory_upper_bytes[rank],
-                   "busy_ms": round(statistics.median(busy[1:]) / 1e6, 2)}
+            planned = {
+                "F": m * cost.forward_ns,
+                "I": m * cost.backward_input_ns,
+                "W": m * cost.backward_weight_ns,
+                "B": m * (cost.backward_input_ns + cost.backward_weight_ns),
+                "R": m * cost.recompute_ns,
+            }
+            row = {
+                "case": case,
+                "rank": rank,
+                "measured_mib": round(measured / 2**20, 1),
+                "point_mib": round(plan.prediction.peak_memory_bytes[rank] / 2**20, 1),
+                "upper_mib": round(plan.prediction.peak_memory_upper_bytes[rank] / 2**20, 1),
+                "device_mib": round(drop / 2**20, 1),
+                "point_%": percent(plan.prediction.peak_memory_bytes[rank] / measured),
+                "below_upper": measured <= plan.prediction.peak_memory_upper_bytes[rank],
+                "busy_ms": round(statistics.median(busy[1:]) / 1e6, 2),
+            }
             # a B that recomputes holds its R: judged together
             kinds = {k: statistics.median(s[k] for s in sums[1:]) for k in ("F", "B", "I", "W", "R") if sums[0].get(k)}
-            expected = sum(planned[k] for k in kinds) + (planned["R"] if case == "recompute" and "R" not in kinds else 0)
+            expected = sum(planned[k] for k in kinds) + (
+                planned["R"] if case == "recompute" and "R" not in kinds else 0
+            )
             row.update({f"{k}_ms": round(ns / 1e6, 2) for k, ns in kinds.items()})
             row.update({f"{k}_%": percent(planned[k] / ns) for k, ns in kinds.items() if planned[k]})
             row["compute_%"] = percent(expected / sum(kinds.values()))
@@ -284,6 +317,7 @@ def kernels(args, setting, subject):
         return {"size": size, "left_out": "a CPU writes no kernels"}
     clock = setting.clock
     from benchmarks.gpu.setting import eager_step
+
     for _ in range(4):
         eager_step(loaded)
     began = time.perf_counter()
@@ -299,16 +333,23 @@ def kernels(args, setting, subject):
     _keep(args.work / "traces" / f"{args.name}-plain.json.gz", plain)
     marks._sums = sum_kernels(events, PREFIX, marks._count)
     spans = seen.spans(marks.span_ns)
-    notes = sorted((int(e["name"].removeprefix(PREFIX)), e["ts"]) for e in events
-                   if e.get("cat") == NOTE and e["name"].startswith(PREFIX))
+    notes = sorted(
+        (int(e["name"].removeprefix(PREFIX)), e["ts"])
+        for e in events
+        if e.get("cat") == NOTE and e["name"].startswith(PREFIX)
+    )
     times = [ts for _, ts in notes]
     owner = {}
     for name, start, end in seen.forward:
         owner.update(dict.fromkeys(range(start, end), ("F", name)))
     for (name, start), (_, end) in zip(seen.backward, seen.backward[1:]):
         owner.update(dict.fromkeys(range(start, end), ("B", name)))
-    launched = {e["args"]["correlation"]: e for e in events if e.get("cat") in LAUNCHES and "correlation" in e.get("args", {})}
-    ops = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})}
+    launched = {
+        e["args"]["correlation"]: e for e in events if e.get("cat") in LAUNCHES and "correlation" in e.get("args", {})
+    }
+    ops = {
+        e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})
+    }
     backward_from = seen.backward[0][1]
     forward_of = {}  # sequence number -> owner, by the forward operators in order (the last one made the node)
     for e in events:
@@ -347,20 +388,37 @@ def kernels(args, setting, subject):
         union += max(0.0, end - max(start, reach))
         reach = max(reach, end)
     total = max(ns, 1e-9)
-    worst = sorted(((abs(a - b) / max(a, b, 1e-9), f"{k} {n}", round(a, 1), round(b, 1)) for (k, n), (a, b) in
-                    by_owner.items() if max(a, b) >= 0.01 * total), reverse=True)[:3]
+    worst = sorted(
+        (
+            (abs(a - b) / max(a, b, 1e-9), f"{k} {n}", round(a, 1), round(b, 1))
+            for (k, n), (a, b) in by_owner.items()
+            if max(a, b) >= 0.01 * total
+        ),
+        reverse=True,
+    )[:3]
     plain_us = sum(e["dur"] for e in plain if e.get("cat") in KERNELS)
-    return {"size": size, "kernels": len(pairs), "kernel_ms": round(ns / 1e3, 3), "plain_kernel_ms": round(plain_us / 1e3, 3),
-            "marks_against_plain_%": round(100 * (ns / max(plain_us, 1e-9) - 1), 2),
-            "unlinked_%": round(100 * unlinked / total, 3), "before_launch": early,
-            "overlap_%": round(100 * (1 - union / total), 3), "attribution_apart_%": round(100 * apart / total, 3),
-            "backward_by_sequence_apart_%": round(100 * backward_apart / max(backward_ns, 1e-9), 3),
-            "backward_linked_%": round(100 * backward_ns / max(sum(v[0] for k, v in by_owner.items() if k[0] == "B"), 1e-9), 1),
-            "unattributed_%": round(0.1 * marks._sums.unattributed_ns / total, 3),
-            "spans_ms": round((sum(spans.forward_ns.values()) + sum(spans.backward_ns.values())) / 1e6, 3),
-            "categories": {c: sum(e.get("cat") == c for e in events) for c in sorted({str(e.get("cat")) for e in events})},
-            "trace_s": round(traced_s, 2), "plain_trace_s": round(plain_s, 2), "worst": worst,
-            "top_kernels": [(n, round(us / 1e3, 3)) for n, us in sorted(kinds.items(), key=lambda r: -r[1])[:6]]}
+    return {
+        "size": size,
+        "kernels": len(pairs),
+        "kernel_ms": round(ns / 1e3, 3),
+        "plain_kernel_ms": round(plain_us / 1e3, 3),
+        "marks_against_plain_%": round(100 * (ns / max(plain_us, 1e-9) - 1), 2),
+        "unlinked_%": round(100 * unlinked / total, 3),
+        "before_launch": early,
+        "overlap_%": round(100 * (1 - union / total), 3),
+        "attribution_apart_%": round(100 * apart / total, 3),
+        "backward_by_sequence_apart_%": round(100 * backward_apart / max(backward_ns, 1e-9), 3),
+        "backward_linked_%": round(
+            100 * backward_ns / max(sum(v[0] for k, v in by_owner.items() if k[0] == "B"), 1e-9), 1
+        ),
+        "unattributed_%": round(0.1 * marks._sums.unattributed_ns / total, 3),
+        "spans_ms": round((sum(spans.forward_ns.values()) + sum(spans.backward_ns.values())) / 1e6, 3),
+        "categories": {c: sum(e.get("cat") == c for e in events) for c in sorted({str(e.get("cat")) for e in events})},
+        "trace_s": round(traced_s, 2),
+        "plain_trace_s": round(plain_s, 2),
+        "worst": worst,
+        "top_kernels": [(n, round(us / 1e3, 3)) for n, us in sorted(kinds.items(), key=lambda r: -r[1])[:6]],
+    }
 
 
 _KEPT = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation", "cpu_op", "fwdbwd"}
@@ -369,8 +427,14 @@ _KEPT = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "u
 def _keep(path: Path, events) -> None:
     """Keep a trace small enough to be replayed by a test."""
     args = {"correlation", "External id", "Sequence number", "Fwd thread id", "stream"}
-    rows = [{**{k: e[k] for k in ("ph", "cat", "name", "ts", "dur", "tid", "pid", "id") if k in e},
-             "args": {k: v for k, v in e.get("args", {}).items() if k in args}} for e in events if e.get("cat") in _KEPT]
+    rows = [
+        {
+            **{k: e[k] for k in ("ph", "cat", "name", "ts", "dur", "tid", "pid", "id") if k in e},
+            "args": {k: v for k, v in e.get("args", {}).items() if k in args},
+        }
+        for e in events
+        if e.get("cat") in _KEPT
+    ]
     path.write_bytes(gzip.compress(json.dumps(rows, separators=(",", ":")).encode()))
 
 
@@ -391,12 +455,19 @@ def _machine(args):
     from costmodel.profiling.device import describe_device, describe_settings
 
     device = torch.device(args.device)
-    row = {"torch": torch.__version__, "cuda": torch.version.cuda, "cores": os.cpu_count(), "python": sys.version.split()[0]}
+    row = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+    }
     row |= {"device": describe_device(device).name, "catalogue": describe_device(device).catalogue}
     if args.device != "cuda":
         return row
     row["settings"] = describe_settings(device)
-    row["smi"] = subprocess.run(["nvidia-smi", "-q", "-d", "CLOCK,POWER,TEMPERATURE,COMPUTE"], capture_output=True, text=True).stdout[:3000]
+    row["smi"] = subprocess.run(
+        ["nvidia-smi", "-q", "-d", "CLOCK,POWER,TEMPERATURE,COMPUTE"], capture_output=True, text=True
+    ).stdout[:3000]
 
     def timed(call, count):
         for _ in range(3):
@@ -418,7 +489,9 @@ def _machine(args):
     other = torch.empty_like(big)
     row["copy_tb_s"] = round(2 * big.numel() / timed(lambda: other.copy_(big), 10) / 1e12, 2)
     host = torch.empty(2**28, dtype=torch.uint8).pin_memory()
-    row["host_to_device_gb_s"] = round(host.numel() / timed(lambda: big[: 2**28].copy_(host, non_blocking=True), 5) / 1e9, 1)
+    row["host_to_device_gb_s"] = round(
+        host.numel() / timed(lambda: big[: 2**28].copy_(host, non_blocking=True), 5) / 1e9, 1
+    )
     one = torch.ones(1, device=device)
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -448,11 +521,16 @@ def fingerprints(args) -> None:
     from costmodel.zoo import NAMES
 
     torch.set_num_threads(1)
-    specs = [f"tests.hugging_face_models:{n}" for n in ("llama", "mixtral", "mistral", "gemma", "bert", "gpt2", "t5", "vit")]
+    specs = [
+        f"tests.hugging_face_models:{n}" for n in ("llama", "mixtral", "mistral", "gemma", "bert", "gpt2", "t5", "vit")
+    ]
     for spec in [*specs, *(f"zoo:{name}:small" for name in NAMES)]:
+
         def one(spec=spec):
-            found = [operator_graph(capture(move(load_model(spec, 2), where)), (2,)).fingerprint
-                     for where in ("cpu", args.device)]
+            found = [
+                operator_graph(capture(move(load_model(spec, 2), where)), (2,)).fingerprint
+                for where in ("cpu", args.device)
+            ]
             return {"spec": spec, "equal": found[0] == found[1]}
 
         rows.ask("fingerprint", one)
@@ -467,8 +545,14 @@ def ranks(args) -> None:
     rows.ask("ranks", execution.four_ranks, setting)
 
 
-NCCL = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
-        "NCCL_DEBUG": "WARN", "GLOO_SOCKET_IFNAME": "lo"}
+NCCL = {
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_DEBUG": "WARN",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
 
 
 def nccl(args) -> None:
@@ -488,19 +572,57 @@ def _nccl(args):
     plan = plan_by_hand(captured, in_equal_runs(captured.operators, 2), schedule="1f1b")
     path = args.work / "files" / "two-ranks.plan.json"
     write_plan(path, execution.on_device(setting, plan))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", __file__, "rank",
-               "--device", args.device, "--work", str(args.work), "--words",
-               json.dumps([str(path), "--model", spec, "--steps", "20", "--check", "--json", "--timeout", "40" if args.device == "cuda" else "200"])]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=85 if args.device == "cuda" else 400, check=False,
-                         env={**os.environ, **(NCCL if args.device == "cuda" else {})})
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "2",
+        __file__,
+        "rank",
+        "--device",
+        args.device,
+        "--work",
+        str(args.work),
+        "--words",
+        json.dumps(
+            [
+                str(path),
+                "--model",
+                spec,
+                "--steps",
+                "20",
+                "--check",
+                "--json",
+                "--timeout",
+                "40" if args.device == "cuda" else "200",
+            ]
+        ),
+    ]
+    run = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=85 if args.device == "cuda" else 400,
+        check=False,
+        env={**os.environ, **(NCCL if args.device == "cuda" else {})},
+    )
     print(run.stdout[-3000:], run.stderr[-6000:], flush=True)
     lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
     if run.returncode or not lines:
         raise RuntimeError(f"ended with {run.returncode}: {(run.stdout + run.stderr)[-1200:]}")
     answer = json.loads(lines[-1])
     carried = [line for line in run.stderr.splitlines() if "travel by" in line]
-    return {"carrier": carried[:1], "gradient_error": answer["max_gradient_error"], "loss_error": answer["loss_error"],
-            "step_ms": round(answer["step_time_ns"] / 1e6, 2), "steps": answer["steps"]}
+    return {
+        "carrier": carried[:1],
+        "gradient_error": answer["max_gradient_error"],
+        "loss_error": answer["loss_error"],
+        "step_ms": round(answer["step_time_ns"] / 1e6, 2),
+        "steps": answer["steps"],
+    }
 
 
 def rank(args) -> None:

@@ -7,7 +7,6 @@ issue them put together (`costmodel.model.launches`). Leaves out measuring: plai
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
@@ -34,13 +33,14 @@ class InOrder:
 class Launched:
     """Of one step on a device: what the host took to issue forward and backward whole, and the parts of both; kernels.
 
-    `host` is in ns, in a step with marks; `kernels` are counts.
+    `host` is in ns, in a step with marks; `kernels` are counts; `unattributed_ns` is time in kernels of no part.
     """
 
     issue_forward_ns: int
     issue_backward_ns: int
     host: InOrder
     kernels: InOrder
+    unattributed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Round:
         found = cls(forward, backward, wall, _in_order(context), split_forward, split_backward)
         if launched is None:
             return found
-        issue_forward, issue_backward, host, kernels = launched
-        both = Launched(issue_forward, issue_backward, _in_order(host), _in_order(kernels))
+        issue_forward, issue_backward, host, kernels, unattributed = launched
+        both = Launched(issue_forward, issue_backward, _in_order(host), _in_order(kernels), unattributed)
         return replace(found, launched=both)
 
 
@@ -123,6 +123,7 @@ class _Size:
     device: _Parts
     host: _Parts | None = None
     kernels: _Parts | None = None
+    unattributed_ns: float = 0.0
 
 
 def assemble(
@@ -160,19 +161,26 @@ def assemble(
         loss.forward_ns[-1] + loss.backward_input_ns[-1],
         tuple(round(median(column)) for column in zip(*(size.scaled.accumulate for size in sizes), strict=True)),
         _unscaled(sizes),
-        tuple(map(split_ratios, rounds)) if any(r.split_forward_ns for r in chain.from_iterable(rounds)) else (),
+        split_ratios(rounds),
     )
 
 
-def split_ratios(rounds: Sequence[Round]) -> SplitRatios:
-    """Return the medians, over the rounds that ran it, of the split form against the whole step beside it.
+def split_ratios(rounds: Sequence[Sequence[Round]]) -> tuple[SplitRatios, ...]:
+    """Return, for each size, the medians over the rounds that ran it of the split form against the whole step beside.
 
-    Below 1 is noise: the split form does the same and more.
+    Below 1 is noise: the split form does the same and more. A size at which the split form did not fit the memory
+    takes the ratios of the nearest one at which it did, the smaller of two; empty where it ran at none.
     """
-    both = [r for r in rounds if r.split_forward_ns]
-    forward = [r.split_forward_ns / max(1, r.whole_forward_ns) for r in both]
-    backward = [r.split_backward_ns / max(1, r.whole_backward_ns) for r in both]
-    return SplitRatios(*(round(max(1.0, median(ratios or [1.0])), 4) for ratios in (forward, backward)))
+    known = {i: _ratios(ran) for i, size in enumerate(rounds) if (ran := [r for r in size if r.split_forward_ns])}
+    if not known:
+        return ()
+    return tuple(known[min(known, key=lambda k: (abs(k - i), k))] for i in range(len(rounds)))
+
+
+def _ratios(rounds: Sequence[Round]) -> SplitRatios:
+    forward = median(r.split_forward_ns / max(1, r.whole_forward_ns) for r in rounds)
+    backward = median(r.split_backward_ns / max(1, r.whole_backward_ns) for r in rounds)
+    return SplitRatios(round(max(1.0, forward), 4), round(max(1.0, backward), 4))
 
 
 def coverage(sum_ns: float, step_ns: float) -> float:
@@ -190,6 +198,7 @@ def _unscaled(sizes: Sequence[_Size]) -> dict[str, list[float]]:
     }
     if all(size.host for size in sizes):
         found["kernel_ns"] = [round(sum(size.device.forward) + size.device.backward_sum) for size in sizes]
+        found["unattributed_ns"] = [round(size.unattributed_ns) for size in sizes]
         found["host_ns"] = [round(sum(s.host.forward) + s.host.backward_sum) for s in sizes if s.host]
     return found
 
@@ -222,6 +231,7 @@ def _medians(rounds: Sequence[Round]) -> _Size:
         device,
         host,
         kernels,
+        median([of.unattributed_ns for of in launched] or [0]),
     )
 
 

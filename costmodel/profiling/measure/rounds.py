@@ -12,15 +12,19 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import torch
+
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture
 from costmodel.capture.clock import Clock, DeviceClock
+from costmodel.capture.heap import drop_unreachable
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.split import split_part
 from costmodel.capture.split_calls import Queue, run_in_turn
 from costmodel.model.graph import LOSS
 from costmodel.profiling.measure.assemble import Launched, Round
 from costmodel.profiling.measure.marks import HostMarks, KernelMarks
+from costmodel.profiling.measure.records import KERNELS
 from costmodel.profiling.measure.timing import MarkCost, in_order, observe, time_in_context, time_whole
 from costmodel.profiling.measure.walk import Walk
 
@@ -38,6 +42,7 @@ class Rounds:
 
     def __init__(self, captured: Capture, piece: TrainingModel, clock: Clock, marks: MarkCost) -> None:
         self.captured, self.piece, self.clock, self.marks = captured, piece, clock, marks
+        self.device = next((p.device for p in captured.model.module.parameters()), torch.device("cpu"))
         self.whole, self.walk = extract(captured, captured.operators), Walk(captured)
         self.queue = Queue()
         split = split_part(self.whole, self.queue)
@@ -50,6 +55,15 @@ class Rounds:
         found = measure_round(self.whole, self.walk, self.piece, self.clock, self.marks)
         return replace(found, split_forward_ns=split[0], split_backward_ns=split[1]).to_list()
 
+    def plain_kernel_ns(self) -> int:
+        """Measure the time in kernels of a step without notes; 0 on a CPU."""
+        if not isinstance(self.clock, DeviceClock):
+            return 0
+        with self.clock.records() as records:
+            time_whole(self.whole, self.piece, self.clock)
+        durations: list[float] = [1000 * event["dur"] for event in records if event.get("cat") in KERNELS]
+        return round(sum(durations))
+
     def _split_ns(self) -> tuple[int, int]:
         """Return F, and I with W, in split form; 0 where nothing is split, or it cannot be run."""
         if self.split is None:
@@ -59,7 +73,8 @@ class Rounds:
         except RuntimeError:  # two in flight may not fit the memory: no reason to lose the whole profile
             self.queue.drain()
             self.split = None
-            return 0, 0
+        drop_unreachable(self.device)
+        return 0, 0
 
 
 def measure_round(whole: Part, walk: Walk, piece: TrainingModel, clock: Clock, marks: MarkCost) -> Round:
@@ -79,7 +94,7 @@ def measure_round(whole: Part, walk: Walk, piece: TrainingModel, clock: Clock, m
         step.backward_ns,
         step.wall_ns,
         ordered(seen.spans(device.span_ns), MarkCost()),
-        launched=Launched(step.issue_forward_ns, step.issue_backward_ns, host, counts),
+        launched=Launched(step.issue_forward_ns, step.issue_backward_ns, host, counts, device.sums.unattributed_ns),
     )
 
 

@@ -141,22 +141,29 @@ class Observed:
         self.accumulations = {id(parameter): accumulation_owner(name) for name, parameter in named}
 
     def run(self, piece: TrainingModel) -> None:
-        """Run the step."""
-        model, clock = self.walk.capture.model, self.clock
+        """Run the step; its hooks go even when it fails, or they would hold all that it has saved."""
+        clock = self.clock
         clock.wait()
+        try:
+            self._step(piece)
+        finally:
+            for handle in self.handles:
+                handle.remove()
+            self.seen.clear()
+
+    def _step(self, piece: TrainingModel) -> None:
+        model, clock = self.walk.capture.model, self.clock
         leaves = self.walk.run(self.walk.capture.bind(piece), self._call)
         start = clock.mark()
         loss, _ = model.evaluate(pytree.tree_unflatten(leaves, self.walk.capture.program.out_spec), piece.targets)
         self.forward.append((LOSS, start, clock.mark()))
         del leaves
         self._own(LOSS, loss)
-        loss.register_hook(self._close_with_engine)  # type: ignore[no-untyped-call]
+        self.handles.append(loss.register_hook(self._close_with_engine))  # type: ignore[no-untyped-call]
         self.backward.append((ENGINE, clock.mark()))
         loss.backward()  # type: ignore[no-untyped-call]
         self.backward.append((ENGINE, clock.mark()))
         clock.wait()
-        for handle in self.handles:
-            handle.remove()
 
     def _call(self, owner: str, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         target: Any = node.target
