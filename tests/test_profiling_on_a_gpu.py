@@ -8,6 +8,9 @@ import gc
 import gzip
 import json
 import re
+import subprocess
+import sys
+import textwrap
 from bisect import bisect_right
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture
 from costmodel.capture.clock import HostClock
 from costmodel.capture.heap import drop_unreachable
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.profile import read_profile
 from costmodel.profiling import run
 from costmodel.profiling.device import _float32_precision
@@ -151,3 +154,24 @@ def test_what_an_h100_measured_is_a_profile_that_covers_its_steps(path):
     assert found.device.catalogue == "h100-sxm-80"
     assert len(found.microbatch_sizes) >= 2
     assert min(found.extra["unscaled"]["coverage"]) > 0.9
+
+
+def test_plan_names_the_library_that_a_gpu_box_lacks(tmp_path):
+    package = "numpy"
+    script = textwrap.dedent(f"""
+        import sys
+        from importlib.machinery import PathFinder
+        class Absent:  # as if it were not installed
+            find_distributions = staticmethod(PathFinder.find_distributions)
+            def find_spec(self, name, path=None, target=None):
+                return None if name.split(".")[0] == {package!r} else PathFinder.find_spec(name, path, target)
+        sys.meta_path[sys.meta_path.index(PathFinder)] = Absent()
+        from planner.commands import main
+        flags = ["--devices", "2", "--batch", "1024", "-o", {str(tmp_path / "plan.json")!r}]
+        raise SystemExit(main(["plan", {str(PROFILES[0])!r}, *flags]))
+    """)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    assert done.returncode == UsageError.exit_code
+    assert f"{package} is not installed" in done.stderr
+    assert f"pip install {package}" in done.stderr
+    assert "bug" not in done.stderr

@@ -22,6 +22,9 @@ from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
 from planner.search.interrupts import as_before, hear, ignore, listen
 
+LIBRARIES = frozenset({"torch", "networkx", "ortools", "numba", "numpy", "pandas", "matplotlib", "rich"})
+"""What may be absent on a machine that only profiles or trains: said in words, not as a bug."""
+
 COMMANDS = {
     "profile": "measure a torch model operator by operator",
     "links": "measure latency and bandwidth between ranks",
@@ -90,6 +93,15 @@ def _main(arguments: list[str]) -> int:
             return _bug(error, as_json)
         _without_stdout(0)
         return print_error("nothing more can be written to the output: no space is left", InvalidInput.exit_code, False)
+    except ModuleNotFoundError as error:
+        package = error.name
+        if package not in LIBRARIES:
+            return _bug(error, as_json)
+        text = (
+            f"{package} is not installed for {sys.executable}: pip install {package} (executor, profile, links and "
+            "validate need torch alone; penstock doctor shows what is there)"
+        )
+        return print_error(text, UsageError.exit_code, as_json)
     except Exception as error:
         return _bug(error, as_json)
 
