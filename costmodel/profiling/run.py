@@ -222,12 +222,13 @@ class _Session:
         for size in self.sizes:
             try:
                 found.append(measure(size))
+                continue
             except torch.OutOfMemoryError:
                 self.progress.say(f"micro-batch size {size} does not fit the device's memory; leaving it out")
-                self.captured.model.module.zero_grad(set_to_none=True)
-                break
-            finally:
-                drop_unreachable(self.device)
+            # after the handler: inside it the error still holds the failed step's frames, and they its tensors
+            self.captured.model.module.zero_grad(set_to_none=True)
+            drop_unreachable(self.device)
+            break
         if not found:
             raise InvalidInput(
                 f"{self.options.model}: a micro-batch of {self.sizes[0]} does not fit the device's memory; "
@@ -325,7 +326,7 @@ class _Session:
             "signatures": signatures(self.captured.at(last), last),
         }
         if self.device.type == "cuda":
-            pairs = zip(self.sizes, highest, strict=False)
+            pairs = zip(self.sizes, highest, strict=True)
             extra["workspace_bytes"] = [max(0, most - saved_bytes(graph, size)) for size, most in pairs]
         return extra
 

@@ -22,8 +22,17 @@ from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
 from planner.search.interrupts import as_before, hear, ignore, listen
 
-LIBRARIES = frozenset({"torch", "networkx", "ortools", "numba", "numpy", "pandas", "matplotlib", "rich"})
-"""What may be absent on a machine that only profiles or trains: said in words, not as a bug."""
+NEEDED_BY = {
+    "torch": "profile, links, executor",
+    "networkx": "profile, executor",
+    "ortools": "plan",
+    "numba": "plan",
+    "numpy": "plan, simulate",
+    "pandas": "tables",
+    "matplotlib": "charts",
+    "rich": "tables on the screen",
+}
+"""Libraries that a machine which only profiles or trains may lack, and what needs each."""
 
 COMMANDS = {
     "profile": "measure a torch model operator by operator",
@@ -95,7 +104,7 @@ def _main(arguments: list[str]) -> int:
         return print_error("nothing more can be written to the output: no space is left", InvalidInput.exit_code, False)
     except ModuleNotFoundError as error:
         package = error.name
-        if package not in LIBRARIES:
+        if package not in NEEDED_BY:
             return _bug(error, as_json)
         text = (
             f"{package} is not installed for {sys.executable}: pip install {package} (executor, profile, links and "

@@ -11,20 +11,11 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from planner.commands import NEEDED_BY
 from planner.commands.answer import Answer
 from planner.report.text import Table
 
 _OURS = ("costmodel", "simulator", "planner", "executor")
-_NEEDED_BY = {
-    "torch": "profile, links, executor",
-    "networkx": "profile, executor",
-    "ortools": "plan",
-    "numba": "plan",
-    "numpy": "plan, simulate",
-    "pandas": "tables",
-    "matplotlib": "charts",
-    "rich": "tables on the screen",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Look around; nothing is measured and nothing written."""
-    versions = {"python": platform.python_version(), **{name: _version(name) for name in ("penstock", *_NEEDED_BY)}}
-    places = {name: _place(name) for name in (*_OURS, *_NEEDED_BY)}
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in ("penstock", *NEEDED_BY)}}
+    places = {name: _place(name) for name in (*_OURS, *NEEDED_BY)}
     devices, abilities = _torch()
     body = {"versions": versions, "import_locations": places, "devices": devices, "can": abilities}
-    rows = [
-        (name, versions.get(name, ""), places[name] or "not installed", _NEEDED_BY.get(name, "")) for name in places
-    ]
+    rows = [(name, versions.get(name, ""), places[name] or "not installed", NEEDED_BY.get(name, "")) for name in places]
     table = Table(("package", "version", "imported from", "needed by"), rows, f"Python {versions['python']}")
     shown = [(str(d["type"]), str(d["name"]), f"{int(str(d['memory_bytes'])) / 2**30:.1f}") for d in devices]
     found = Table(("device", "name", "memory GiB"), shown)

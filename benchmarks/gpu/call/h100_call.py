@@ -115,24 +115,17 @@ class Call:
         self.note(name, child.state, child.seconds)
 
     def models(self, chosen: dict[str, tuple[int, ...]], together: int) -> None:
-        """Let `together` models at a time capture, then give the device to one after the other, pass by pass."""
+        """Smoke: let `together` models at a time run all they have. Main: each alone, while the next one captures."""
         children: dict[str, Child] = {}
-        side = self.args.plan == "smoke"
-        waiting = list(chosen) if side else []
-        while waiting or (side and any(not c.ended() for c in children.values())):
-            running = [c for c in children.values() if not c.ended()]
-            if waiting and len(running) < together and self.left() > 20:
-                name = waiting.pop(0)
-                passes = ";".join(PASSES[i] for i, box in enumerate(chosen[name]) if box)
-                children[name] = Child(name, self.step("model", name, "--passes", passes), self.work)
-                if side:
+        if self.args.plan == "smoke":
+            waiting = list(chosen)
+            while self.left() > 20 and (waiting or any(not c.ended() for c in children.values())):
+                if waiting and sum(not c.ended() for c in children.values()) < together:
+                    name = waiting.pop(0)
+                    children[name] = self._model(name, chosen[name])
                     for i in range(3):
                         (self.work / "go" / f"{name}.{i}").touch()
-                continue
-            if not side or self.left() < 20:
-                break
-            time.sleep(0.1)
-        if side:
+                time.sleep(0.1)
             for name, child in children.items():
                 child.wait(max(1.0, self.left()))
                 self.note(f"model {name}", child.state, child.seconds)
@@ -143,8 +136,7 @@ class Call:
             # The next one captures meanwhile, and no more: on the first call seven models at once filled the memory.
             for other in list(chosen)[place : place + 2]:
                 if other not in children and self.left() > 30:
-                    passes = ";".join(PASSES[i] for i, box in enumerate(chosen[other]) if box)
-                    children[other] = Child(other, self.step("model", other, "--passes", passes), self.work)
+                    children[other] = self._model(other, chosen[other])
             if name not in children:
                 self.note(name, "no time left", 0)
                 continue
@@ -160,6 +152,10 @@ class Call:
                 if box:
                     self._turn(name, number, children[name], box)
             children[name].wait(5)  # its memory is the device's again before the next one is measured
+
+    def _model(self, name: str, boxes: tuple[int, ...]) -> Child:
+        passes = ";".join(PASSES[i] for i, box in enumerate(boxes) if box)
+        return Child(name, self.step("model", name, "--passes", passes), self.work)
 
     def _await_capture(self, name: str, child: Child) -> None:
         end, start = time.perf_counter() + min(READY_S, max(1.0, self.left())), time.perf_counter()
