@@ -1,5 +1,6 @@
 """The table of families: one piece of each kind stands for the model, even stages, estimates, and what comes first."""
 
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.machines.cluster import read_cluster
 from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.quotient import quotient_of
@@ -18,6 +20,7 @@ from planner.search.ours import Search
 from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.setting import Setting
 from planner.search.space.even_stages import even_stages
+from planner.search.space.replica_prices import ReplicaPrices
 from tests.described_models import described
 from tests.random_profiles import random_profile
 
@@ -121,6 +124,50 @@ def test_first_plans_need_no_compiled_kernels_and_are_near_what_a_search_finds()
         found_ns = search.incumbent.best.step_time_ns
         assert search.incumbent.best.fits
         assert found_ns <= 1.10 * Search(problem, None).run().incumbent.best.step_time_ns
+
+
+SLOW = """format = "penstock-cluster"
+version = 1
+device = [{ name = "h100-sxm-80", catalogue = "h100-sxm-80" }]
+host = [{ count = 2, device = "h100-sxm-80", devices = 4 }]
+link = [
+  { name = "host", group = 4, bandwidth_gbs = 370.0, latency_us = 7.0 },
+  { name = "network", group = 0, bandwidth_gbs = 1.0, latency_us = 20.0, shared_gbs = 1.0 },
+]
+"""
+
+
+def test_messages_between_places_take_the_link_that_joins_them(tmp_path: Path) -> None:
+    """Four places of two devices on two hosts: two hops within a host, one across, and one back where they loop."""
+    (tmp_path / "cluster.toml").write_text(SLOW)
+    machines = read_cluster(tmp_path / "cluster.toml")
+    setting = Setting(Problem(described("llama", sequence=1024), machines, 8, 64))
+    table = setting.small_table
+    assert table is not None
+    rows = table.rows
+    prices = ReplicaPrices(setting.problem, setting.problem.stage_model(machines.device_of(0), 1), rows)
+    size = 1 << 20
+    slowest, along = prices.messages_ns(np.full(len(rows), float(size)))
+    inner, outer = machines.p2p_ns(0, 2, size), machines.p2p_ns(2, 4, size)
+    four = (rows.places == 4) & (rows.ranks == 2)
+    assert four.any()
+    assert np.allclose(slowest[four], outer, rtol=1e-3)
+    assert np.allclose(along[four], 2 * inner + outer, rtol=1e-3)
+    assert (slowest[rows.places == 1] == 0).all()
+    two = (rows.places == 2) & (rows.ranks == 2)
+    assert np.allclose(slowest[two], inner, rtol=1e-3)
+
+
+def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -> None:
+    """Where messages take as long as compute more micro-batches in flight count, within a tenth of a search's answer."""
+    (tmp_path / "cluster.toml").write_text(SLOW)
+    machines = read_cluster(tmp_path / "cluster.toml")
+    effort = Effort(60, deterministic_limit=0.5)
+    problem = Problem(described("llama", sequence=1024), machines, 8, 64, effort=effort)
+    search = Search(problem, None)
+    FirstPlans(search.setting, search.incumbent, search.writing, search.limits).first()
+    found_ns = search.incumbent.best.step_time_ns
+    assert found_ns <= 1.10 * Search(problem, None).run().incumbent.best.step_time_ns
 
 
 @settings(max_examples=10, deadline=None)

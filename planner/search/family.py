@@ -225,17 +225,22 @@ class FamilySpace:
     @cached_property
     def degrees(self) -> tuple[StageConfig, ...]:
         """Every way to divide a stage among its ranks."""
-        return tuple(dict.fromkeys(self._degrees()))
+        return self.degrees_where(lambda _: True)
 
-    def _degrees(self) -> Iterator[StageConfig]:
+    def degrees_where(self, wanted: Callable[[StageConfig], bool]) -> tuple[StageConfig, ...]:
+        """Return the wanted ways to divide a stage among its ranks; no other is tried on the operators."""
+        return tuple(dict.fromkeys(self._degrees(wanted)))
+
+    def _degrees(self, wanted: Callable[[StageConfig], bool]) -> Iterator[StageConfig]:
         num = self.problem.num_devices // (self.problem.space.stages or 1)
         for tensor in self._degree("tensor", num):
             for context in self._degree("context", num // tensor):
                 for data in self._datas(num // (tensor * context)):
                     for expert in self._experts(data * context):
-                        if self._divides(tensor, context, expert):
-                            for sequence in self._sequences(tensor):
-                                yield StageConfig(data, tensor, sequence, context, expert)
+                        for sequence in self._sequences(tensor):
+                            config = StageConfig(data, tensor, sequence, context, expert)
+                            if wanted(config) and self._divides(tensor, context, expert):
+                                yield config
 
     def _divides(self, tensor: int, context: int, expert: int) -> bool:
         """Whether all operators can be divided so; what cannot be refuses no other way."""

@@ -68,7 +68,7 @@ def in_halves(
         known = each.candidate
         short = 0 < each.num_actions <= MOST_ACTIONS
         if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
-            whole.setdefault(replace(known, schedule=WITHIN_LIMIT, in_flight=()), each)
+            whole.setdefault(in_halves_of(known), each)
     for candidate, each in list(whole.items())[:MOST_TRIED]:
         if limits.over:
             return
@@ -80,11 +80,23 @@ def in_halves(
         if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
             continue
         with pace.timed(each.num_actions):
-            made = setting.evaluated(candidate)
-        for found in made:
-            if family:
-                setting.family_of[candidate] = halved(family)
-            yield halved(family) if family else None, found
+            made = list(made_in_halves(setting, candidate, family))
+        yield from made
+
+
+def made_in_halves(
+    setting: Setting, candidate: Candidate, family: Family | None
+) -> Iterator[tuple[Family | None, Evaluated]]:
+    """Yield the plan of a candidate in halves, with its family; nothing where it has no order."""
+    for found in setting.evaluated(candidate):
+        if family:
+            setting.family_of[candidate] = halved(family)
+        yield halved(family) if family else None, found
+
+
+def in_halves_of(known: Candidate) -> Candidate:
+    """Return a candidate whose backwards run in halves."""
+    return replace(known, schedule=WITHIN_LIMIT, in_flight=())
 
 
 def _least_ns(evaluator: Evaluator, candidate: Candidate) -> int:

@@ -177,7 +177,7 @@ class Setting:
         if self.pinned.places:
             return None
         with self.dropped.candidate():
-            found = FamilyTable(self, self._prices, filter(wanted, self.families.degrees))
+            found = FamilyTable(self, self._prices, self.families.degrees_where(wanted))
             return found if len(found) else None
         return None
 

@@ -20,7 +20,7 @@ from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.first_cuts import first_cuts
-from planner.search.halves import OrderPace, in_halves, seeks_halves
+from planner.search.halves import in_halves_of, made_in_halves, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold
@@ -28,7 +28,7 @@ from planner.search.setting import Setting
 from planner.search.space.family_table import FamilyTable
 from planner.search.writing import Writing, about_actions, too_long
 
-NUM_SHAPES = 6
+NUM_SHAPES = 3
 """Known shapes that are simulated, the fastest by estimate, and the fastest of each strategy of one stage."""
 NUM_FIRST, NUM_BEST = 10, 30
 """Rows of the small and of the large table that are priced, the fastest by estimate."""
@@ -38,6 +38,8 @@ NUM_FIRST_RECUT, NUM_RECUT = 2, 4
 """Best families whose other cuts and schedules are simulated, too."""
 FIRST_ACTIONS = 4_000
 """Actions of a short plan: it is recut, and halved, whatever the clock says, for that takes a fraction of a second."""
+FIRST_WORK = 300_000
+"""Actions of all plans that are simulated before the first plan is told, once one fits."""
 CERTAIN = 0.93
 """Part of an estimate below which no simulated step was seen while rows near the best were compared."""
 CAUTIOUS = 0.9
@@ -64,6 +66,7 @@ class FirstPlans:
         self._held_back: list[Evaluated] | None = None
         self._recut_already: set[Family] = set()
         self._split_ns: dict[tuple[Family, int], float] = {}
+        self._work = 0
         self._simulated: set[tuple[Family, Partition, str]] = set()
 
     def first(self) -> None:
@@ -149,19 +152,19 @@ class FirstPlans:
         if not seeks_halves(self.setting.problem) or self.setting.pinned.in_flight:
             return
         estimates = [
-            (self._split_ns.get((family, len(set(each.candidate.places))), np.inf), each)
+            (self._split_ns.get((family, len(set(each.candidate.places))), np.inf), family, each)
             for family, each in self.found.items()
             if each.num_actions <= FIRST_ACTIONS and each.candidate.num_stages > 1
         ]
-        estimate_ns, chosen = min(estimates, key=itemgetter(0), default=(np.inf, None))
-        if chosen is None or CERTAIN * estimate_ns > self._best_ns:
+        if not estimates:
             return
-        alone = Incumbent(self.incumbent.problem, self.incumbent.aim, self.incumbent.tears)
-        alone.offer([chosen])
-        for family, each in in_halves(self.setting, alone, OrderPace(), Limits(np.inf)):
+        estimate_ns, family, chosen = min(estimates, key=itemgetter(0))
+        if CERTAIN * estimate_ns > self._best_ns:
+            return
+        for split, each in made_in_halves(self.setting, in_halves_of(chosen.candidate), family):
             known.append(each)
-            if family:
-                self.tried.add(family)
+            if split:
+                self.tried.add(split)
 
     def _shapes(self, table: FamilyTable, limit_bytes: float) -> Iterator[int]:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
@@ -198,6 +201,10 @@ class FirstPlans:
         layers = None if self.setting.families.unlike else self.setting.equal_layers(places * family.chunks)
         for partition in dict.fromkeys(filter(None, (layers, table.partition(row)))):
             self._simulate(cuts, partition, cuts.schedules[:1])
+            known, estimate_ns = self.found.get(family), float(table.step_ns[row])
+            slow = known is not None and CERTAIN * known.step_time_ns > estimate_ns
+            if slow and CERTAIN * estimate_ns < self._best_ns:  # messages, which more in flight may hide
+                self._simulate(cuts, partition, cuts.schedules[-1:])
 
     def _simulate(self, cuts: Cuts, partition: Partition, schedules: Iterable[str]) -> None:
         """Simulate a cut that holds its micro-batches, and tell the incumbent."""
@@ -205,6 +212,9 @@ class FirstPlans:
         actions = about_actions(cuts, places)
         if too_long(actions, family.config.data) or not self._writing.fits(actions, family.config.data):
             return
+        if self._held_back is not None and self._fits and self._work + actions > FIRST_WORK:
+            return
+        self._work += actions
         self.tried.add(family)
         schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
         self._simulated.update((family, partition, name) for name in schedules)

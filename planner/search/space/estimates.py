@@ -34,13 +34,22 @@ class Estimates:
     replicas : ReplicaPrices
     whole_stages : bool
         Whether full recompute runs a stage's whole forward again from its inputs (`TrainingJob`).
+    eager : bool
+        Whether a schedule may keep so many micro-batches in flight that compute waits for no message (eager 1F1B).
     """
 
     def __init__(
-        self, rows: Rows, line: LinePrices, cuts: EvenCuts, replicas: ReplicaPrices, *, whole_stages: bool
+        self,
+        rows: Rows,
+        line: LinePrices,
+        cuts: EvenCuts,
+        replicas: ReplicaPrices,
+        *,
+        whole_stages: bool,
+        eager: bool,
     ) -> None:
         self._rows, self._line, self._cuts, self._replicas = rows, line, cuts, replicas
-        self._whole_stages = whole_stages
+        self._whole_stages, self._eager = whole_stages, eager
 
     @property
     def step_ns(self) -> Floats:
@@ -64,13 +73,14 @@ class Estimates:
         beside = self._replicas.with_microbatches_ns(weights, forward, backward, self._kept(*self._largest), stages)
         closing = self._replicas.closing_ns(weights, backward)
         total = sum(self._times(*self._all))
-        p2p = self._p2p_ns
+        p2p, along = self._messages_ns
         slowest = forward + backward
         place = sum(self._times(*self._largest_place)) / self._place_speed + chunks * beside
         looped = (place + chunks * (slowest + beside)) / 2 + 2 * np.maximum(0, p2p - slowest)
-        pace = np.where(chunks > 1, looped, slowest + beside + p2p)
+        waits = np.maximum(slowest + beside, p2p) if self._eager else slowest + beside + p2p
+        pace = np.where(chunks > 1, looped, waits)
         filling = (rows.places - 1) / stages * (total + stages * beside)
-        return rows.count * pace + chunks * closing, filling, 2 * (rows.places - 1) * p2p
+        return rows.count * pace + chunks * closing, filling, 2 * along
 
     @cached_property
     def memory_bytes(self) -> Floats:
@@ -150,8 +160,8 @@ class Estimates:
         return found
 
     @cached_property
-    def _p2p_ns(self) -> Floats:
-        return self._replicas.message_ns(self._message_bytes) * (self._rows.places > 1)
+    def _messages_ns(self) -> tuple[Floats, Floats]:
+        return self._replicas.messages_ns(self._message_bytes)
 
     def _held(self, place: Ints) -> Floats:
         """Return what a rank of one place of each family holds."""

@@ -32,6 +32,14 @@ def even_stages(works: Floats, num_stages: Ints, speeds: Floats | None = None) -
         Row i holds the first item of each stage, rising; from its number of stages on the number of items. Stages may
         be empty where there are fewer items than stages.
     """
+    by_number = np.argsort(-num_stages, kind="stable")
+    begins = np.empty((len(works), int(num_stages.max()) + 1), dtype=np.int64)
+    begins[by_number] = _even(works[by_number], num_stages[by_number], None if speeds is None else speeds[by_number])
+    return begins
+
+
+def _even(works: Floats, num_stages: Ints, speeds: Floats | None) -> Ints:
+    """Cut lines of which none has more stages than the one before it."""
     most = int(num_stages.max())
     rates = np.ones((len(works), most)) if speeds is None else speeds
     rates = np.where(np.arange(most) < num_stages[:, None], rates, 0.0)
@@ -68,10 +76,11 @@ class _Lines:
         end = np.full(count, self._num, dtype=np.int64)
         room = largest * self._scale * (1 + 1e-9)
         rows = np.arange(count)
+        lines = count - np.searchsorted(num_stages[::-1], np.arange(most), side="right")
         for stage in range(most - 1, -1, -1):
-            least = self._prefix[rows, end] - room * rates[:, stage]
-            first = np.searchsorted(self._row, least + self._base, side="left") - self._offset
-            here = stage < num_stages
-            end = np.where(here, np.clip(first, 0, end), end)
-            begins[:, stage] = np.where(here, end, self._num)
+            few = slice(lines[stage])  # the lines that have this stage
+            least = self._prefix[rows[few], end[few]] - room[few] * rates[few, stage]
+            first = np.searchsorted(self._row, least + self._base[few], side="left") - self._offset[few]
+            end[few] = np.minimum(np.maximum(first, 0), end[few])
+            begins[few, stage] = end[few]
         return begins

@@ -24,6 +24,9 @@ from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.replica_prices import ReplicaPrices
 from planner.search.space.rows import Rows
 
+EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
+"""Schedules under which compute waits for no message that is shorter than it."""
+
 
 class TableSetting(Protocol):
     """What a table takes of a search's setting (`planner.search.setting.Setting`)."""
@@ -117,10 +120,10 @@ class FamilyTable:
         model = problem.stage_model(self._prices.device, self._prices.smallest)
         self.cuts = self._cut()
         replicas = ReplicaPrices(problem, model, self.rows)
-        whole_stages = problem.training.whole_stages
+        whole_stages, eager = problem.training.whole_stages, not EAGER.isdisjoint(problem.schedules)
 
         def of(cuts: EvenCuts) -> Estimates:
-            return Estimates(self.rows, self.line, cuts, replicas, whole_stages=whole_stages)
+            return Estimates(self.rows, self.line, cuts, replicas, whole_stages=whole_stages, eager=eager)
 
         known, light = of(self.cuts), of(self.cuts.light)
         faster = self.cuts.is_whole[self.cuts.light.of] & (light.step_ns < known.step_ns)

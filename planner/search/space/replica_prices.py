@@ -6,6 +6,7 @@ step) is asked for at sizes that double, and taken to be straight between two of
 need to choose where to look: rounding, and the units in which the executor gathers.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
+from costmodel.machines.parts import LinkGroup
 from costmodel.stages.config import OFFLOAD
 from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
@@ -139,15 +141,34 @@ class ReplicaPrices:
         copied = shard / host.link_gbs(machines, 0) * (offload == OPTIMIZER)
         return np.where(on_host, step + copied, on_device)
 
-    def message_ns(self, size_bytes: Floats) -> Floats:
-        """Return what a message between neighbouring places takes."""
-        machines, found = self._problem.machines, np.zeros(len(size_bytes))
-        for ranks in np.unique(self._rows.ranks).tolist():
-            here = self._rows.ranks == ranks
-            if ranks < self._problem.num_devices:
-                known = [float(machines.p2p_ns(0, ranks, int(size))) for size in PROBES]
-                found[here] = np.interp(size_bytes[here], PROBES, known)
-        return np.where(size_bytes > 0, found, 0.0)
+    def messages_ns(self, size_bytes: Floats) -> tuple[Floats, Floats]:
+        """Return what a message takes between the neighbouring places farthest apart, and along the whole line.
+
+        Where stages are looped the last place sends to the first.
+        """
+        rows = self._rows
+        slowest, along = np.zeros(len(size_bytes)), np.zeros(len(size_bytes))
+        keys = np.stack([rows.ranks, rows.places, rows.chunks > 1], 1)
+        distinct, of = np.unique(keys, axis=0, return_inverse=True)
+        for number, (ranks, places, looped) in enumerate(distinct.tolist()):
+            here = of.reshape(-1) == number
+            firsts = range(0, (places - 1) * ranks, ranks)
+            hops = Counter(self._hop(first, first + ranks) for first in firsts)
+            ways = {*hops, *([self._hop((places - 1) * ranks, 0)] if looped and hops else [])}
+            taken = {hop: np.interp(size_bytes[here], PROBES, self._sent_ns(hop)) for hop in ways}
+            slowest[here] = np.maximum.reduce([np.zeros(int(here.sum())), *taken.values()])
+            along[here] = sum(times * taken[hop] for hop, times in hops.items())
+        sends = size_bytes > 0
+        return np.where(sends, slowest, 0.0), np.where(sends, along, 0.0)
+
+    def _hop(self, first: int, second: int) -> tuple[int, int]:
+        """Return two ranks that stand for all pairs whose messages take what those between these two take."""
+        return self._hops.setdefault(self._problem.machines.link_between(first, second), (first, second))
+
+    def _sent_ns(self, hop: tuple[int, int]) -> list[float]:
+        if hop not in self._known_hops:
+            self._known_hops[hop] = [float(self._problem.machines.p2p_ns(*hop, int(size))) for size in PROBES]
+        return self._known_hops[hop]
 
     def _reduce_ns(self, collective: Collective, weights: StageWeights) -> Floats:
         scale = self._training.gradient_width(4) / self._training.width(4)
@@ -178,6 +199,14 @@ class ReplicaPrices:
 
     @cached_property
     def _known(self) -> dict[tuple[Collective, tuple[int, ...]], list[float]]:
+        return {}
+
+    @cached_property
+    def _hops(self) -> dict[LinkGroup, tuple[int, int]]:
+        return {}
+
+    @cached_property
+    def _known_hops(self) -> dict[tuple[int, int], list[float]]:
         return {}
 
     @cached_property
