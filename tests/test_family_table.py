@@ -159,7 +159,7 @@ def test_messages_between_places_take_the_link_that_joins_them(tmp_path: Path) -
 
 
 def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -> None:
-    """Where messages take as long as compute more micro-batches in flight count, within a tenth of a search's answer."""
+    """Where messages take as long as compute, more in flight hides them: within a tenth of a search's answer."""
     (tmp_path / "cluster.toml").write_text(SLOW)
     machines = read_cluster(tmp_path / "cluster.toml")
     effort = Effort(60, deterministic_limit=0.5)

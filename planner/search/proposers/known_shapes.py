@@ -38,6 +38,9 @@ NUM_FIRST_RECUT, NUM_RECUT = 2, 4
 """Best families whose other cuts and schedules are simulated, too."""
 FIRST_ACTIONS = 4_000
 """Actions of a short plan: it is recut, and halved, whatever the clock says, for that takes a fraction of a second."""
+FEW_ACTIONS, GAINS = 500, 0.98
+"""Actions up to which halving takes no time to speak of; beyond, the part of the best step below which its estimate is
+worth that time before the first plan is told."""
 FIRST_WORK = 300_000
 """Actions of all plans that are simulated before the first plan is told, once one fits."""
 CERTAIN = 0.93
@@ -111,7 +114,8 @@ class FirstPlans:
         """Simulate shapes that people use until some fit; those that hold least where none does."""
         for part in (1.0, CAUTIOUS):
             shapes = list(self._shapes(table, part * self._limit_bytes))
-            for row in dict.fromkeys((*shapes[:NUM_SHAPES], *self._of_one_stage(table, shapes))):
+            short = islice((row for row in shapes if self._can_be_written(table, row)), NUM_SHAPES)
+            for row in dict.fromkeys((*short, *self._of_one_stage(table, shapes))):
                 self._try(table, row)
             if self._fits:
                 return
@@ -129,7 +133,7 @@ class FirstPlans:
                 yield row
 
     def _try_best(self, table: FamilyTable, number: int) -> None:
-        for row in islice(self._best(table), number):
+        for row in islice((row for row in self._best(table) if self._can_be_written(table, row)), number):
             if self.limits.over and self._fits and self._held_back is None:
                 return
             self._try(table, row)
@@ -159,7 +163,8 @@ class FirstPlans:
         if not estimates:
             return
         estimate_ns, family, chosen = min(estimates, key=itemgetter(0))
-        if CERTAIN * estimate_ns > self._best_ns:
+        likely = estimate_ns if chosen.num_actions > FEW_ACTIONS else CERTAIN * estimate_ns
+        if likely > GAINS * self._best_ns:
             return
         for split, each in made_in_halves(self.setting, in_halves_of(chosen.candidate), family):
             known.append(each)
@@ -191,6 +196,15 @@ class FirstPlans:
             if number[key] <= NUM_ALIKE:
                 yield row
 
+    def _can_be_written(self, table: FamilyTable, row: int) -> bool:
+        """Whether the plan of a row has so few actions that the time left suffices for it."""
+        cuts = self.setting.cuts(table.family(row))
+        return self._is_short(cuts, about_actions(cuts, int(table.rows.places[row])))
+
+    def _is_short(self, cuts: Cuts, actions: int) -> bool:
+        copies = cuts.family.config.data
+        return not too_long(actions, copies) and self._writing.fits(actions, copies)
+
     def _try(self, table: FamilyTable, row: int) -> None:
         """Simulate the even cut of a row: into equally many layers where there is one and devices are alike."""
         family, places = table.family(row), int(table.rows.places[row])
@@ -210,7 +224,7 @@ class FirstPlans:
         """Simulate a cut that holds its micro-batches, and tell the incumbent."""
         family, places = cuts.family, cuts.places_of(partition)
         actions = about_actions(cuts, places)
-        if too_long(actions, family.config.data) or not self._writing.fits(actions, family.config.data):
+        if not self._is_short(cuts, actions):
             return
         if self._held_back is not None and self._fits and self._work + actions > FIRST_WORK:
             return
