@@ -6,6 +6,7 @@ ways out. Leaves out how long that takes elsewhere: the rates are those of one m
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from costmodel.errors import UsageError
 from costmodel.limits import SECONDS_UNANNOUNCED, most
@@ -45,9 +46,14 @@ class Writing:
 
     def fits(self, num_actions: int, copies: int) -> bool:
         """Whether a plan could be written if it were taken now; any may where work is counted, not time."""
-        counted = self.problem.effort.deterministic_limit is not None
-        most = WRITING_PART * self.problem.effort.time_limit_s
-        return counted or writing_s(num_actions, copies) <= self._spare_s + min(most, self.limits.left_s)
+        return writing_s(num_actions, copies) <= self.most_s
+
+    @property
+    def most_s(self) -> float:
+        """What writing a plan that is taken now may take at most."""
+        if self.problem.effort.deterministic_limit is not None:
+            return inf
+        return self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.left_s)
 
     def reserve(self, best: Evaluated) -> None:
         """End the search early enough for what follows it."""
@@ -68,9 +74,14 @@ def writing_s(num_actions: int, copies: int) -> float:
     return num_actions * (ACTION_S + (copies - 1) * COPY_S)
 
 
+def most_actions() -> int:
+    """Return the most actions of a plan that is made."""
+    return min(MOST_ACTIONS, most("actions"))
+
+
 def too_long(num_actions: int, copies: int) -> str:
     """Return why a plan is not made: more actions than there may be, or than any command reads; else nothing."""
-    number, allowed = num_actions * copies, min(MOST_ACTIONS, most("actions"))
+    number, allowed = num_actions * copies, most_actions()
     if number <= allowed:
         return ""
     raised = f", or --limit actions={number}: about {writing_s(num_actions, copies):.0f} s" * (number <= MOST_ACTIONS)

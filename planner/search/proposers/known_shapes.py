@@ -9,7 +9,7 @@ divide operators across hosts, which the search looks at later.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from operator import itemgetter
 
 import numpy as np
@@ -26,7 +26,7 @@ from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold
 from planner.search.setting import Setting
 from planner.search.space.family_table import FamilyTable
-from planner.search.writing import Writing, about_actions, too_long
+from planner.search.writing import SPARE_S, Writing, about_actions, most_actions, too_long, writing_s
 
 NUM_SHAPES = 3
 """Known shapes that are simulated, the fastest by estimate, and the fastest of each strategy of one stage."""
@@ -41,7 +41,7 @@ FIRST_ACTIONS = 4_000
 FEW_ACTIONS, GAINS = 500, 0.98
 """Actions up to which halving takes no time to speak of; beyond, the part of the best step below which its estimate is
 worth that time before the first plan is told."""
-FIRST_WORK = 300_000
+FIRST_WORK = 150_000
 """Actions of all plans that are simulated before the first plan is told, once one fits."""
 CERTAIN = 0.93
 """Part of an estimate below which no simulated step was seen while rows near the best were compared."""
@@ -114,8 +114,7 @@ class FirstPlans:
         """Simulate shapes that people use until some fit; those that hold least where none does."""
         for part in (1.0, CAUTIOUS):
             shapes = list(self._shapes(table, part * self._limit_bytes))
-            short = islice((row for row in shapes if self._can_be_written(table, row)), NUM_SHAPES)
-            for row in dict.fromkeys((*short, *self._of_one_stage(table, shapes))):
+            for row in dict.fromkeys((*self._some(table, shapes, NUM_SHAPES), *self._of_one_stage(table, shapes))):
                 self._try(table, row)
             if self._fits:
                 return
@@ -133,7 +132,7 @@ class FirstPlans:
                 yield row
 
     def _try_best(self, table: FamilyTable, number: int) -> None:
-        for row in islice((row for row in self._best(table) if self._can_be_written(table, row)), number):
+        for row in self._some(table, self._best(table), number):
             if self.limits.over and self._fits and self._held_back is None:
                 return
             self._try(table, row)
@@ -196,10 +195,22 @@ class FirstPlans:
             if number[key] <= NUM_ALIKE:
                 yield row
 
-    def _can_be_written(self, table: FamilyTable, row: int) -> bool:
-        """Whether the plan of a row has so few actions that the time left suffices for it."""
-        cuts = self.setting.cuts(table.family(row))
-        return self._is_short(cuts, about_actions(cuts, int(table.rows.places[row])))
+    def _some(self, table: FamilyTable, rows: Iterable[int], number: int) -> Iterator[int]:
+        """Yield the first rows that can be written in time, and the first that can under any limit.
+
+        So that a longer limit, which allows longer plans, leaves out none that a shorter one takes.
+        """
+        per_action = {copies: writing_s(1, copies) for copies in np.unique(table.rows.data).tolist()}
+        seconds = table.num_actions * np.array([per_action[copies] for copies in table.rows.data.tolist()])
+        made = table.num_actions * table.rows.data <= most_actions()
+        short, soon = made & (seconds <= self._writing.most_s), made & (seconds <= SPARE_S)
+        left, left_soon = number, number
+        for row in rows:
+            if (left and short[row]) or (left_soon and soon[row]):
+                yield row
+                left, left_soon = max(0, left - 1), max(0, left_soon - int(soon[row]))
+            if not left and not left_soon:
+                return
 
     def _is_short(self, cuts: Cuts, actions: int) -> bool:
         copies = cuts.family.config.data

@@ -111,6 +111,14 @@ class FamilyTable:
         return found
 
     @cached_property
+    def num_actions(self) -> Ints:
+        """About how many actions the plan of each row has on one replica (`planner.search.writing.about_actions`)."""
+        rows = self.rows
+        forwards = 2 + (rows.recompute == RECOMPUTE.index("full"))
+        found: Ints = rows.count * (rows.num_stages * forwards + 4 * (rows.num_stages - 1)) + 2 * rows.num_stages
+        return found
+
+    @cached_property
     def line(self) -> LinePrices:
         """Prices of each division that a row has."""
         return self._prices.along(list(self._divisions))
