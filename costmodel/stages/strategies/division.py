@@ -131,19 +131,18 @@ def divided_work(work: Work, degrees: Degrees, within: bool) -> Work:
         Whether an expert operator's output is divided by its width (its inner dimension is, otherwise).
     """
     parts, tokens = degrees.tensor, ceil(work.tokens, degrees.context)
-    found = replace(work, tokens=tokens)
     if work.kind == "attention":
-        return replace(found, heads=ceil(work.heads, parts), kv_heads=ceil(work.kv_heads, parts))
+        return replace(work, tokens=tokens, heads=ceil(work.heads, parts), kv_heads=ceil(work.kv_heads, parts))
     if work.split == "expert":
-        found = replace(found, experts=ceil(work.experts, degrees.expert) if work.experts else 0)
-        return (
-            replace(found, outer=ceil(work.outer, parts)) if within else replace(found, inner=ceil(work.inner, parts))
-        )
+        experts = ceil(work.experts, degrees.expert) if work.experts else 0
+        inner, outer = (work.inner, ceil(work.outer, parts)) if within else (ceil(work.inner, parts), work.outer)
+        return replace(work, tokens=tokens, experts=experts, inner=inner, outer=outer)
     if work.split in WITHIN_TENSOR:
-        return replace(found, outer=ceil(work.outer, parts))
+        return replace(work, tokens=tokens, outer=ceil(work.outer, parts))
     if work.split == "row":
-        return replace(found, inner=ceil(work.inner, parts))
-    return replace(found, tokens=ceil(tokens, parts)) if degrees.sequence and work.split == "sequence" else found
+        return replace(work, tokens=tokens, inner=ceil(work.inner, parts))
+    shared = degrees.sequence and work.split == "sequence"
+    return replace(work, tokens=ceil(tokens, parts) if shared else tokens)
 
 
 def ceil(number: int, parts: int) -> int:

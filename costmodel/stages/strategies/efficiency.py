@@ -7,7 +7,7 @@ of an ideal division. Leaves out kernels that only run on whole operators.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from costmodel.errors import UsageError
@@ -55,7 +55,7 @@ class Efficiency:
             return self._rows[degrees][position]
         operator = self._model.profile.graph.operators[position]
         if degrees.expert > 1 and not is_expert(operator) and not self._measured_as(operator):
-            degrees = replace(degrees, expert=1)  # which divides experts alone
+            degrees = _without_experts(degrees)
         key = (self.alike[position], degrees)
         if key not in self._known:
             self._known[key] = self._times(position, degrees)
@@ -148,6 +148,12 @@ class Efficiency:
             return None
         forward, inputs, weights = (self._model.at(row) for row in rows)
         return forward, inputs, weights
+
+
+@lru_cache(maxsize=4096)
+def _without_experts(degrees: Degrees) -> Degrees:
+    """Return degrees as operators that are no experts see them."""
+    return replace(degrees, expert=1)
 
 
 def _balanced(divided: Work, work: Work) -> Work:

@@ -26,6 +26,7 @@ from planner.search.limits import Limits
 from planner.search.priced_bounds import could_hold
 from planner.search.setting import Setting
 from planner.search.space.family_table import FamilyTable
+from planner.search.space.rows import distinct
 from planner.search.writing import SPARE_S, Writing, about_actions, most_actions, too_long, writing_s
 
 NUM_SHAPES = 3
@@ -174,12 +175,10 @@ class FirstPlans:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
         rows = table.rows
         fits = np.flatnonzero(table.memory_bytes <= limit_bytes)
-        keys = np.stack(
-            [rows.tensor, rows.context, rows.expert, rows.data, rows.size, rows.places, rows.chunks, rows.order], 1
-        )
+        keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, rows.places, rows.chunks, rows.order
         # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
         plain = np.lexsort((rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
-        _, first = np.unique(keys[fits][plain], axis=0, return_index=True)
+        first, _ = distinct(*(column[fits][plain] for column in keys))
         chosen = fits[plain[first]]
         yield from chosen[np.argsort(table.step_ns[chosen], kind="stable")].tolist()
 

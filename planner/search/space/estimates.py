@@ -120,14 +120,15 @@ class Estimates:
         return self._cuts.speed[self._cuts.of_places]
 
     def _over(self, prefix: Floats, first: Ints, after: Ints) -> Floats:
-        rows = self._rows.division
-        found: Floats = prefix[rows, after] - prefix[rows, first]
+        base, flat = self._rows.division * prefix.shape[-1], prefix.ravel()
+        found: Floats = flat.take(base + after) - flat.take(base + first)
         return found
 
     def _over_way(self, prefix: Floats, first: Ints, after: Ints) -> Floats:
         """Return what depends on recompute, too."""
-        way, rows = self._rows.recompute, self._rows.division
-        found: Floats = prefix[way, rows, after] - prefix[way, rows, first]
+        base = (self._rows.recompute * prefix.shape[1] + self._rows.division) * prefix.shape[-1]
+        flat = prefix.ravel()
+        found: Floats = flat.take(base + after) - flat.take(base + first)
         return found
 
     def _times(self, first: Ints, after: Ints) -> tuple[Floats, Floats]:

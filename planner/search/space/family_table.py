@@ -22,7 +22,7 @@ from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.replica_prices import ReplicaPrices
-from planner.search.space.rows import Rows
+from planner.search.space.rows import Rows, distinct
 
 EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 """Schedules under which compute waits for no message that is shorter than it."""
@@ -146,19 +146,21 @@ class FamilyTable:
         Context degrees and micro-batch sizes scale all work along the line, or nearly so.
         """
         rows, line = self.rows, self.line
-        first: dict[object, int] = {}
-        alike = [first.setdefault((d.tensor, d.sequence, d.expert), i) for i, (d, _) in enumerate(self._divisions)]
+        same: dict[object, int] = {}
+        alike = [same.setdefault((d.tensor, d.sequence, d.expert), i) for i, (d, _) in enumerate(self._divisions)]
         spread, unlike = np.array(alike)[rows.division], self.setting.families.unlike
         ranks, order = (rows.ranks, rows.order) if unlike else (np.ones_like(rows.places), np.zeros_like(rows.order))
         places = rows.places if unlike else np.ones_like(rows.places)
-        keys = [np.stack([spread, number, places, ranks, order], 1) for number in (rows.num_stages, rows.places)]
-        distinct, back = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
-        back = back.reshape(-1)
-        work = np.diff(line.forward + line.backward + line.added, axis=1)[distinct[:, 0]]
-        held = np.diff(line.trained + line.trained_experts, axis=1)[distinct[:, 0]]
-        speeds = self._speeds(distinct) if unlike else np.ones((len(distinct), int(distinct[:, 1].max())))
+        numbers = np.concatenate([rows.num_stages, rows.places])
+        columns = [np.concatenate([column, column]) for column in (spread, places, ranks, order)]
+        columns.insert(1, numbers)
+        first, back = distinct(*columns)
+        keys = np.stack(columns, 1)[first]
+        work = np.diff(line.forward + line.backward + line.added, axis=1)[keys[:, 0]]
+        held = np.diff(line.trained + line.trained_experts, axis=1)[keys[:, 0]]
+        speeds = self._speeds(keys) if unlike else np.ones((len(keys), int(keys[:, 1].max())))
         of = back[: len(rows)], back[len(rows) :]
-        return even_cuts(work, held, line.crossing, distinct[:, 1], speeds, of)
+        return even_cuts(work, held, line.crossing, keys[:, 1], speeds, of)
 
     def _speeds(self, keys: Ints) -> Floats:
         """Return the speed of each stage's place: that of its slowest rank."""

@@ -25,7 +25,7 @@ from costmodel.stages.strategies.states import SCATTERED
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.ask.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
-from planner.search.space.rows import Rows
+from planner.search.space.rows import Rows, distinct
 
 PROBES = 2.0 ** np.arange(6, 42)
 """Sizes at which prices are asked for, bytes."""
@@ -83,8 +83,9 @@ class ReplicaPrices:
     def _numbered(self, stride: Ints) -> tuple[list[tuple[int, ...]], Ints]:
         """Return the distinct groups of ranks that hold copies, and each row's."""
         ends = self._rows.tensor * self._copies
-        keys, number = np.unique(np.stack([ends, stride], 1), axis=0, return_inverse=True)
-        return [tuple(range(0, end, step)) for end, step in keys.tolist()], number.reshape(-1)
+        first, number = distinct(ends, stride)
+        keys = zip(ends[first].tolist(), stride[first].tolist(), strict=True)
+        return [tuple(range(0, end, step)) for end, step in keys], number
 
     # --- time
 
@@ -148,12 +149,12 @@ class ReplicaPrices:
         """
         rows = self._rows
         slowest, along = np.zeros(len(size_bytes)), np.zeros(len(size_bytes))
-        keys = np.stack([rows.ranks, rows.places, rows.chunks > 1], 1)
-        distinct, of = np.unique(keys, axis=0, return_inverse=True)
-        for number, (ranks, places, looped) in enumerate(distinct.tolist()):
-            here = of.reshape(-1) == number
+        columns = rows.ranks, rows.places, (rows.chunks > 1).astype(np.int64)
+        first, of = distinct(*columns)
+        for number, (ranks, places, looped) in enumerate(np.stack(columns, 1)[first].tolist()):
+            here = of == number
             firsts = range(0, (places - 1) * ranks, ranks)
-            hops = Counter(self._hop(first, first + ranks) for first in firsts)
+            hops = Counter(self._hop(begin, begin + ranks) for begin in firsts)
             ways = {*hops, *([self._hop((places - 1) * ranks, 0)] if looped and hops else [])}
             taken = {hop: np.interp(size_bytes[here], PROBES, self._sent_ns(hop)) for hop in ways}
             slowest[here] = np.maximum.reduce([np.zeros(int(here.sum())), *taken.values()])
