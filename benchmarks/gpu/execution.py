@@ -11,9 +11,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu.setting import SUBJECTS, UNTIMED, Row, Setting, Verdict
 from costmodel.capture.batches import TrainingModel, split_batch
@@ -100,38 +101,14 @@ def on_device(setting: Setting, plan: Plan) -> Plan:
     return replace(plan, cluster=Cluster((kind,), hosts, (LinkGroup("local", 0, 1.0, 20000),)))
 
 
-def four_ranks(setting: Setting) -> Row:
+def four_ranks(setting: Setting, seconds: float = SECONDS) -> Row:
     """Run the branches on four ranks that share the device."""
     folder = setting.folder
     folder.mkdir(parents=True, exist_ok=True)
     spec, plan, timeline = setting.spec(SUBJECTS["mmt"]), folder / "four-ranks.plan.json", folder / "four-ranks.json"
     write_plan(plan, on_device(setting, branches_plan(capture(load_model(spec, 2), 2))))
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--local-addr",
-            "127.0.0.1",
-            "--nproc-per-node",
-            "4",
-        ),
-        *("-m", "executor", str(plan), "--model", spec, "--steps", "4", "--check", "--json"),
-        *("--timeline", str(timeline)),
-    ]
-    run = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
-    if not lines or run.returncode:
-        raise RuntimeError(f"the four ranks ended with {run.returncode}: {(run.stdout + run.stderr)[-2000:]}")
-    answer = json.loads(lines[-1])
+    words = [str(plan), "--model", spec, "--steps", "4", "--check", "--json", "--timeline", str(timeline)]
+    answer, _ = run_ranks(4, "executor", words, seconds)
     return {
         "what": "four ranks over gloo, mmt",
         "gradient_error": answer["max_gradient_error"],
@@ -139,6 +116,33 @@ def four_ranks(setting: Setting) -> Row:
         "ours_ms": round(answer["step_time_ns"] / 1e6, 3),
         "drawn": _drawn(timeline),
     }
+
+
+def run_ranks(
+    count: int, module: str, words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Run so many ranks as a user starts them; return the first one's JSON object and all that they said beside it.
+
+    Raises
+    ------
+    RuntimeError
+        When a rank has failed or none has answered; what was said goes to stderr, too.
+    """
+    start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+    run = subprocess.run(
+        [*start, "--nproc-per-node", str(count), "-m", module, *words],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})},
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+    if not lines or run.returncode:
+        print(run.stdout[-3000:], run.stderr[-6000:], file=sys.stderr, flush=True)
+        raise RuntimeError(f"{count} ranks ended with {run.returncode}: {(run.stdout + run.stderr)[-2000:]}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer, run.stderr
 
 
 def branches_plan(captured: Capture, size: int = 2) -> Plan:

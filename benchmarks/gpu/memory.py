@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent, within
 from costmodel.capture.capture import capture
 from executor.packing import empty_message, pack
-from executor.program import Program
+from executor.program import Instruction, Program
 from executor.transport import Pending, Transport
 from executor.wiring import Template
 from executor.worker import Worker
@@ -47,16 +47,20 @@ def _row(setting: Setting, case: str, rank: int) -> Row:
     model = setting.load(SUBJECTS["llama3"], plan.batch.global_size)
     captured = capture(model, plan.batch.microbatch_size)
     worker = Worker(plan, captured, rank, setting.device)
+    return {"case": case, "rank": rank, "actions": len(worker.order), **held(setting, worker)}
+
+
+def held(setting: Setting, worker: Worker) -> Row:
+    """Run a rank's order alone and hold what it takes at its highest against its plan."""
     names = {name for stage in worker.stages.values() for name in stage.part.parameters}
-    own = sum(captured.parameter(name).nbytes for name in names)
+    own = sum(worker.capture.parameter(name).nbytes for name in names)
     with setting.growth() as growth:
         run_alone(worker)
+        setting.wait()
         measured = growth() + own
-    point, upper = plan.prediction.peak_memory_bytes[rank], plan.prediction.peak_memory_upper_bytes[rank]
+    prediction = worker.plan.prediction
+    point, upper = prediction.peak_memory_bytes[worker.rank], prediction.peak_memory_upper_bytes[worker.rank]
     return {
-        "case": case,
-        "rank": rank,
-        "actions": len(worker.order),
         "measured_mib": round(measured / 2**20, 1),
         "point_mib": round(point / 2**20, 1),
         "upper_mib": round(upper / 2**20, 1),
@@ -89,6 +93,14 @@ def planned(setting: Setting, case: str) -> Plan:
 
 def run_alone(worker: Worker) -> int:
     """Run a rank's order with made-up messages; returns how many actions there were."""
+    instructions = bound_alone(worker)
+    for instruction in instructions:
+        instruction.execute(instruction.collect() if instruction.collect is not None else None)
+    return len(instructions)
+
+
+def bound_alone(worker: Worker) -> tuple[Instruction, ...]:
+    """Return a rank's order, bound to a transport without other ranks."""
     program = Program(
         worker.rank,
         worker.wiring,
@@ -98,10 +110,7 @@ def run_alone(worker: Worker) -> int:
         lambda _: None,
         worker.plan.batch.num_microbatches,
     )
-    instructions = program.bind(worker.order)
-    for instruction in instructions:
-        instruction.execute(instruction.collect() if instruction.collect is not None else None)
-    return len(instructions)
+    return program.bind(worker.order)
 
 
 class Alone(Transport):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Subject, Verdict
+from costmodel.model.profile import Profile
 
 MODELS = tuple(SUBJECTS)
 
@@ -22,10 +23,13 @@ def _row(setting: Setting, subject: Subject) -> Row:
     setting.profile_path(subject).unlink(missing_ok=True)
     start = time.perf_counter()
     found = setting.profile(subject)
+    return {"model": subject.name, "seconds": round(time.perf_counter() - start, 1), **described(found)}
+
+
+def described(found: Profile) -> Row:
+    """Return what a profile says as a whole."""
     unscaled: Any = found.extra["unscaled"]
     return {
-        "model": subject.name,
-        "seconds": round(time.perf_counter() - start, 1),
         "dtype": found.dtype,
         "sizes": list(found.microbatch_sizes),
         "operators": len(found.graph.operators),

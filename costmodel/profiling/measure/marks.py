@@ -7,7 +7,7 @@ is taken in a pass of its own. Leaves out what both together take (`costmodel.mo
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from costmodel.capture.clock import Clock, DeviceClock, Mark
+from costmodel.capture.clock import Clock, DeviceClock, Mark, Records
 from costmodel.profiling.measure.records import KernelSums, sum_kernels
 
 MARKS_A_PAUSE = 64
@@ -59,6 +59,10 @@ class KernelMarks:
         """Record inside; spans are read after."""
         with self.clock.records() as records:
             yield
+        self.read(records)
+
+    def read(self, records: Records) -> None:
+        """Take spans from what was recorded while the marks were set."""
         self._sums = sum_kernels(records, PREFIX, self._count)
 
     @property
