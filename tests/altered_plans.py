@@ -278,23 +278,39 @@ def altered_plan_failures(num_cases: int, folder: str, first: int = 0, chunk: in
     """Run altered plans on real ranks; return those that train wrong, hang, or end otherwise than by a refusal."""
     for model in BASES:
         base(model, folder)
-    pool, failures = RankPool(NUM_RANKS), []
-    seeds = range(first, first + num_cases)
-    waiting = [list(seeds[i : i + chunk]) for i in range(0, num_cases, chunk)]
+    pool = RankPool(NUM_RANKS)
+    answers, failures = run_in_parts(pool, outcomes, list(range(first, first + num_cases)), chunk, folder=folder)
+    pool.close()
+    return failures + unlike_or_wrong(answers)
+
+
+Words = list[tuple[int, list[str]]]
+"""Of each seed what every rank came to."""
+
+
+def run_in_parts(
+    pool: RankPool, run: Callable[..., Any], seeds: list[int], chunk: int, **options: object
+) -> tuple[Words, list[str]]:
+    """Run seeds on ranks, some at a time; return what ranks came to, and the seeds at which a rank ended."""
+    answers: Words = []
+    failures = []
+    waiting = [seeds[i : i + chunk] for i in range(0, len(seeds), chunk)]
     while waiting:
         part = waiting.pop()
         try:
-            rows = pool.run(outcomes, seeds=part, folder=folder)
+            rows = pool.run(run, seeds=part, **options)
         except AssertionError as error:  # one of them has ended a rank: find it
             half = len(part) // 2
             if half:
                 waiting += [part[:half], part[half:]]
             else:
-                failures.append(f"seed {part[0]}: {str(error)[-400:]}")
+                failures.append(f"seed {part[0]}: {str(error)[-600:]}")
             continue
-        for answers in zip(*rows, strict=True):
-            seed, words = answers[0][0], [answer for _, answer in answers]
-            if len(set(words)) > 1 or words[0] not in ("exact", *map(str, ALLOWED)):
-                failures.append(f"seed {seed}: {words}")
-    pool.close()
-    return failures
+        answers += [(each[0][0], [word for _, word in each]) for each in zip(*rows, strict=True)]
+    return answers, failures
+
+
+def unlike_or_wrong(answers: Words) -> list[str]:
+    """Return the seeds at which ranks came to different ends, trained wrong, or ended otherwise than by a refusal."""
+    known = ("exact", *map(str, ALLOWED))
+    return [f"seed {seed}: {words}" for seed, words in answers if len(set(words)) > 1 or words[0] not in known]

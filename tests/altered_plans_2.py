@@ -27,7 +27,7 @@ from executor.matching import check_gate, check_target
 from executor.optimizer import timing_optimizer
 from planner.candidate.gathering import with_gathering
 from planner.plan import Plan, read_plan, write_plan
-from tests.altered_plans import ALLOWED, ALTERATIONS, TIMEOUT_S, Alteration, Body
+from tests.altered_plans import ALLOWED, ALTERATIONS, TIMEOUT_S, Alteration, Body, run_in_parts, unlike_or_wrong
 from tests.loop_models import Tower, mse, vectors
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards
 from tests.rank_pool import RankPool
@@ -226,26 +226,12 @@ def results(num_cases: int, num_runs: int, folder: str, chunk: int = 6) -> tuple
             passed.append(seed)
         elif code not in map(str, ALLOWED):
             failures.append(f"seed {seed}: the gate ends with {code}")
-    pool, runs = RankPool(NUM_RANKS, get_context("spawn")), passed[:num_runs]
-    waiting = [runs[i : i + chunk] for i in range(0, len(runs), chunk)]
-    while waiting:
-        part = waiting.pop()
-        try:
-            rows = pool.run(outcomes, seeds=part, folder=folder)
-        except AssertionError as error:  # one of them has ended a rank: find it
-            half = len(part) // 2
-            if half:
-                waiting += [part[:half], part[half:]]
-            else:
-                failures.append(f"seed {part[0]}: {str(error)[-600:]}")
-            continue
-        for answers in zip(*rows, strict=True):
-            seed, words = answers[0][0], [answer for _, answer in answers]
-            counts[words[0]] = counts.get(words[0], 0) + 1
-            if len(set(words)) > 1 or words[0] not in ("exact", *map(str, ALLOWED)):
-                failures.append(f"seed {seed}: {words}")
+    pool = RankPool(NUM_RANKS, get_context("spawn"))
+    answers, ended = run_in_parts(pool, outcomes, passed[:num_runs], chunk, folder=folder)
     pool.close()
-    return failures, counts
+    for _, words in answers:
+        counts[words[0]] = counts.get(words[0], 0) + 1
+    return failures + ended + unlike_or_wrong(answers), counts
 
 
 def altered_plan_failures(num_cases: int, folder: str) -> list[str]:
