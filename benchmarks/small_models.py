@@ -4,7 +4,6 @@ Each is built from its own configuration with random weights, and has its own lo
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,9 @@ SIZES = {
     "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2,
 }  # fmt: skip
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+EXPERTS: dict[str, object] = {
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+}  # fmt: skip
 CAUSAL: dict[str, dict[str, object]] = {
     "qwen2": {}, "qwen3": {}, "qwen3_moe": EXPERTS, "gemma2": {}, "gemma3_text": {}, "phi3": {}, "olmo2": {},
     "olmoe": EXPERTS, "glm4": {}, "cohere2": {}, "granite": {}, "granitemoe": EXPERTS, "gpt_oss": EXPERTS,
@@ -25,7 +26,7 @@ CAUSAL: dict[str, dict[str, object]] = {
 }  # fmt: skip
 """Language models by their ``model_type``, with what their configurations need beside the sizes of all."""
 MASKED: dict[str, dict[str, object]] = {"roberta": {}, "modernbert": {}, "electra": {"embedding_size": 16}}
-VISION: dict[str, dict[str, object]] = {"dinov2": {}, "vit_msn": {}, "deit": {}}
+VISION: dict[str, dict[str, object]] = {"dinov2": {}, "vit_msn": {}, "dinov2_with_registers": {}}
 TOKENS = 8
 
 
@@ -44,19 +45,24 @@ def _vision(kind: str, options: dict[str, object], batch: int = 4) -> Any:
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.AutoConfig.for_model(kind, **sizes, image_size=16, patch_size=8, num_labels=4, **options)
     images = {"pixel_values": torch.randn(batch, 3, 16, 16), "labels": torch.randint(4, (batch,))}
-    return transformers.AutoModelForImageClassification.from_config(config), images, _own_loss
+    auto: Any = transformers.AutoModelForImageClassification
+    return auto.from_config(config), images, _own_loss
 
 
 def _own_loss(output: Any) -> Any:
     return output.loss
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
-    """Return what builds a model, by its ``model_type``."""
-    if name in CAUSAL:
-        return partial(_language, name, transformers.AutoModelForCausalLM, CAUSAL[name])
-    if name in MASKED:
-        return partial(_language, name, transformers.AutoModelForMaskedLM, MASKED[name])
-    if name in VISION:
-        return partial(_vision, name, VISION[name])
-    raise AttributeError(f"no small model is called {name}; there are {', '.join((*CAUSAL, *MASKED, *VISION))}")
+def _builder(make: Callable[..., Any], *arguments: object) -> Callable[..., Any]:
+    def build(batch: int = 4) -> Any:
+        return make(*arguments, batch=batch)
+
+    return build
+
+
+for _name, _options in CAUSAL.items():
+    globals()[_name] = _builder(_language, _name, transformers.AutoModelForCausalLM, _options)
+for _name, _options in MASKED.items():
+    globals()[_name] = _builder(_language, _name, transformers.AutoModelForMaskedLM, _options)
+for _name, _options in VISION.items():
+    globals()[_name] = _builder(_vision, _name, _options)

@@ -17,6 +17,7 @@ from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.search.family_work import Families
 from planner.search.ours import Search
+from planner.search.proposers import known_shapes
 from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.setting import Setting
 from planner.search.space.even_stages import even_stages
@@ -168,6 +169,33 @@ def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -
     FirstPlans(search.setting, search.incumbent, search.writing, search.limits).first()
     found_ns = search.incumbent.best.step_time_ns
     assert found_ns <= 1.10 * Search(problem, None).run().incumbent.best.step_time_ns
+
+
+def test_what_the_first_plan_does_not_wait_for_is_tried_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(described("mixtral", sequence=1024), None, 8, 64, effort=Effort(60, deterministic_limit=0.5))
+    bests = []
+    for work in (known_shapes.FIRST_WORK, 1):
+        monkeypatch.setattr(known_shapes, "FIRST_WORK", work)
+        search = Search(problem, None)
+        first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
+        first.first()
+        assert search.incumbent.best.fits
+        first.more()
+        bests.append(search.incumbent.best.step_time_ns)
+    assert bests[1] <= bests[0]
+
+
+def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
+    """Long plans that a short limit leaves no time to write do not take the place of short ones."""
+    tried = []
+    for limit_s in (1.0, 60.0):
+        problem = Problem(described("llama"), None, 8, 1024, effort=Effort(limit_s))
+        search = Search(problem, None)
+        first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
+        table = search.setting.small_table
+        assert table is not None
+        tried.append(set(first._some(table, range(len(table)), 5)))
+    assert tried[0] < tried[1]
 
 
 @settings(max_examples=10, deadline=None)

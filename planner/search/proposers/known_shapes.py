@@ -42,8 +42,8 @@ FIRST_ACTIONS = 4_000
 FEW_ACTIONS, GAINS = 500, 0.98
 """Actions up to which halving takes no time to speak of; beyond, the part of the best step below which its estimate is
 worth that time before the first plan is told."""
-FIRST_WORK = 150_000
-"""Actions of all plans that are simulated before the first plan is told, once one fits."""
+FIRST_WORK = 100_000
+"""Actions of all plans after which the first plan is told, once one fits."""
 CERTAIN = 0.93
 """Part of an estimate below which no simulated step was seen while rows near the best were compared."""
 CAUTIOUS = 0.9
@@ -107,6 +107,11 @@ class FirstPlans:
         return bool(self.found) or self.incumbent.best_fits
 
     @property
+    def _is_enough(self) -> bool:
+        """Whether a plan fits, and more would keep people waiting for the first."""
+        return self._held_back is not None and self._fits and self._work >= FIRST_WORK
+
+    @property
     def _best_ns(self) -> float:
         known = [each.step_time_ns for each in self.found.values()]
         return min([*known, self.incumbent.best.step_time_ns if self.incumbent.best_fits else np.inf])
@@ -143,7 +148,7 @@ class FirstPlans:
         best = sorted(self.found.items(), key=lambda row: row[1].step_time_ns)[:number]
         for family, each in best:
             cuts, places = self.setting.cuts(family), len(set(each.candidate.places))
-            if places == 1 or family in self._recut_already:
+            if places == 1 or family in self._recut_already or self._is_enough:
                 continue
             self._recut_already.add(family)
             for partition in dict.fromkeys(chain((each.candidate.partition,), first_cuts(self.setting, cuts, places))):
@@ -195,20 +200,23 @@ class FirstPlans:
                 yield row
 
     def _some(self, table: FamilyTable, rows: Iterable[int], number: int) -> Iterator[int]:
-        """Yield the first rows that can be written in time, and the first that can under any limit.
+        """Yield the first rows that can be written in time; and so many that can in half of that time, and so on.
 
         So that a longer limit, which allows longer plans, leaves out none that a shorter one takes.
         """
         per_action = {copies: writing_s(1, copies) for copies in np.unique(table.rows.data).tolist()}
         seconds = table.num_actions * np.array([per_action[copies] for copies in table.rows.data.tolist()])
-        made = table.num_actions * table.rows.data <= most_actions()
-        short, soon = made & (seconds <= self._writing.most_s), made & (seconds <= SPARE_S)
-        left, left_soon = number, number
+        known = seconds[table.num_actions * table.rows.data <= most_actions()]
+        most = min(self._writing.most_s, max(SPARE_S, known.max(initial=0.0)))
+        levels = np.maximum(0, np.ceil(np.log2(seconds / SPARE_S))).astype(int)
+        left = [number] * (1 + int(max(0.0, np.floor(np.log2(most / SPARE_S)))) if most >= SPARE_S else 0)
         for row in rows:
-            if (left and short[row]) or (left_soon and soon[row]):
+            open_ones = [level for level in range(levels[row], len(left)) if left[level]]
+            for level in open_ones:
+                left[level] -= 1
+            if open_ones:
                 yield row
-                left, left_soon = max(0, left - 1), max(0, left_soon - int(soon[row]))
-            if not left and not left_soon:
+            elif not any(left):
                 return
 
     def _is_short(self, cuts: Cuts, actions: int) -> bool:
@@ -218,8 +226,6 @@ class FirstPlans:
     def _try(self, table: FamilyTable, row: int) -> None:
         """Simulate the even cut of a row: into equally many layers where there is one and devices are alike."""
         family, places = table.family(row), int(table.rows.places[row])
-        if (family, places) in self._split_ns:
-            return
         self._split_ns[family, places] = float(table.split_ns[row])
         cuts = self.setting.cuts(family)
         layers = None if self.setting.families.unlike else self.setting.equal_layers(places * family.chunks)
@@ -234,16 +240,12 @@ class FirstPlans:
         """Simulate a cut that holds its micro-batches, and tell the incumbent."""
         family, places = cuts.family, cuts.places_of(partition)
         actions = about_actions(cuts, places)
-        if not self._is_short(cuts, actions):
-            return
-        if self._held_back is not None and self._fits and self._work + actions > FIRST_WORK:
+        schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
+        if not schedules or self._is_enough or not self._is_short(cuts, actions):
             return
         self._work += actions
         self.tried.add(family)
-        schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
         self._simulated.update((family, partition, name) for name in schedules)
-        if not schedules:
-            return
         with self.setting.dropped.candidate():
             candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
