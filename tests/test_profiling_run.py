@@ -224,6 +224,17 @@ def test_a_model_that_is_not_one_gets_one_clear_error(tmp_path, body, error, mes
     assert "\n" not in str(caught.value)
 
 
+def test_a_partial_of_a_function_is_a_model_too(tmp_path):
+    body = (
+        "import torch\nfrom functools import partial\ndef make(width, batch=4):\n"
+        "    return torch.nn.Linear(width, 1), (torch.ones(batch, width),), lambda out: out.mean()\n"
+        "build = partial(make, 3)\n"
+    )
+    (tmp_path / "othermodel.py").write_text(body)
+    sys.modules.pop("othermodel", None)
+    assert load_model("othermodel:build", 2).args[0].shape == (2, 3)
+
+
 def test_an_output_that_is_a_folder_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(UsageError, match="is a folder; name a file in it"):
         command("-o", str(tmp_path))

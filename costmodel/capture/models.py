@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -149,7 +150,7 @@ def _find(spec: str) -> Callable[..., Any]:
     function: Any = module
     for part in name.split("."):
         function = getattr(function, part, None)
-    if not inspect.isroutine(function) and not inspect.isclass(function):
+    if not (inspect.isroutine(function) or inspect.isclass(function) or isinstance(function, partial)):
         known = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
         raise UsageError(
             f"the module {where!r} has no function {name!r}; it has {', '.join(known) or 'no function at all'}"
