@@ -13,7 +13,8 @@ import torch
 
 from costmodel.capture.attributes import Attributes
 from executor.agreement import difference
-from tests.loops_captured import Annealed, Configured, Listed, Tower
+from tests.loop_models import WIDTH
+from tests.loops_captured import Annealed, Configured, Listed, Tower, WithTensor
 from tests.rank_pool import environment, free_port
 from tests.user_loops import RANKS, failures, loops
 
@@ -134,3 +135,27 @@ def test_what_a_loop_keeps_on_a_model_for_itself_is_taken_as_it_is():
     model.epoch = 1
     assert attributes.changed() == []
     assert attributes.changed() == []
+
+
+def test_tensors_are_compared_by_identity_in_a_traced_forward_too():
+    """By value a trace would read a number of them, and one of equal value would pass for the one that was captured."""
+    model = WithTensor()
+    attributes = Attributes(model)
+    program = torch.export.export(_Noted(model, attributes), (torch.zeros(2, WIDTH),), strict=False)
+    assert not any("eq" in str(node.target) for node in program.graph.nodes)
+    assert attributes.changed() == []
+    model.scale = torch.tensor(1.0)
+    assert [name for name, _, _ in attributes.changed()] == ["scale of the model"]
+
+
+class _Noted(torch.nn.Module):
+    """A model whose attributes are compared within its forward, as a capture does."""
+
+    def __init__(self, model, attributes):
+        super().__init__()
+        self.model, self.attributes = model, attributes
+
+    def forward(self, x):
+        output = self.model(x)
+        assert self.attributes.changed() == []
+        return output

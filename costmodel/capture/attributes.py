@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ class _Place:
     found: Mapping[str, Any]
     names: tuple[str, ...]
     behind: Mapping[str, Any]
-    kept: Any = None
+    kept: tuple[Any, ...] = ()
     length: int = 0
     get: Callable[[Any], Any] = tuple
     here: tuple[str, ...] = ()
@@ -63,15 +63,18 @@ class _Place:
     def keep(self) -> None:
         """Take the values as they are now."""
         self.here = tuple(name for name in self.names if name in self.found)
-        self.get = itemgetter(*self.here) if self.here else _nothing
+        self.get = _getter(self.here)
         self.kept, self.length = _copy(self.get(self.found)), len(self.found) if self.behind else 0
 
     def stands(self) -> bool:
-        """Whether nothing has changed, which takes a microsecond."""
+        """Whether nothing has changed, which takes a microsecond. Tensors are compared by identity, never by value."""
         try:
-            return bool(self.get(self.found) == self.kept) and (not self.behind or len(self.found) == self.length)
-        except (KeyError, RuntimeError, ValueError, TypeError):  # gone, or tensors, which have no one truth value
+            now = self.get(self.found)
+        except KeyError:
             return False
+        if self.behind and len(self.found) != self.length:
+            return False
+        return all(map(is_, now, self.kept)) or all(map(_same, self.kept, now))
 
 
 class Attributes:
@@ -191,8 +194,11 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-def _nothing(_: Any) -> tuple[()]:
-    return ()
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what looks names up, as a tuple however many there are."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda found: tuple(found[name] for name in names)
 
 
 def _of_class(kind: type, names: frozenset[str]) -> dict[str, Any]:
@@ -202,7 +208,7 @@ def _of_class(kind: type, names: frozenset[str]) -> dict[str, Any]:
 
 
 def _differences(place: _Place) -> Iterator[tuple[str, Any, Any]]:
-    kept = dict(zip(place.here, place.kept if len(place.here) != 1 else (place.kept,), strict=True))
+    kept = dict(zip(place.here, place.kept, strict=True))
     for name in place.names:
         then = kept.get(name, place.behind.get(name, _ABSENT))
         now = place.found[name] if name in place.found else place.behind.get(name, _ABSENT)
