@@ -69,10 +69,12 @@ def agree(company: Company, own: Agreed) -> None:
         if FAILURE in row:
             raise _error(rank, row)
     words = difference(rows)
+    alike = "the same plan file, code and options"
     if words and len({row.get(PROGRAM) for row in rows}) > 1:
         words += _first_operator(_told(company, own.operators))
+        alike += ", and, where code goes through a Python set of names, the same PYTHONHASHSEED"
     if words:
-        raise RefusedAlike(f"{words}: start all ranks with the same plan file, code and options")
+        raise RefusedAlike(f"{words}: start all ranks with {alike}")
 
 
 def _told(company: Company, own: Mapping[str, str]) -> list[dict[str, str]]:

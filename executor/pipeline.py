@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from costmodel.capture.attributes import Attributes
-from costmodel.capture.batches import Split, TrainingModel
+from costmodel.capture.batches import Split, TrainingModel, as_trained
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
@@ -30,7 +30,7 @@ from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
 from executor.parallel import Parallelize
 from executor.precision import planned_dtype, with_precision
-from executor.standing import Standing, check_hooks
+from executor.standing import Standing, check_hooks, check_storages, check_surroundings
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.watch import START
 from executor.worker import Worker
@@ -189,7 +189,8 @@ class Pipeline:
         ----------
         plan : Plan or path
         model : torch.nn.Module
-            The pipeline takes it, as of the class.
+            The pipeline takes it, as of the class. One in eval mode as a whole is set to train; parts of one that
+            trains stay in the mode that they have.
         loss : callable
             ``loss(output)``, or ``loss(output, targets)`` where steps are given targets; it may not read the
             model's parameters.
@@ -211,7 +212,7 @@ class Pipeline:
             args, kwargs = as_arguments(inputs)
             return TrainingModel(
                 type(model).__name__,
-                model.train(),
+                as_trained(model),
                 args,
                 kwargs,
                 targets,
@@ -275,6 +276,7 @@ class Pipeline:
             self._start(self._make(inputs, targets))
         self._load(inputs, targets, short)
         self._standing.check_modes()
+        check_surroundings(self.device.type)
         self.worker.check_hooks()
         with self.together(f"step {self.worker.draws.step}"):
             self.worker.one_batch.check()
@@ -481,6 +483,8 @@ class Pipeline:
             built = with_precision(self.plan, model)
             captured, attributes = capture_surely(built, size, self._values is not None)
         check_gate(self.plan, captured)
+        if len(self.plan.stages) > 1:
+            check_storages(captured.model.module)
         own = held(self.plan, captured, self._options())
         if isinstance(model, TrainingModel):
             captured = aimed_at(captured, self.device)

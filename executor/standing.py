@@ -140,6 +140,48 @@ def check_hooks(module: nn.Module, left: Mapping[str, str]) -> None:
             raise DoesNotMatch(_hook_words(path, inner, reason))
 
 
+def check_surroundings(device_type: str) -> None:
+    """Refuse a step within `torch.autocast`: stages compute as they were captured, and a plain loop would not.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    if torch.is_autocast_enabled(device_type):
+        raise DoesNotMatch(
+            "the step is taken within torch.autocast, of which stages see nothing: leave the block, and give "
+            "autocast= to the pipeline, as its plan must say"
+        )
+
+
+def check_storages(module: nn.Module) -> None:
+    """Refuse a parameter whose memory another parameter or a buffer shares: stages have copies of their own.
+
+    One object under several names is shared as torch shares it.
+
+    Raises
+    ------
+    DoesNotMatch
+    """
+    spans: dict[int, list[tuple[int, int, str, bool]]] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout is torch.strided and not tensor.is_meta and tensor.numel():
+            first = int(tensor.storage_offset()) * tensor.element_size()
+            reach = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+            last, trains = first + reach * tensor.element_size(), isinstance(tensor, nn.Parameter)
+            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((first, last, name, trains))
+    for row in spans.values():
+        end, known, trained = -1, "", False
+        for first, last, name, trains in sorted(row):
+            if first <= end and (trains or trained):
+                raise DoesNotMatch(
+                    f"{name!r} lies in the memory of {known!r}, and stages on several ranks would train two copies: "
+                    f"tie them as one object ({name} = {known}), or give each its own memory"
+                )
+            if last > end:
+                end, known, trained = last, name, trains
+
+
 def _num_hooks(module: nn.Module) -> int:
     found = (hook for kind in _HOOKS for hook in getattr(module, kind).values())
     return sum(not _is_torchs(hook) for hook in found)

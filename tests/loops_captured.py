@@ -584,3 +584,34 @@ def gives_zeros_for_what_it_does_not_read(job: Job) -> None:
         job.step(
             x if job.rank <= 0 else torch.zeros_like(x), y if job.rank else torch.zeros_like(y)
         ) if not job.is_plain else job.step(x, y)
+
+
+@user_loop(captured)
+def hooks_before_a_block(job: Job) -> None:
+    """The hook of a block that a stage calls runs once: what it makes of the input is not its input again."""
+    model = Tower()
+    model.layers[0].register_forward_pre_hook(lambda _, given: (given[0] * 0.5,))
+    train(job, model)
+
+
+class Frozen(Tower):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.norm.running_mean.fill_(0.5)  # type: ignore[union-attr, operator]
+        self.norm.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.norm(x))
+
+
+@user_loop(captured)
+def freezes_a_batch_norm_by_its_mode(job: Job) -> None:
+    train(job, Frozen())
+
+
+@user_loop(captured, refused="lies in the memory of")
+def ties_weights_by_their_data(job: Job) -> None:
+    model = Tower()
+    model.layers[3].up.weight.data = model.layers[0].up.weight.data
+    train(job, model)

@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from costmodel.capture.attributes import Attributes
+from costmodel.capture.batches import TrainingModel, as_trained
+from costmodel.capture.capture import capture
+from costmodel.errors import DoesNotMatch, InvalidInput
 from executor.agreement import difference
+from executor.standing import check_surroundings
 from tests.loop_models import WIDTH
 from tests.loops_captured import Annealed, Configured, Listed, Tower, WithTensor
 from tests.rank_pool import environment, free_port
@@ -159,3 +163,33 @@ class _Noted(torch.nn.Module):
         output = self.model(x)
         assert self.attributes.changed() == []
         return output
+
+
+class HooksAnActivation(Tower):
+    """Scales a gradient on its way, which no captured program holds."""
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient * 0.1)
+        return super().forward(x)
+
+
+def test_a_hook_on_an_activations_gradient_is_refused_at_the_capture():
+    model = TrainingModel("hooks", HooksAnActivation(), (torch.zeros(4, WIDTH),), {}, None, False, torch.sum, {}, 4)
+    with pytest.raises(InvalidInput, match=r"the forward hooks into a gradient \(Tensor.register_hook\)"):
+        capture(model, 2)
+
+
+def test_a_step_within_autocast_is_refused():
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(DoesNotMatch, match="give autocast= to the pipeline"):
+        check_surroundings("cpu")
+    check_surroundings("cpu")
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_parts_that_are_evaluated_stay_so_in_a_model_that_trains(trains):
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    model[0].eval()
+    model.training = trains
+    assert as_trained(model)[0].training is not trains

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from costmodel.capture.batches import TrainingModel, split_batch
+from costmodel.capture.batches import TrainingModel, as_trained, split_batch
 from costmodel.errors import PenstockError
 from executor import Pipeline
 from executor.feed import as_arguments
@@ -173,7 +173,7 @@ class Job:
         if self.is_plain:
             made = {rank: self._plan(model, inputs, targets, dict(options)) for rank, options in wanted.items()}
             Path(self._plan_file).write_bytes(pickle.dumps(made))
-            model.train()
+            as_trained(model)
             self.optimizer = optimizer(list(model.parameters()))
             return
         made = pickle.loads(Path(self._plan_file).read_bytes())
@@ -246,7 +246,7 @@ class Job:
 
         numbers, states = random.getstate(), torch.get_rng_state()
         kept = pickle.dumps({name: value.detach().clone() for name, value in model.state_dict().items()})
-        model.train()
+        as_trained(model)
         captured = capture(replace(self._training(inputs, targets), module=model), BATCH // MICROBATCHES)
         names, cuts = captured.operators, options.pop("cuts", None)
         if cuts is None:

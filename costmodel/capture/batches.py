@@ -92,6 +92,14 @@ class TrainingModel:
         return value.reshape(()), weight
 
 
+def as_trained(module: nn.Module) -> nn.Module:
+    """Return a model in the mode in which a loop trains it: set to train where it is evaluated as a whole.
+
+    Parts of a model that trains stay as they are: who froze a batch norm by `eval` wants it frozen.
+    """
+    return module if module.training else module.train()
+
+
 def split_batch(model: TrainingModel, index: int, num_microbatches: int) -> TrainingModel:
     """Return the model with micro-batch `index` of `num_microbatches` of its inputs and targets.
 

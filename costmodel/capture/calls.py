@@ -180,7 +180,7 @@ def noting_calls(model: nn.Module, left_out: Sequence[object]) -> Iterator[Notes
             if not torch.compiler.is_dynamo_compiling():
                 notes.leave(result)
 
-        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
         handles.append(module.register_forward_hook(leave))
     try:
         yield notes

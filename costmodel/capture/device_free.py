@@ -38,6 +38,11 @@ class _NumbersFilledIn(TorchFunctionMode):
         if func is torch.Tensor.__setitem__ and isinstance(args[2], int | float) and _is_view(args[1]):
             args[0][args[1]].fill_(args[2])
             return None
+        if func in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
+            raise ValueError(
+                "the forward hooks into a gradient (Tensor.register_hook), which a captured program leaves out: "
+                "scale gradients by a torch.autograd.Function"
+            )
         return func(*args, **(kwargs or {}))
 
 

@@ -26,6 +26,7 @@ from costmodel.capture.batches import (
     Split,
     TrainingModel,
     ambiguous,
+    as_trained,
     batched_dimensions,
     describe,
     move,
@@ -208,7 +209,7 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         batch = _infer_batch(spec, args, kwargs, split)
     model = TrainingModel(
-        spec, module.train(), args, kwargs, fields.get(TARGETS), TARGETS in fields, loss, dict(split), batch
+        spec, as_trained(module), args, kwargs, fields.get(TARGETS), TARGETS in fields, loss, dict(split), batch
     )
     if compiled:
         model = replace(model, remark=f"torch.compile is left out: {compiled} is taken as plain modules, uncompiled")
