@@ -22,6 +22,7 @@ from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.setting import Setting
 from planner.search.space.even_stages import even_stages
 from planner.search.space.replica_prices import ReplicaPrices
+from planner.search.writing import about_actions
 from tests.described_models import described
 from tests.random_profiles import random_profile
 
@@ -196,6 +197,16 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
         assert table is not None
         tried.append(set(first._some(table, range(len(table)), 5)))
     assert tried[0] < tried[1]
+
+
+def test_a_table_counts_actions_as_a_cut_does() -> None:
+    """One formula for all rows at once, the other for one cut."""
+    setting = Setting(Problem(described("llama"), None, 8, 64))
+    table = setting.small_table
+    assert table is not None
+    for row in range(0, len(table), 7):
+        cuts = setting.cuts(table.family(row))
+        assert table.num_actions[row] == about_actions(cuts, int(table.rows.places[row]))
 
 
 @settings(max_examples=10, deadline=None)
