@@ -37,6 +37,7 @@ def scenario_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, sc
     return _fastest_ns(rates, rows, inner, outer, groups, scenario) * factor + scenario * quantise
 
 
+@lru_cache(maxsize=65536)
 def _fastest_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, scenario: int) -> float:
     """Return the time of the fastest tile and split in one scenario (0: low)."""
     lost = tables.overhead("tile_depth")[scenario]
