@@ -23,6 +23,7 @@ from planner.graph.layers import why_undivided
 from planner.plan.gathering import why_out_of_step
 from planner.plan.lockstep import Block
 from planner.plan.rung import strategy_of
+from simulator.bounds import lower_bound_ns
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
 from simulator.schedule import stage_graph
@@ -237,6 +238,17 @@ class Evaluator:
                 return replace(run, left=left, left_ns=left // found.microbatches * found.time_ns)
             count += (own - count) % found.microbatches if found else count
         return self._run(candidate, priced, replicas, costs, own)
+
+    def least_ns(self, candidate: Candidate) -> int:
+        """Return what a candidate's stages take at least in any order; no order is made for it.
+
+        Raises
+        ------
+        UsageError, NoPlanFits
+            When it cannot be priced (`Pricer.price`).
+        """
+        priced = self.pricer.price(candidate.partition, candidate.places, candidate.line)
+        return lower_bound_ns(priced.costs, self.num_microbatches, "any", speeds=self.speeds_of(priced.blocks)).ns
 
     def simulate(self, candidate: Candidate) -> Run:
         """Price, order, close and time a candidate."""

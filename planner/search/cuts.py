@@ -213,6 +213,17 @@ class Cuts:
                 found.append(self.evaluate(partition, name, line=line, in_flight=in_flight))
         return found
 
+    def may_beat(self, best: Evaluated, partition: Partition) -> bool:
+        """Whether a cut may be faster than the best one under its schedule: a bound tells, where orders are sought.
+
+        To seek an order takes a hundred times as long as the bound.
+        """
+        known = best.candidate
+        if known.schedule != WITHIN_LIMIT or not best.fits:
+            return True
+        candidate = self.candidate(partition, known.schedule, line=known.line or self.always_line)
+        return self.evaluator.least_ns(candidate) < best.step_time_ns
+
     def evaluate(
         self, partition: Partition, schedule: str = "", *, line: bool = False, in_flight: Numbers = ()
     ) -> Evaluated:

@@ -14,13 +14,12 @@ from functools import partial
 from planner.ask.problem import AUTO, Problem
 from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
-from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.setting import Setting
-from simulator.bounds import lower_bound_ns
 
 MOST_ACTIONS = 150_000
 """Actions of a whole plan up to which its backwards are halved."""
@@ -76,7 +75,7 @@ def in_halves(
             continue
         evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
         best = incumbent.best
-        least_ns = (setting.dropped.bound(partial(_least_ns, evaluator, candidate)) or 0) if best.fits else 0
+        least_ns = (setting.dropped.bound(partial(evaluator.least_ns, candidate)) or 0) if best.fits else 0
         if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
             continue
         with pace.timed(each.num_actions):
@@ -97,10 +96,3 @@ def made_in_halves(
 def in_halves_of(known: Candidate) -> Candidate:
     """Return a candidate whose backwards run in halves."""
     return replace(known, schedule=WITHIN_LIMIT, in_flight=())
-
-
-def _least_ns(evaluator: Evaluator, candidate: Candidate) -> int:
-    """Return what a plan's stages take at least in any order of halves."""
-    priced = evaluator.pricer.price(candidate.partition, candidate.places, candidate.line)
-    speeds = evaluator.speeds_of(priced.blocks)
-    return lower_bound_ns(priced.costs, evaluator.num_microbatches, "any", speeds=speeds).ns

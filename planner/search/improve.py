@@ -29,6 +29,8 @@ def improve(cuts: Cuts, start: Evaluated, num_evaluations: int, limits: Limits) 
                     return best
                 left -= 1
                 known = best.candidate
+                if not cuts.may_beat(best, partition):
+                    continue
                 for candidate in cuts.under(partition, (known.schedule,), line=known.line, in_flight=known.in_flight):
                     if candidate.rank < best.rank:
                         best, found = candidate, True
