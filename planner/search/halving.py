@@ -5,6 +5,7 @@ Leaves out which plans are halved (`planner.search.halves`), and when the search
 
 from collections.abc import Iterable
 
+from planner.candidate.candidate import Candidate
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.halves import OrderPace, halved, in_halves, seeks_halves
@@ -32,6 +33,7 @@ class Halving:
     def __init__(self, bounds: FamilyBounds, pace: OrderPace) -> None:
         self._bounds, self._setting, self._incumbent = bounds, bounds.setting, bounds.incumbent
         self.is_open, self._pace = seeks_halves(self._setting.problem), pace
+        self._improved: set[Candidate] = set()
 
     def halve(self, limits: Limits, whole: Limits) -> None:
         """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.
@@ -60,9 +62,12 @@ class Halving:
             incumbent.offer([each])
         best, own = incumbent.best, self._setting.family_of.get(incumbent.best.candidate)
         allowed = self._pace.allows(FEWEST * best.num_actions, limits)
-        if own and own.split and allowed and not self._setting.pinned_partition:
+        anew = best.candidate not in self._improved  # from the same plan the same moves lead to the same one
+        if own and own.split and allowed and anew and not self._setting.pinned_partition:
             cuts, number = self._setting.cuts(own), WORK // max(1, best.num_actions)
             under_all(cuts, improve(cuts, best, min(NUM_EVALUATIONS, number), limits), incumbent)
+            if not limits.over:
+                self._improved.add(best.candidate)
 
     def families(self, families: Iterable[Family]) -> list[Family]:
         """Return these families with backwards in halves, to be annealed; none where halves are closed."""
