@@ -83,6 +83,7 @@ class Making:
             read,
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
+            num_backwards=sum(a.stage == index and a.kind in (Kind.B, Kind.I) for a in self.order),
             buffers=buffers,
             slots=_slots(part, written),
             written=written,

@@ -83,8 +83,8 @@ class Reduction:
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
         sums = sums_in_order(plan, lanes, by_stages)
-        self._company = company if sums else None  # until its ranks have agreed on what has gradients
-        self._had: set[str] = set()  # what this rank has gradients for, until then
+        self._parameters = parameters
+        self._had: set[str] = set()  # what this rank had gradients for, sums and other ranks' zeros aside
         for one in sums:
             names = sorted(name for name in by_stages[one.stages] if name not in divided)  # these sum as they divide
             if me in one.ranks and names:
@@ -118,19 +118,16 @@ class Reduction:
                 self._wait(work, shared)
                 pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
                 torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(pieces, gradients, strict=True)])
-        self.agree(self._had)
 
-    def agree(self, had: Iterable[str]) -> None:
-        """Agree on the parameters that no rank has a gradient for, which then have none anywhere; collective, once."""
-        if self._company is None:
-            return
-        rows = self._company.tell_all("\n".join(sorted(had)).encode())
-        self._company = None
-        had = {name for row in rows for name in row.decode().split("\n")}
+    def had(self) -> set[str]:
+        """Return the parameters for which this rank has had gradients of its own."""
+        summed = {name for shared in self._sets for name in shared.parameters}
+        return self._had | {n for n, p in self._parameters.items() if p.grad is not None and n not in summed}
+
+    def leave_alone(self, names: Iterable[str]) -> None:
+        """Sum no gradients of some parameters from now on: no rank has one."""
         for shared in self._sets:
-            shared.without = frozenset(shared.parameters.keys() - had)
-            for name in shared.without:
-                shared.parameters[name].grad = None
+            shared.without = frozenset(shared.parameters.keys() & set(names))
 
     def close(self) -> None:
         """Give up the groups."""

@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from costmodel.capture.parts import LOSS_WEIGHT, Part
 from costmodel.capture.split_calls import Queue, WeightHalf, run_in_turn
 from costmodel.capture.writes import Written
+from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
 from executor.randomness import Draws
 from executor.wiring import Wire, join
@@ -86,6 +87,12 @@ class Stage:
         Seeds of its random numbers, where it draws any.
     run_halves : callable
         Runs the weight halves of one backward.
+    silent : frozenset of str
+        Sent tensors that no gradient of the loss reaches: no backward runs for them.
+    arrived : set of str
+        Received tensors for which there was a gradient.
+    num_backwards : int
+        In a step.
     num_real : int or None
         Micro-batches that the batch fills, where it is a short one; those behind them stand in and count nothing.
     counts : bool
@@ -113,6 +120,11 @@ class Stage:
     running: dict[int, Running] = field(default_factory=dict)
     weight_halves: dict[int, deque[WeightHalf]] = field(default_factory=dict)
     run_halves: Callable[[deque[WeightHalf]], None] = run_in_turn
+    silent: frozenset[str] = frozenset()
+    num_backwards: int = 0
+    arrived: set[str] = field(default_factory=set)
+    _expected: set[str] | None = None
+    _backwards_left: int = 0
     num_real: int | None = None
     counts: bool = True
 
@@ -170,7 +182,7 @@ class Stage:
         edges: list[Any] = []
         gradients: list[torch.Tensor | None] = []
         for name, gradient in self._summed(received).items():
-            if name in running.roots:
+            if name in running.roots and name not in self.silent:
                 edges.append(running.roots[name])
                 gradients.append(gradient)
         if running.loss is not None and running.loss.requires_grad:
@@ -180,6 +192,8 @@ class Stage:
             torch.autograd.backward(edges, gradients)
         if self.queue is not None:
             self.weight_halves[first] = self.queue.drain()
+        if self.part.has_loss:
+            self._note_arrivals(running)
         return [
             [_gradient_of(running.leaves[wire.names[position]]) for position in wire.gradients]
             for wire in self.incoming
@@ -257,6 +271,23 @@ class Stage:
         # The total weight is known only at the end of the step, so a weighted sum is divided by it then.
         share = self.share if weight is None else 1.0
         running.loss_gradient = torch.full_like(loss, share if self.num_real is None or first < self.num_real else 0.0)
+
+    def expect(self, arrivals: set[str] | None, *, keeps: bool) -> None:
+        """Start a step in which gradients arrive for these tensors, with those that it `keeps`; None for any."""
+        self.arrived = self.arrived if keeps else set()
+        self._expected, self._backwards_left = arrivals, self.num_backwards
+
+    def _note_arrivals(self, running: Running) -> None:
+        """Note which received tensors have a gradient: what a loss leaves out has none, and not zeros."""
+        self.arrived.update(name for name, leaf in running.leaves.items() if leaf.grad is not None)
+        self._backwards_left -= 1
+        if not self._backwards_left and self._expected is not None and self.arrived != self._expected:
+            raise DoesNotMatch(
+                f"the loss has gradients for {sorted(self.arrived)} in this step, and had them for "
+                f"{sorted(self._expected)} in the first: what a loss leaves out has no gradient in one process, and an "
+                "optimizer leaves it alone: let the loss use the same outputs in each step (times 0 where one is to "
+                "count nothing)"
+            )
 
     def _summed(self, received: Sequence[Sequence[torch.Tensor]]) -> Gradients:
         """Sum the gradients of each sent tensor over its consumers, in order of stage."""

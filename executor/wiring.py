@@ -12,7 +12,7 @@ from enum import StrEnum
 import torch
 
 from costmodel.capture.capture import Capture
-from costmodel.capture.shapes import TensorInfo
+from costmodel.capture.shapes import Reach, TensorInfo
 from costmodel.errors import DoesNotMatch
 from executor.lanes import Lanes
 from planner.plan import REPLICATE, Plan, PlanEdge
@@ -85,10 +85,11 @@ class Wire:
 
 @dataclass(frozen=True)
 class Wiring:
-    """All edges of a plan, by their ends; `graph` has one rank for each replica of a stage."""
+    """All edges of a plan, by their ends, and what gradients reach; `graph` has one rank for each replica of a stage."""
 
     lanes: Lanes
     wires: Mapping[tuple[int, int], Wire]
+    reach: Reach
 
     @property
     def graph(self) -> StageGraph:
@@ -118,7 +119,8 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
     sizes = {size for row in units for size in row.values()} | {1}
     if any(multiple > 1 for multiple in graph.multiples):
         sizes.add(2)  # two sizes show which dimension is the batch
-    described = {size: capture.tensors(size * plan.batch.microbatch_size) for size in sorted(sizes)}
+    found = {size: capture.describe_with_reach(size * plan.batch.microbatch_size) for size in sorted(sizes)}
+    described = {size: {name: infos[name][0] for name in capture.flows} for size, (infos, _) in found.items()}
     _check_names(plan.edges, described[1])
     for edge in plan.edges:
         _check_parts(edge, len(lanes.blocks[edge.source][0]), described[1])
@@ -140,7 +142,7 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
             },
             edge.border,
         )
-    return Wiring(lanes, wires)
+    return Wiring(lanes, wires, found[1][1])
 
 
 def _check_parts(edge: PlanEdge, num_lanes: int, known: Mapping[str, TensorInfo]) -> None:

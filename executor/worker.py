@@ -41,6 +41,7 @@ from executor.optimizer import MakeOptimizer, RankOptimizer
 from executor.parallel import Meshes, Parallelize, own_part, settle
 from executor.program import Instruction, Program
 from executor.randomness import Draws
+from executor.reached import Reached
 from executor.reduction import Reduction, stages_of_parameters
 from executor.rows import OneBatch
 from executor.stage import Stage
@@ -113,6 +114,7 @@ class Worker:
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self._last_message = last_message(self.order)
         self.wiring: Wiring = wire_plan(plan, capture)
+        self._reached = Reached(plan, capture, self.wiring)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
         divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
@@ -165,6 +167,7 @@ class Worker:
         if self._division.may_be:
             self.meshes = Meshes(lanes, company, self.device)
             self._divide(self.meshes)
+        self._reached.silence(self.stages.values())
         if company.size > 1:
             company.everyone()  # made before the first step, as all groups are
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
@@ -199,9 +202,13 @@ class Worker:
             if index not in self._division.views:
                 lead = lanes.lead_of(index, self.rank)
                 stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
-        had = {name for name, parameter in self.parameters.items() if parameter.grad is not None}
-        self.reduction.agree(had.union(*(self.owned[index] for index in self._division.views)))
         _clear(self.parameters.values())
+
+    def _agree(self) -> None:
+        """Agree on the parameters that have no gradient, and leave them none; collective."""
+        without = self._reached.agree(self.stages, self.owned, self.reduction.had(), self.company)
+        self.reduction.leave_alone(without)
+        _clear(parameter for name, parameter in self.parameters.items() if name in without)
 
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
@@ -327,6 +334,7 @@ class Worker:
     def _begin(self, accumulates: bool) -> None:
         # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
         self._earlier = [parameter.grad for parameter in self.parameters.values()] if self._accumulates else []
+        self._reached.begin(self.stages, continues=self._accumulates, ends=not accumulates)
         self._accumulates = accumulates
         _clear(self.parameters.values())
         for stage in self.stages.values():
@@ -407,6 +415,8 @@ class Worker:
         if self._earlier:
             _add(self.parameters.values(), self._earlier)
             self._earlier = []
+        if not (self._accumulates or self._reached.are_agreed):
+            self._agree()
         if self._asks_norm and not self._accumulates:  # the sum of all calls is clipped, and no part of it
             self.norm = self.clip(self._max_norm)
         if self._skips_nonfinite and not self._accumulates:

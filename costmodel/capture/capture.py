@@ -25,7 +25,7 @@ from costmodel.capture.passes import (
     read_sizes_from_inputs,
     replicable,
 )
-from costmodel.capture.shapes import TensorInfo, describe_values, fetch
+from costmodel.capture.shapes import Reach, TensorInfo, describe_values, fetch
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 
@@ -141,7 +141,11 @@ class Capture:
         return other
 
     def describe(self, microbatch_size: int) -> Mapping[str, tuple[TensorInfo, ...]]:
-        """Return every node's tensors (by node name) at a micro-batch size, without computing them.
+        """Return every node's tensors (by node name) at a micro-batch size, without computing them."""
+        return self.describe_with_reach(microbatch_size)[0]
+
+    def describe_with_reach(self, microbatch_size: int) -> tuple[Mapping[str, tuple[TensorInfo, ...]], Reach]:
+        """Return every node's tensors (by node name) at a micro-batch size, and what gradients reach.
 
         Raises
         ------
@@ -157,11 +161,6 @@ class Capture:
                 f"{self.model.name}: the model cannot run with a micro-batch of {microbatch_size}: {explain(error)}; "
                 "choose other micro-batch sizes"
             ) from None
-
-    def tensors(self, microbatch_size: int) -> Mapping[str, TensorInfo]:
-        """Return shape, dtype and gradient flag of every tensor that flows, at a micro-batch size."""
-        infos = self.describe(microbatch_size)
-        return {name: infos[name][0] for name in self.flows}
 
 
 def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> Capture:
@@ -193,7 +192,7 @@ def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only:
     module.recompile()
     sample = take(model, program.static_batch or 2)
     leaves = tuple(pytree.tree_leaves((sample.args, dict(sample.kwargs))))
-    infos = describe_values(module, leaves, bool(program.plan_only))
+    infos, _ = describe_values(module, leaves, bool(program.plan_only))
     names = _parameter_names(model, module)
     replicated = replicable(graph, infos, frozenset(names))
     groups = {}

@@ -5,7 +5,7 @@ whether a gradient flows, and which values share a storage. Leaves out what auto
 that on the real device; `memory` looks there).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 
@@ -34,10 +35,28 @@ class TensorInfo:
         return count * self.dtype.itemsize
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What gradients reach: autograd's nodes behind each value of a program, kept by their outputs alone."""
+
+    nodes: Mapping[str, tuple[Node, ...]]
+
+    def behind(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the values, by their nodes' names, that gradients of some values reach, themselves among them."""
+        waiting: list[Node | None] = [node for name in names for node in self.nodes.get(name, ())]
+        seen: set[Node] = set()
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting += [following for following, _ in node.next_functions]
+        return frozenset(name for name, own in self.nodes.items() if not seen.isdisjoint(own))
+
+
 def describe_values(
     module: fx.GraphModule, leaves: tuple[Any, ...], computed: bool = False, device: torch.device | None = None
-) -> Mapping[str, tuple[TensorInfo, ...]]:
-    """Return, for each node of a flat program, its tensors (none for numbers) at these input leaves.
+) -> tuple[Mapping[str, tuple[TensorInfo, ...]], Reach]:
+    """Return, for each node of a flat program, its tensors (none for numbers) at these input leaves, and their reach.
 
     `computed` runs the program for real: needed where shapes depend on values. `device` is where the values are
     to be, when parameters and inputs are elsewhere yet.
@@ -54,6 +73,7 @@ def describe_values(
         return fakes[id(value)]
 
     env: dict[fx.Node, Any] = {}
+    made: dict[fx.Node, list[Node]] = {}
     inputs = iter(leaves)
     with mode, torch.enable_grad():
         for node in module.graph.nodes:
@@ -64,8 +84,15 @@ def describe_values(
             elif node.op == "call_function":
                 args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
                 env[node] = node.target(*args, **kwargs)
+            made[node] = _autograd_nodes(env.get(node))
     storages: dict[int, int] = {}
-    return {node.name: _infos(value, storages) for node, value in env.items()}
+    nodes = {node.name: (*made[node], *_autograd_nodes(value)) for node, value in env.items()}  # before writes, after
+    return {node.name: _infos(value, storages) for node, value in env.items()}, Reach(nodes)
+
+
+def _autograd_nodes(value: Any) -> list[Node]:
+    tensors = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
 
 
 def _infos(value: Any, storages: dict[int, int]) -> tuple[TensorInfo, ...]:

@@ -1,0 +1,86 @@
+"""Which gradients there are: what no gradient of the loss reaches has none, as in one process, and no zeros either.
+
+What the captured program detaches is known beforehand; what a loss leaves out of the model's outputs only when it has
+run. The ranks agree on it once, at the end of the first step, and hold each later step to it: an optimizer with momentum
+or weight decay moves a parameter whose gradient is zero. Leaves out what happens within the stage of the loss, where
+autograd sees to it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import fx
+
+from costmodel.capture.capture import Capture
+from costmodel.capture.shapes import fetch
+from costmodel.model.graph import LOSS
+from executor.groups import Company
+from executor.stage import Stage
+from executor.wiring import Wiring
+from planner.plan import Plan
+
+
+class Reached:
+    """What gradients of the loss reach in a plan's stages.
+
+    Parameters
+    ----------
+    plan : Plan
+    capture : Capture
+        As long as its program reads the model's own parameters.
+    wiring : Wiring
+    """
+
+    def __init__(self, plan: Plan, capture: Capture, wiring: Wiring) -> None:
+        program = capture.program.module
+        self._loss = next(index for index, stage in enumerate(plan.stages) if LOSS in stage.operators)
+        self._received = {wire.names[i] for wire in wiring.incoming(self._loss) for i in wire.gradients}
+        self._parameters = {
+            node.name: capture.name_of.get(id(fetch(program, node.target)))
+            for node in program.graph.find_nodes(op="get_attr")
+        }
+        self._reach = wiring.reach
+        self._names = self._reach.behind(leaf.name for leaf in capture.outputs if isinstance(leaf, fx.Node))
+        self._agreed: set[str] | None = None
+
+    @property
+    def are_agreed(self) -> bool:
+        """Whether the ranks have agreed."""
+        return self._agreed is not None
+
+    def silence(self, stages: Iterable[Stage]) -> None:
+        """Let stages run no backward for what is not reached."""
+        for stage in stages:
+            stage.silent = frozenset(name for wire in stage.outgoing for name in wire.names) - self._names
+
+    def begin(self, stages: Mapping[int, Stage], *, continues: bool, ends: bool) -> None:
+        """Start a step: one that `continues` another adds to its gradients, one that `ends` is the last that does."""
+        if self._loss in stages:
+            stages[self._loss].expect(self._agreed if ends else None, keeps=continues)
+
+    def agree(
+        self, stages: Mapping[int, Stage], owned: Sequence[Sequence[str]], had: Iterable[str], company: Company
+    ) -> set[str]:
+        """Return the parameters that have no gradient; collective, once.
+
+        Parameters
+        ----------
+        stages : mapping
+            This rank's, by index.
+        owned : sequence of sequences of str
+            Names of the parameters that each stage reads.
+        had : iterable of str
+            Those for which this rank has a gradient, which may be zeros that came from the stage of the loss.
+        """
+        loss = stages.get(self._loss)
+        told = json.dumps([sorted(had), None if loss is None else sorted(loss.arrived)]).encode()
+        rows = [json.loads(row) for row in company.tell_all(told)]
+        arrived = {name for _, names in rows for name in names or ()}
+        if arrived != self._received & self._names:
+            self._names = self._reach.behind(arrived)
+            self.silence(stages.values())
+        self._agreed = set(loss.arrived) if loss is not None else set()
+        reached = {self._parameters.get(name) for name in self._names}
+        there = {name for names, _ in rows for name in names if name in reached}
+        there |= {name for names, used in rows if used is not None for name in names if name in owned[self._loss]}
+        return {name for names in owned for name in names} - there
