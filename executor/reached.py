@@ -29,9 +29,17 @@ class Reached:
     capture : Capture
         As long as its program reads the model's own parameters.
     wiring : Wiring
+    owned : sequence of sequences of str
+        Names of the trainable parameters that each stage reads.
+
+    Attributes
+    ----------
+    left_out : set of str
+        Parameters that no gradient reaches; of the stage of the loss, which a loss may read by itself, those of one
+        that is divided: what gathers parameters fills gradients up with zeros.
     """
 
-    def __init__(self, plan: Plan, capture: Capture, wiring: Wiring) -> None:
+    def __init__(self, plan: Plan, capture: Capture, wiring: Wiring, owned: Sequence[Sequence[str]]) -> None:
         program = capture.program.module
         self._loss = next(index for index, stage in enumerate(plan.stages) if LOSS in stage.operators)
         self._received = {wire.names[i] for wire in wiring.incoming(self._loss) for i in wire.gradients}
@@ -39,9 +47,11 @@ class Reached:
             node.name: capture.name_of.get(id(fetch(program, node.target)))
             for node in program.graph.find_nodes(op="get_attr")
         }
-        self._reach = wiring.reach
+        self._reach, self._owned = wiring.reach, owned
         self._names = self._reach.behind(leaf.name for leaf in capture.outputs if isinstance(leaf, fx.Node))
         self._agreed: set[str] | None = None
+        divides = plan.stages[self._loss].config.divides
+        self.left_out = self._not_reached(set() if divides else set(owned[self._loss]))
 
     @property
     def are_agreed(self) -> bool:
@@ -53,22 +63,18 @@ class Reached:
         for stage in stages:
             stage.silent = frozenset(name for wire in stage.outgoing for name in wire.names) - self._names
 
-    def begin(self, stages: Mapping[int, Stage], *, continues: bool, ends: bool) -> None:
-        """Start a step: one that `continues` another adds to its gradients, one that `ends` is the last that does."""
+    def begin(self, stages: Mapping[int, Stage]) -> None:
+        """Start a step, which must use of the model's outputs what the first one did."""
         if self._loss in stages:
-            stages[self._loss].expect(self._agreed if ends else None, keeps=continues)
+            stages[self._loss].expect(self._agreed)
 
-    def agree(
-        self, stages: Mapping[int, Stage], owned: Sequence[Sequence[str]], had: Iterable[str], company: Company
-    ) -> set[str]:
+    def agree(self, stages: Mapping[int, Stage], had: Iterable[str], company: Company) -> set[str]:
         """Return the parameters that have no gradient; collective, once.
 
         Parameters
         ----------
         stages : mapping
             This rank's, by index.
-        owned : sequence of sequences of str
-            Names of the parameters that each stage reads.
         had : iterable of str
             Those for which this rank has a gradient, which may be zeros that came from the stage of the loss.
         """
@@ -79,8 +85,11 @@ class Reached:
         if arrived != self._received & self._names:
             self._names = self._reach.behind(arrived)
             self.silence(stages.values())
+            self.left_out |= self._not_reached(set(self._owned[self._loss]))
         self._agreed = set(loss.arrived) if loss is not None else set()
+        there = {name for names, _ in rows for name in names} - self.left_out
+        return {name for names in self._owned for name in names} - there
+
+    def _not_reached(self, spared: set[str]) -> set[str]:
         reached = {self._parameters.get(name) for name in self._names}
-        there = {name for names, _ in rows for name in names if name in reached}
-        there |= {name for names, used in rows if used is not None for name in names if name in owned[self._loss]}
-        return {name for names in owned for name in names} - there
+        return {name for names in self._owned for name in names} - reached - spared

@@ -272,9 +272,9 @@ class Stage:
         share = self.share if weight is None else 1.0
         running.loss_gradient = torch.full_like(loss, share if self.num_real is None or first < self.num_real else 0.0)
 
-    def expect(self, arrivals: set[str] | None, *, keeps: bool) -> None:
-        """Start a step in which gradients arrive for these tensors, with those that it `keeps`; None for any."""
-        self.arrived = self.arrived if keeps else set()
+    def expect(self, arrivals: set[str] | None) -> None:
+        """Start a step in which gradients arrive for these received tensors; None for any."""
+        self.arrived = set()
         self._expected, self._backwards_left = arrivals, self.num_backwards
 
     def _note_arrivals(self, running: Running) -> None:

@@ -114,7 +114,6 @@ class Worker:
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self._last_message = last_message(self.order)
         self.wiring: Wiring = wire_plan(plan, capture)
-        self._reached = Reached(plan, capture, self.wiring)
         self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
         divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
@@ -132,6 +131,7 @@ class Worker:
         module = capture.model.module
         self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
         self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
+        self._reached = Reached(plan, capture, self.wiring, self.owned)
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         forwards = [action.stage for action in self.order if action.kind is Kind.F]
         self._num_losses = sum(self.stages[index].part.has_loss for index in forwards if index in self.stages)
@@ -140,6 +140,7 @@ class Worker:
         self._max_norm: float | None = None
         self.norm: torch.Tensor | None = None
         self.skipped = False
+        self.clear_gradients()  # of whatever the model was before
         self._watched = self._of_parts()
         self.check_hooks()
         check_sparse(plan, capture, self.owned, self._asks_norm)
@@ -150,7 +151,7 @@ class Worker:
         self.optimizer: RankOptimizer | None = None
         self.keeps_gradients = False
         self._accumulates = False
-        self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, while they accumulate
+        self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, to which a step adds
         self._closed = False
         self.metrics = Metrics()
         self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
@@ -202,13 +203,21 @@ class Worker:
             if index not in self._division.views:
                 lead = lanes.lead_of(index, self.rank)
                 stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
-        _clear(self.parameters.values())
+        self.clear_gradients()
 
-    def _agree(self) -> None:
-        """Agree on the parameters that have no gradient, and leave them none; collective."""
-        without = self._reached.agree(self.stages, self.owned, self.reduction.had(), self.company)
-        self.reduction.leave_alone(without)
-        _clear(parameter for name, parameter in self.parameters.items() if name in without)
+    def _leave_out(self) -> None:
+        """Leave no gradients, nor zeros, to what no rank has one for; collective once, where ranks agree on that."""
+        without = self._reached.left_out
+        if not self._reached.are_agreed:
+            without = self._reached.agree(self.stages, self.reduction.had(), self.company)
+            self.reduction.leave_alone(without)
+        for name in without & self.parameters.keys():
+            self.parameters[name].grad = None
+
+    def clear_gradients(self) -> None:
+        """Leave no gradients of this rank's parameters."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
@@ -282,7 +291,7 @@ class Worker:
             undivided.tell(self.loss.value)
         self._weighted = self.loss.weighted
         if not accumulates and self.optimizer is not None and not self.keeps_gradients:
-            _clear(self.parameters.values())  # they are stepped: no other optimizer shall do it again
+            self.clear_gradients()  # they are stepped: no other optimizer shall do it again
         self.draws.step += 1
         return self.loss
 
@@ -332,11 +341,12 @@ class Worker:
         return loss, self.metrics.result(self.company, counts) if metrics else {}
 
     def _begin(self, accumulates: bool) -> None:
-        # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
-        self._earlier = [parameter.grad for parameter in self.parameters.values()] if self._accumulates else []
-        self._reached.begin(self.stages, continues=self._accumulates, ends=not accumulates)
+        # As they are now: what an optimizer's zero_grad has left between two calls adds up, as autograd does it.
+        adds = self._accumulates or self.optimizer is None
+        self._earlier = [parameter.grad for parameter in self.parameters.values()] if adds else []
         self._accumulates = accumulates
-        _clear(self.parameters.values())
+        self._reached.begin(self.stages)
+        self.clear_gradients()
         for stage in self.stages.values():
             stage.losses.clear()
             stage.num_real = self.feed.num_real
@@ -395,6 +405,7 @@ class Worker:
         self._closed = True
         self._division.reduce(self.stages)
         self.reduction.finish()
+        self._leave_out()
         settle(self.parameters.values() if self._division.views else ())
         if self._asks_lanes:
             self._asks_lanes = False
@@ -415,15 +426,13 @@ class Worker:
         if self._earlier:
             _add(self.parameters.values(), self._earlier)
             self._earlier = []
-        if not (self._accumulates or self._reached.are_agreed):
-            self._agree()
         if self._asks_norm and not self._accumulates:  # the sum of all calls is clipped, and no part of it
             self.norm = self.clip(self._max_norm)
         if self._skips_nonfinite and not self._accumulates:
             assert self.norm is not None
             self.skipped = not (math.isfinite(self._sum.result().value) and math.isfinite(float(self.norm)))
             if self.skipped:
-                _clear(self.parameters.values())
+                self.clear_gradients()
 
     def clip(self, max_norm: float | None) -> torch.Tensor:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
@@ -508,15 +517,10 @@ class Worker:
         return lowest
 
 
-def _clear(parameters: Iterable[torch.nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.grad = None
-
-
 def _add(parameters: Iterable[torch.nn.Parameter], earlier: Sequence[torch.Tensor | None]) -> None:
     for parameter, gradient in zip(parameters, earlier, strict=True):
         if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
 
 
 def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:
