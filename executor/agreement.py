@@ -158,6 +158,23 @@ def leave(company: Company) -> None:
     company.watch.close()
 
 
+def agree_on_stepped(company: Company, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Refuse optimizers of one class that ranks have made by themselves, and not alike; collective.
+
+    A rank that has none, or several for parameters of several kinds, says nothing.
+
+    Raises
+    ------
+    RefusedAlike
+    """
+    kind = "option optimizer"
+    rows = _told(company, held_of(optimizers[0] if len(optimizers) == 1 else None).digests)
+    for like in {row[kind]: row for row in rows if row}.values():
+        words = difference([row if row.get(kind) == like[kind] else like for row in rows])
+        if words:
+            raise RefusedAlike(f"{words}: make the optimizer alike on all ranks (those of the step before were not)")
+
+
 def held_of(optimizer: torch.optim.Optimizer | None) -> Agreed:
     """Return what ranks must have alike of their optimizers: class and what it takes where a group says nothing."""
     if optimizer is None:

@@ -8,6 +8,7 @@ states of modules, and what the program gives along. Leaves out random states, w
 
 import json
 import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -223,6 +224,13 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     for path, module in modules_with_extra_state(worker):
         if path in found.index.modules:
             module.set_extra_state(found.value(found.index.modules[path]))
+    if optimizer is None and found.index.optimizer and worker.rank == 0:
+        print(
+            f"{folder}: the optimizer's state in this checkpoint ({found.index.optimizer}) was not loaded, for no "
+            "optimizer was given: pipe.load(folder, optimizer) goes on as it was",
+            file=sys.stderr,
+            flush=True,
+        )
     if optimizer is not None:
         optimizer.state.clear()
         optimizer.state.update(states)

@@ -1,11 +1,18 @@
-"""The norm of all ranks' gradients, and gradients scaled, on the device. Leaves out other norms than the second."""
+"""The norm of all ranks' gradients, and gradients scaled, on the device.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Torch's own norm of what is a rank's part alone is refused. Leaves out other norms than the second, and norms that a
+program computes by itself.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad
 
+from costmodel.errors import UsageError
 from executor.groups import Company
 from executor.parallel import num_parts, own_part
 from planner.plan import Plan
@@ -88,3 +95,47 @@ def shares_of_norm(
             if name in parameters and num_parts(parameters[name]) > 1:
                 found[name] = num_parts(parameters[name]) / len(plan.stages[stage].ranks)
     return found
+
+
+_PARTS: list[Mapping[str, nn.Parameter]] = []
+"""This process's parameters of each pipeline of which it holds a part."""
+
+_torchs_norm: Callable[..., torch.Tensor] = clip_grad._get_total_norm
+
+
+def _total_norm(tensors: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+    """Compute torch's norm, unless it is of all gradients of a rank, for which a plain loop has the whole model's."""
+    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    ids = {id(gradient) for gradient in given}
+    if any(ids == {id(p.grad) for p in parameters.values() if p.grad is not None} for parameters in _PARTS if ids):
+        raise UsageError(
+            "torch's norm of all gradients is that of this rank's stages alone, and ranks would clip differently: take "
+            "pipe.clip_grad_norm_(max_norm) between pipe.step and your optimizer's step, or max_norm= of Pipeline "
+            "where the plan has OPT; pipe.last.gradient_norm has the norm with gradient_norm=True"
+        )
+    return _torchs_norm(given, *arguments, **options)
+
+
+@contextmanager
+def refusing_norms_of_parts(parameters: Mapping[str, nn.Parameter], owned: Sequence[Sequence[str]]) -> Iterator[None]:
+    """Within the block, refuse torch's norm of all of a rank's gradients where other ranks have others.
+
+    Parameters
+    ----------
+    parameters : mapping
+        This rank's, by name.
+    owned : sequence of sequences of str
+        Names of the trainable parameters that each stage reads.
+    """
+    has_all = len(parameters) == len({name for names in owned for name in names})
+    if has_all or (len(parameters) == 1 and any(len(names) > 1 for names in owned)):  # one by one they may be clipped
+        yield
+        return
+    _PARTS.append(parameters)
+    clip_grad._get_total_norm = torch.nn.utils.get_total_norm = _total_norm
+    try:
+        yield
+    finally:
+        _PARTS[:] = [other for other in _PARTS if other is not parameters]
+        if not _PARTS:
+            clip_grad._get_total_norm = torch.nn.utils.get_total_norm = _torchs_norm

@@ -7,7 +7,7 @@ are its parts, stepped like any. Leaves out the scaling of losses that float16 w
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from costmodel.errors import DoesNotMatch, UsageError
 from executor.groups import Company
@@ -208,3 +209,21 @@ def _even_shares(parameters: Sequence[nn.Parameter], ranks: tuple[int, ...]) -> 
         shares[least].append(parameter)
         sizes[least] += parameter.numel()
     return shares
+
+
+class SteppedOptimizers:
+    """The optimizers of a program's own that step some parameters, seen as they do."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._ids = {id(parameter) for parameter in parameters}
+        self._found: dict[int, torch.optim.Optimizer] = {}
+        self._hook = register_optimizer_step_pre_hook(self._note)
+
+    def _note(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        if any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"]):
+            self._found[id(optimizer)] = optimizer
+
+    def take(self) -> list[torch.optim.Optimizer]:
+        """Return those that have stepped, and look no more."""
+        self._hook.remove()
+        return list(self._found.values())

@@ -4,6 +4,7 @@ Leaves out learning-rate schedules and data loading, which stay the user's.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from costmodel.capture.batches import Split, TrainingModel, as_trained
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
-from executor.agreement import Agreed, agree, held, held_of, telling_others
+from executor.agreement import Agreed, agree, agree_on_stepped, held, held_of, telling_others
 from executor.devices import choose_device, of_this_process
 from executor.evaluation import Metric
 from executor.feed import as_arguments
@@ -27,11 +28,12 @@ from executor.holding import aimed_at, capture_surely
 from executor.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
 from executor.materializing import Values
 from executor.observer import Observer
-from executor.optimizer import MakeOptimizer, check_optimizer, has_opt
+from executor.optimizer import MakeOptimizer, SteppedOptimizers, check_optimizer, has_opt
 from executor.parallel import Parallelize
 from executor.precision import planned_dtype, with_precision
 from executor.standing import Standing, check_hooks, check_storages, check_surroundings
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
+from executor.taken import WholeVector, refuse_calls
 from executor.watch import START
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
@@ -136,6 +138,9 @@ class Pipeline:
         self._values, self._parallelize = values, parallelize
         self._timeout_s = timeout_s or max(LEAST_TIMEOUT_S, 20 * plan.prediction.step_time_ns / 1e9)
         self._worker: Worker | None = None
+        self._has_told = False
+        self._vector: WholeVector | None = None
+        self._stepped: SteppedOptimizers | None = None
         self._ended = ""
         self._asks_norm = gradient_norm or skip_nonfinite or max_norm is not None
         self._skips_nonfinite = skip_nonfinite
@@ -280,6 +285,9 @@ class Pipeline:
         self.worker.check_hooks()
         with self.together(f"step {self.worker.draws.step}"):
             self.worker.one_batch.check()
+            if self._stepped is not None and not accumulate and self.watch.last_complete_step >= 0:
+                stepped, self._stepped = self._stepped.take(), None
+                agree_on_stepped(self.company, stepped)
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1
         return loss.value
@@ -351,8 +359,9 @@ class Pipeline:
             return whole_state(self.worker)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take this rank's part of an unsplit model's state."""
-        load_state(self.worker, state)
+        """Take this rank's part of an unsplit model's state; collective."""
+        with self.together("loading a state", survives=True), self.company.refusing_alike():
+            load_state(self.worker, state)
 
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
         """Return an optimizer's state by the names of its parameters on rank 0; collective.
@@ -365,8 +374,9 @@ class Pipeline:
     def load_optimizer_state_dict(
         self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None
     ) -> None:
-        """Give this rank's optimizer its part of a state by names."""
-        load_optimizer_state(self.worker, optimizer or self.optimizer, state)
+        """Give this rank's optimizer its part of a state by names; collective."""
+        with self.together("loading an optimizer's state", survives=True):
+            load_optimizer_state(self.worker, optimizer or self.optimizer, state)
 
     def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, extra: Any = None) -> None:
         """Write a checkpoint by the unsplit model's names; collective. At any moment the folder holds a whole one.
@@ -389,8 +399,16 @@ class Pipeline:
         """
         from executor.checkpoint import save
 
+        own = self._own(optimizer)
+        if own is None and self.worker.draws.step and self.rank == 0 and not self._has_told:
+            self._has_told = True
+            print(
+                f"{folder}: no optimizer's state is saved, for none was given: pipe.save(folder, optimizer) saves it",
+                file=sys.stderr,
+                flush=True,
+            )
         with self.together("saving", FILE_PATIENCE, survives=True):
-            save(self.worker, folder, self._own(optimizer), extra)
+            save(self.worker, folder, own, extra)
 
     def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
         """Take this rank's part of a checkpoint, saved under whatever plan; returns the steps done; collective.
@@ -422,6 +440,8 @@ class Pipeline:
         with self.together("the end"):
             self.company.tell_all(b"")
         self._ended = "the pipeline is closed; make a new one"
+        if self._stepped is not None:
+            self._stepped.take()
         self._membership.leave()
 
     def __enter__(self) -> "Pipeline":
@@ -438,6 +458,8 @@ class Pipeline:
         if self._ended:
             raise UsageError(self._ended)
         self._standing.check()
+        if self._vector is not None:
+            self._vector.check()
         if inputs is not None:
             multiple = math.lcm(*(stage.microbatch_multiple for stage in self.plan.stages))
             self.worker.feed.load(inputs, targets, short=short, multiple=multiple)
@@ -522,6 +544,7 @@ class Pipeline:
     def _start(self, model: TrainingModel | Capture) -> None:
         """Match the model with the plan, then connect the ranks."""
         with telling_others(self._timeout_s, self._group):
+            self._vector = WholeVector(model.module) if isinstance(model, TrainingModel) else None
             worker, own = self._matched(model)
         self.company = Company(self.rank, self.num_ranks, self._timeout_s, self._group)
         self.watch = self.company.watch
@@ -540,8 +563,10 @@ class Pipeline:
             raise
         self.watch.rests()
         self._worker = worker
+        refuse_calls(worker.capture.model.module)
         self._standing = Standing(
             worker.capture, self._attributes, worker.parameters, worker.modules_left(), replaces=worker.divides
         )
+        self._stepped = None if has_opt(self.plan) else SteppedOptimizers(worker.parameters.values())
         if self._emulates:
             worker.observe(emulates=True)

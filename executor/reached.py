@@ -1,9 +1,9 @@
 """Which gradients there are: what no gradient of the loss reaches has none, as in one process, and no zeros either.
 
 What the captured program detaches is known beforehand; what a loss leaves out of the model's outputs only when it has
-run. The ranks agree on it once, at the end of the first step, and hold each later step to it: an optimizer with momentum
-or weight decay moves a parameter whose gradient is zero. Leaves out what happens within the stage of the loss, where
-autograd sees to it.
+run. The ranks agree on it once, at the end of the first step, and hold each later step to it: an optimizer with
+momentum or weight decay moves a parameter whose gradient is zero. Leaves out what happens within the stage of the
+loss, where autograd sees to it.
 """
 
 import json

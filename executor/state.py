@@ -99,7 +99,7 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
     Raises
     ------
     DoesNotMatch
-        When one that this rank's stages read is missing, or one has another shape.
+        When one that this rank's stages read is missing, or one has another shape; nothing is changed then.
     """
     own = {name: tensor for name, tensor in worker.own.items() if name in worker.keys}  # others no checkpoint holds
     unread = {name: tensor for name, tensor in worker.spare.items() if name in state}
@@ -110,6 +110,7 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
             raise DoesNotMatch(
                 f"{name!r} has the shape {list(state[name].shape)} in the state and {list(tensor.shape)} in the model"
             )
+    for name, tensor in (own | unread).items():
         fill(tensor.detach(), state[name])
     worker.averages.restart()
 
@@ -121,14 +122,28 @@ def optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer over this rank's parameters its part of a state by parameter name."""
+    """Give an optimizer over this rank's parameters its part of a state by parameter name; collective.
+
+    Raises
+    ------
+    RefusedAlike
+        When a rank was given nothing for its parameters, and another rank was.
+    """
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for name, parameter in worker.parameters.items():
-        if name in state and id(parameter) in stepped:
-            optimizer.state[parameter] = {
-                key: _like(parameter, value) if isinstance(value, torch.Tensor) else value
-                for key, value in state[name].items()
-            }
+    own = {name: parameter for name, parameter in worker.parameters.items() if id(parameter) in stepped}
+    there = own.keys() & state.keys()
+    rows = worker.company.tell_all(b"something" if there else b"")
+    with worker.company.refusing_alike():
+        if own and not there and any(rows):
+            raise DoesNotMatch(
+                f"the optimizer's state has nothing for the parameters of rank {worker.rank}, and for those of other "
+                "ranks it has: optimizer_state_dict() is whole on rank 0 alone; give every rank all of it"
+            )
+    for name in there:
+        optimizer.state[own[name]] = {
+            key: _like(own[name], value) if isinstance(value, torch.Tensor) else value
+            for key, value in state[name].items()
+        }
 
 
 def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

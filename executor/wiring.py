@@ -85,7 +85,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Wiring:
-    """All edges of a plan, by their ends, and what gradients reach; `graph` has one rank for each replica of a stage."""
+    """All edges of a plan, by their ends, and what gradients reach; `graph` has one rank a replica of a stage."""
 
     lanes: Lanes
     wires: Mapping[tuple[int, int], Wire]

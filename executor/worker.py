@@ -7,6 +7,7 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from costmodel.capture.parts import extract
 from costmodel.model.graph import LOSS
 from executor.averages import Averages, summed_buffers
 from executor.borders import agree_on_borders, check_lanes
-from executor.clipping import by_number, clip, shares_of_norm
+from executor.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
 from executor.division import DividedStages
 from executor.evaluation import Metric, Metrics, evaluated_part
 from executor.feed import Feed
@@ -153,6 +154,7 @@ class Worker:
         self._accumulates = False
         self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, to which a step adds
         self._closed = False
+        self._until_end = ExitStack()
         self.metrics = Metrics()
         self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
@@ -169,6 +171,7 @@ class Worker:
             self.meshes = Meshes(lanes, company, self.device)
             self._divide(self.meshes)
         self._reached.silence(self.stages.values())
+        self._until_end.enter_context(refusing_norms_of_parts(self.parameters, self.owned))
         if company.size > 1:
             company.everyone()  # made before the first step, as all groups are
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
@@ -178,6 +181,9 @@ class Worker:
         self.one_batch = OneBatch(self.feed, self.inputs_needed, company)
         if make_optimizer is not None:
             self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
+            stepped = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
+            own = {name: p for name, p in self.parameters.items() if id(p) in stepped}
+            self._until_end.enter_context(refusing_norms_of_parts(own, self.owned))
         self.program = self._program(self.stages)
         self._instructions = self.program.bind(self.order)
 
@@ -256,6 +262,7 @@ class Worker:
             part = getattr(self, name, None)
             if part is not None:
                 part.close()
+        self._until_end.close()
         self._division.close()
         self.stages.clear()
         self._instructions, self._evaluating = (), None

@@ -1,5 +1,8 @@
 """Loops about which gradients there are, and about what programs do with them between a step and their optimizer."""
 
+import contextlib
+import io
+
 import torch
 from torch import nn
 
@@ -116,3 +119,129 @@ def sets_gradients_to_zeros(job: Job) -> None:
         job.note(job.backward(x, y))
         job.optimizer.step()
         job.optimizer.zero_grad(set_to_none=False)
+
+
+# What programs do with gradients and parameters between a step and their optimizer's.
+
+
+def _clips(job: Job, clip, **given) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0], **given)
+    for x, y in batches:
+        job.note(job.backward(x, y))
+        clip(list(job.model.parameters() if job.is_plain else job.pipe.parameters()))
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+
+
+@user_loop("gradients", refused=r"take pipe\.clip_grad_norm_")
+def refuses_torchs_norm_of_a_ranks_gradients(job: Job) -> None:
+    _clips(job, lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1))
+
+
+@user_loop("gradients", refused=r"take pipe\.clip_grad_norm_")
+def refuses_torchs_norm_in_a_hook_of_an_optimizer_under_zero_1(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0], plan=_divided(1))
+
+    def clip(optimizer, *_):
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 0.1)
+
+    job.optimizer.register_step_pre_hook(clip)
+    for x, y in batches:
+        job.step(x, y)
+
+
+@user_loop("gradients")
+def clips_each_parameter_by_itself(job: Job) -> None:
+    _clips(job, lambda parameters: [nn.utils.clip_grad_norm_(p, 0.01) for p in parameters])
+
+
+@user_loop("gradients")
+def clips_replicas_by_torchs_norm(job: Job) -> None:
+    from tests.loops_state import REPLICAS
+
+    _clips(job, lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1), plan=REPLICAS)
+
+
+@user_loop("gradients")
+def clips_values_and_scales(job: Job) -> None:
+    def clip(parameters):
+        nn.utils.clip_grad_value_(parameters, 0.01)
+        for parameter in parameters:
+            parameter.grad *= 3.0
+
+    _clips(job, clip)
+
+
+@user_loop("gradients", refused="filled from a vector of")
+def refuses_a_vector_of_the_whole_model(job: Job) -> None:
+    model, batches = Tower(), vectors(STEPS)
+    vector = nn.utils.parameters_to_vector(model.parameters()).detach() * 0.5
+    job.start(model, mse, *batches[0])
+    job.step(*batches[0])
+    nn.utils.vector_to_parameters(vector, model.parameters() if job.is_plain else job.pipe.parameters())
+    job.step(*batches[1])
+
+
+@user_loop("gradients")
+def halves_a_vector_of_its_own_parameters(job: Job) -> None:
+    model, batches = Tower(), vectors(STEPS)
+    job.start(model, mse, *batches[0])
+    for x, y in batches:
+        job.step(x, y)
+        own = list(model.parameters() if job.is_plain else job.pipe.parameters())
+        nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(own).detach() * 0.5, own)
+
+
+@user_loop("gradients", refused="option lr of the optimizer")
+def refuses_an_optimizer_of_its_own_with_another_rate_on_rank_1(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0], optimizer=lambda p: torch.optim.SGD(p, 0.02 if job.rank == 1 else 0.01))
+    job.step(*batches[0])
+    if not job.is_plain:
+        job.pipe.step(*batches[1])
+
+
+@user_loop("gradients", refused=r"take pipe\.evaluate")
+def refuses_a_call_of_the_model_that_it_gave(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0])
+    job.step(*batches[0])
+    job.model(batches[0][0])
+
+
+@user_loop("gradients", refused="the state holds no 'layers.0.up.weight', which rank 0 needs")
+def refuses_a_state_that_lacks_something_on_all_ranks(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0])
+    job.step(*batches[0])
+    state = Tower().state_dict()
+    del state["layers.0.up.weight"]
+    if not job.is_plain:
+        job.pipe.load_state_dict(state)
+
+
+@user_loop("gradients", refused="give every rank all of it")
+def refuses_an_optimizers_state_that_rank_0_alone_has(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0])
+    job.step(*batches[0])
+    if not job.is_plain:
+        job.pipe.load_optimizer_state_dict(job.pipe.optimizer_state_dict(job.optimizer), job.optimizer)
+
+
+@user_loop("gradients")
+def what_a_checkpoint_leaves_out_is_told(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0], optimizer=lambda p: torch.optim.SGD(p, 0.05))
+    for number, (x, y) in enumerate(batches):
+        job.step(x, y)
+        if number == 2 and not job.is_plain:
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said):
+                job.pipe.save(job.folder)
+                job.pipe.save(job.folder, job.optimizer)
+                job.pipe.load(job.folder)
+            assert said.getvalue().count("no optimizer's state is saved") == (job.rank == 0)
+            assert said.getvalue().count("(SGD) was not loaded") == (job.rank == 0)
