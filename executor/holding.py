@@ -6,7 +6,7 @@ in place (shape [0]), so that whoever refers to it lets go of its memory too. Wh
 which saves it. A model built on `meta` never had any values: those of the rank's part alone are made (`materializing`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from costmodel.capture.attributes import Attributes, random_states
+from costmodel.capture.attributes import Attributes, Change
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.digests import program_digests
+from costmodel.capture.drawing import random_states
 from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch, UsageError
@@ -66,8 +67,8 @@ def capture_surely(model: TrainingModel, microbatch_size: int, values_follow: bo
     DoesNotMatch
         When the model draws from Python's or numpy's random numbers, or computes something else each time.
     """
-    before, drawn, moved = Attributes(model.module), random_states(), list[tuple[str, Any, Any]]()
-    with _told_of_forwards(model.module, lambda: moved.__setitem__(slice(None), before.changed())) as replaced:
+    before, drawn = Attributes(model.module), random_states()
+    with _told_of_forwards(model.module, before) as (replaced, moved):
         captured = capture_where_built(model, microbatch_size, values_follow)
     if replaced:
         raise DoesNotMatch(
@@ -84,7 +85,7 @@ def capture_surely(model: TrainingModel, microbatch_size: int, values_follow: bo
         )
     if moved:
         first = program_digests(captured)
-        with before.as_moved(moved):
+        with before.as_moved():
             other = program_digests(capture_where_built(model, microbatch_size, values_follow))
         apart = next((name for name in {**first, **other} if first.get(name) != other.get(name)), None)
         if apart is not None:
@@ -99,25 +100,28 @@ def capture_surely(model: TrainingModel, microbatch_size: int, values_follow: bo
 
 
 @contextmanager
-def _told_of_forwards(module: nn.Module, tell: Callable[[], None]) -> Iterator[list[str]]:
-    """Within the block `tell` is called behind each forward; yield the buffers for which one has put in others.
+def _told_of_forwards(module: nn.Module, before: Attributes) -> Iterator[tuple[list[str], list[Change]]]:
+    """Within the block keep the buffers for which the latest forward has put in others, and what it has changed.
 
-    Export puts attributes back when the forward has ended.
+    Export puts attributes back when the forward has ended. What a capture changes around it is no change of its own.
     """
     found: dict[str, torch.Tensor] = {}
+    around: set[str] = set()
     replaced: list[str] = []
+    moved: list[Change] = []
 
     def begin(*_: object) -> None:
         found.update(module.named_buffers(remove_duplicate=False))
+        around.update(name for name, _, _ in before.changed())
 
     def end(*_: object) -> None:
         now = dict(module.named_buffers(remove_duplicate=False))
         replaced[:] = [name for name, buffer in found.items() if now.get(name) is not buffer]
-        tell()
+        moved[:] = [row for row in before.changed() if row[0] not in around]
 
     handles = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
     try:
-        yield replaced
+        yield replaced, moved
     finally:
         for handle in handles:
             handle.remove()

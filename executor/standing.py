@@ -200,6 +200,5 @@ def _hook_words(path: str, module: nn.Module, reason: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = "not there" if type(value).__name__ == "_Absent" else repr(value)
-    text = "a tensor" if isinstance(value, torch.Tensor) else text
+    text = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
     return text if len(text) < 80 else f"{text[:77]}..."
