@@ -20,6 +20,7 @@ from costmodel.model.graph import LOSS
 from executor.groups import Company
 from executor.lanes import Lanes
 from executor.stage import Stage
+from executor.users_loss import loss_left_alone
 from executor.wiring import Wire, Wiring
 from planner.plan import REPLICATE
 
@@ -91,7 +92,8 @@ def tried(
     for wire in stage.incoming:
         for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
             values[name] = (make if dtype.is_floating_point else torch.zeros)(shape, dtype=dtype).to(device)
-    with torch.no_grad(), nullcontext() if stage.draws is None else stage.draws.of_microbatch(first):
+    drawing = nullcontext() if stage.draws is None else stage.draws.of_microbatch(first)
+    with torch.no_grad(), loss_left_alone(stage.part), drawing:
         found = stage.part(values, targets)
     look()
     for buffer, value in kept:

@@ -34,6 +34,7 @@ from executor.precision import planned_dtype, with_precision
 from executor.standing import Standing, check_hooks, check_storages, check_surroundings
 from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.taken import WholeVector, refuse_calls
+from executor.users_loss import noting_kept
 from executor.watch import START
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
@@ -497,13 +498,14 @@ class Pipeline:
 
     def _matched(self, model: TrainingModel | Capture) -> tuple[Worker, Agreed]:
         """Capture the model and make this rank's part of the plan of it, without a word to the others."""
-        size = self.plan.batch.microbatch_size
+        size, kept = self.plan.batch.microbatch_size, list[tuple[str, str]]()
         if isinstance(model, Capture):
             captured = replace(model, model=with_precision(self.plan, model.model))
             attributes = Attributes(captured.model.module)
         else:
             built = with_precision(self.plan, model)
-            captured, attributes = capture_surely(built, size, self._values is not None)
+            with noting_kept(built.module) as kept:
+                captured, attributes = capture_surely(built, size, self._values is not None)
         check_gate(self.plan, captured)
         if len(self.plan.stages) > 1:
             check_storages(captured.model.module)
@@ -523,6 +525,7 @@ class Pipeline:
             self._asks_norm,
             self._skips_nonfinite,
         )
+        worker.hide_from_loss(kept)
         check_hooks(captured.model.module, worker.modules_left())
         self._attributes = attributes
         return worker, own

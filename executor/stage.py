@@ -23,6 +23,7 @@ from costmodel.capture.writes import Written
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
 from executor.randomness import Draws
+from executor.users_loss import loss_left_alone
 from executor.wiring import Wire, join
 
 Gradients = dict[str, torch.Tensor]
@@ -210,9 +211,10 @@ class Stage:
         other end that would be for ever.
         """
         kept = [buffer.clone() for buffer in self.buffers]
-        self.forward(first, [self._zeros(wire, range(len(wire.names)), first, device) for wire in self.incoming])
-        if self.trains:
-            self.backward(first, [self._zeros(wire, wire.gradients, first, device) for wire in self.outgoing])
+        with loss_left_alone(self.part):
+            self.forward(first, [self._zeros(wire, range(len(wire.names)), first, device) for wire in self.incoming])
+            if self.trains:
+                self.backward(first, [self._zeros(wire, wire.gradients, first, device) for wire in self.outgoing])
         for buffer, value in zip(self.buffers, kept, strict=True):
             buffer.data.copy_(value)
         self.losses.clear()

@@ -16,6 +16,7 @@ from costmodel.capture.batches import TrainingModel
 from costmodel.capture.parts import Part
 from executor.evaluation import seen_by
 from executor.stage import Stage
+from executor.users_loss import loss_left_alone
 
 MOST_BYTES = 64 * 2**20
 """Of outputs and targets that are kept for it."""
@@ -38,22 +39,29 @@ class UndividedLoss:
     def __init__(self, stage: Stage, size: int) -> None:
         self._stage, self._size = stage, size
         self._part: Part = stage.part
-        self._seen: list[tuple[Any, Any]] = []
+        self._seen: list[tuple[tuple[Any, Any], list[tuple[torch.Tensor, int]]]] = []
         self._left = MOST_BYTES
         stage.part = seen_by(self._see, stage.part)
 
     def _see(self, output: Any, targets: Any = None) -> None:
         kept = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (output, targets))
-        self._left -= sum(leaf.nbytes for leaf in pytree.tree_leaves(kept) if isinstance(leaf, torch.Tensor))
-        self._seen = [*self._seen, kept] if self._left >= 0 else []
+        tensors = [leaf for leaf in pytree.tree_leaves(kept) if isinstance(leaf, torch.Tensor)]
+        self._left -= sum(tensor.nbytes for tensor in tensors)
+        self._seen = [*self._seen, (kept, [(tensor, tensor._version) for tensor in tensors])] if self._left >= 0 else []
 
     def tell(self, loss: float) -> None:
         """Give the stage its part back, and print both losses where there are two."""
         self._stage.part, seen, self._seen = self._part, self._seen, []
         count = self._stage.num_microbatches // self._stage.multiple
-        if self._left < 0 or len(seen) != count:
+        changed = any(tensor._version != version for _, row in seen for tensor, version in row)
+        if self._left < 0 or len(seen) != count or changed:
             return
-        found = _loss_of(self._part.capture.model, seen, self._size)
+        if moves := getattr(self._part.capture.model.loss, "moves", ""):
+            text = f"the loss depends on {moves}, which it changes itself: it is called once a micro-batch, in turn"
+            print(text, file=sys.stderr, flush=True)
+            return
+        with torch.no_grad(), loss_left_alone(self._part):
+            found = _loss_of(self._part.capture.model, [given for given, _ in seen], self._size)
         if found is None:
             return
         text = f"loss of the first step: {loss:.6g} by micro-batches, {found:.6g} of the undivided batch"
@@ -74,8 +82,7 @@ def _loss_of(model: TrainingModel, seen: Sequence[tuple[Any, Any]], size: int) -
         return None
     output, targets = pytree.tree_unflatten(joined, rows[0][1])
     try:
-        with torch.no_grad(), torch.random.fork_rng():
-            loss, weight = model.evaluate(output, targets)
+        loss, weight = model.evaluate(output, targets)
     except Exception:  # the user's own; without it nothing is told, and nothing else is amiss
         return None
     total = 1.0 if weight is None else float(weight)

@@ -8,6 +8,7 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -49,6 +50,7 @@ from executor.stage import Stage
 from executor.starts import MESSAGES, last_message
 from executor.transport import Transport
 from executor.undivided import UndividedLoss
+from executor.users_loss import UsersLoss
 from executor.wiring import Wiring, wire_plan
 from planner.plan import Plan
 from simulator.actions import Action, Kind, parse_action
@@ -110,7 +112,9 @@ class Worker:
         asks_norm: bool = False,
         skips_nonfinite: bool = False,
     ) -> None:
-        self.plan, self.capture, self.rank, self.device = plan, capture, rank, device
+        self.plan, self.rank, self.device = plan, rank, device
+        self.users_loss = UsersLoss(capture.model.loss)
+        self.capture = capture = replace(capture, model=replace(capture.model, loss=self.users_loss))
         self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self._last_message = last_message(self.order)
@@ -142,6 +146,7 @@ class Worker:
         self.norm: torch.Tensor | None = None
         self.skipped = False
         self.clear_gradients()  # of whatever the model was before
+        self.users_loss.settle(module, self.held, *self._calls_of_loss(), lambda: [*self.parameters.values()])
         self._watched = self._of_parts()
         self.check_hooks()
         check_sparse(plan, capture, self.owned, self._asks_norm)
@@ -247,7 +252,7 @@ class Worker:
             before = self.capture.parameter(name)
             if parameter is not before and name in self.own:
                 before.data = before.data.new_empty(0)
-                self.own[name] = parameter
+                self.own[name], self.users_loss.away[id(before)] = parameter, f"{name!r} of the model"
                 self.parameters |= {name: parameter} if name in self.parameters else {}
 
     def observe(self, emulates: bool = False) -> Observer:
@@ -279,6 +284,7 @@ class Worker:
             self._rehearse()
         self._begin(accumulates)
         undivided = self._undivided() if self.loss is None else None
+        self.users_loss.watches = self.loss is None
         for place, instruction in enumerate(self._instructions):
             if instruction.action.kind is Kind.OPT:
                 self._close()
@@ -294,6 +300,7 @@ class Worker:
         self.loss = self._sum.result()
         if self._behind:
             self._check_batch(self._sum)
+        self.users_loss.watches = False
         if undivided is not None:
             undivided.tell(self.loss.value)
         self._weighted = self.loss.weighted
@@ -301,6 +308,18 @@ class Worker:
             self.clear_gradients()  # they are stepped: no other optimizer shall do it again
         self.draws.step += 1
         return self.loss
+
+    def _calls_of_loss(self) -> tuple[str, str]:
+        """Return why no rank calls the loss once a micro-batch in turn, and why none calls it for all of them."""
+        lanes, several = self.wiring.lanes, ""
+        with_all = [i for i, planned in enumerate(self.plan.stages) if LOSS in planned.operators]
+        if len(with_all) > 1 or any(len(lanes.blocks[i]) > 1 for i in with_all):
+            several = "several ranks call it, each for micro-batches of its own"
+        lone = several
+        for stage in (stage for stage in self.stages.values() if stage.part.has_loss and not several):
+            lone = "its stage recomputes and calls it twice" if stage.recomputes else ""
+            lone = "it is called for several micro-batches at once" if stage.multiple > 1 else lone
+        return lone, several
 
     def _undivided(self) -> UndividedLoss | None:
         """Return what sees the whole batch's outputs, if this rank alone has them all and they all count."""
@@ -498,6 +517,12 @@ class Worker:
         """Refuse hooks on gradients of parameters of which no rank ever has the whole gradient."""
         everywhere = [(name, self.capture.parameter(name)) for name in self._watched]  # all ranks refuse alike
         check_gradient_hooks(self._watched, [*everywhere, *self.parameters.items()] if self._watched else ())
+
+    def hide_from_loss(self, kept: Iterable[tuple[str, str]]) -> None:
+        """Have (module, attribute) that forwards keep refuse to be read where the loss's stage does not call them."""
+        for stage in self.stages.values():
+            if stage.part.has_loss:
+                self.users_loss.hide(self.capture.model.module, kept, stage.part)
 
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
