@@ -122,12 +122,7 @@ class RankOptimizer:
         self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=device))])
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise UsageError(f"optimizer= made a {type(self.optimizer).__name__}; it must make a torch Optimizer")
-        needs = inspect.signature(type(self.optimizer).step).parameters.values()
-        if [one for one in needs if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD][1:]:
-            raise UsageError(
-                f"optimizer= made {type(self.optimizer).__name__}, whose step needs a closure that computes the loss "
-                "again: a plan runs each batch once; take an optimizer that steps along gradients that are there"
-            )
+        _check_closure(self.optimizer, "a plan runs each batch once")
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if mine and held != {id(p) for p in mine}:
             raise UsageError(
@@ -162,6 +157,15 @@ class RankOptimizer:
     def close(self) -> None:
         """Give up the groups."""
         self._shares.clear()
+
+
+def _check_closure(optimizer: torch.optim.Optimizer, reason: str) -> None:
+    needs = inspect.signature(type(optimizer).step).parameters.values()
+    if [one for one in needs if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD][1:]:
+        raise UsageError(
+            f"{type(optimizer).__name__}.step needs a closure that computes the loss again: {reason}; take an "
+            "optimizer that steps along gradients that are there"
+        )
 
 
 def _part_groups(optimizer: torch.optim.Optimizer) -> None:
@@ -212,16 +216,21 @@ def _even_shares(parameters: Sequence[nn.Parameter], ranks: tuple[int, ...]) -> 
 
 
 class SteppedOptimizers:
-    """The optimizers of a program's own that step some parameters, seen as they do."""
+    """The optimizers of a program's own that step some parameters, seen as they do.
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._ids = {id(parameter) for parameter in parameters}
+    Where these are `parts` of a model, one that searches along all parameters together is refused.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, parts: bool) -> None:
+        self._ids, self._parts = {id(parameter) for parameter in parameters}, parts
         self._found: dict[int, torch.optim.Optimizer] = {}
         self._hook = register_optimizer_step_pre_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         if any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"]):
             self._found[id(optimizer)] = optimizer
+            if self._parts:
+                _check_closure(optimizer, "it searches along all parameters together, and a rank has its stages' alone")
 
     def take(self) -> list[torch.optim.Optimizer]:
         """Return those that have stepped, and look no more."""

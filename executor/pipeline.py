@@ -259,14 +259,16 @@ class Pipeline:
     def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False, short: bool = False) -> float:
         """Run one step: forward and backward of the whole batch, and the optimizer if the plan has OPT.
 
-        Without OPT the gradients, of this step alone, are left in ``.grad`` of `parameters`; with it they are used up.
+        Without OPT the gradients are added to what stands in ``.grad`` of `parameters`, as a backward adds them; with
+        it they are used up.
 
         Parameters
         ----------
         inputs, targets
             The step's batch; default: the one that the model was given with.
         accumulate : bool
-            Keep the gradients for the next call, which adds its own to them, and step no optimizer.
+            Keep the gradients for the next call, which adds its own to them, and step no optimizer; their norm is taken,
+            and what is not finite skipped, when the last call has added its own.
         short : bool
             Let the batch hold fewer samples than the plan's step, whole micro-batches of them: loss and gradients are
             theirs alone. Every rank is given all of them.
@@ -570,6 +572,13 @@ class Pipeline:
         self._standing = Standing(
             worker.capture, self._attributes, worker.parameters, worker.modules_left(), replaces=worker.divides
         )
-        self._stepped = None if has_opt(self.plan) else SteppedOptimizers(worker.parameters.values())
+        self._stepped = (
+            None
+            if has_opt(self.plan)
+            else SteppedOptimizers(
+                worker.parameters.values(),
+                parts=len(worker.parameters) < len({n for names in worker.owned for n in names}),
+            )
+        )
         if self._emulates:
             worker.observe(emulates=True)

@@ -43,6 +43,7 @@ class WholeVector:
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._number = module, _num_values(module)
+        self._first: nn.Parameter | None = None
 
     def check(self) -> None:
         """Refuse such a vector: it counts from the first parameter on, and those of other ranks are empty.
@@ -51,7 +52,7 @@ class WholeVector:
         ------
         UsageError
         """
-        own = next((p for p in self._module.parameters() if p.numel()), None)
+        own = self._first = self._first or next((p for p in self._module.parameters() if p.numel()), None)
         if own is None or own.is_meta or own.untyped_storage().nbytes() != self._number * own.element_size():
             return
         if own.numel() < _num_values(self._module) < self._number:

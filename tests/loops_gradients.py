@@ -245,3 +245,16 @@ def what_a_checkpoint_leaves_out_is_told(job: Job) -> None:
                 job.pipe.load(job.folder)
             assert said.getvalue().count("no optimizer's state is saved") == (job.rank == 0)
             assert said.getvalue().count("(SGD) was not loaded") == (job.rank == 0)
+
+
+@user_loop("gradients", refused="LBFGS.step needs a closure")
+def refuses_a_search_along_a_ranks_parameters(job: Job) -> None:
+    batches = vectors(STEPS)
+    job.start(Tower(), mse, *batches[0], optimizer=lambda p: torch.optim.LBFGS(p, 0.1, max_iter=2))
+    for x, y in batches:
+
+        def closure(x=x, y=y):
+            job.optimizer.zero_grad()
+            return torch.tensor(job.backward(x, y))
+
+        job.note(float(job.optimizer.step(closure)))
