@@ -267,7 +267,7 @@ class Pipeline:
         inputs, targets
             The step's batch; default: the one that the model was given with.
         accumulate : bool
-            Keep the gradients for the next call, which adds its own to them, and step no optimizer; their norm is taken,
+            Keep the gradients for the next call, which adds its own to them, and step no optimizer; the norm is taken,
             and what is not finite skipped, when the last call has added its own.
         short : bool
             Let the batch hold fewer samples than the plan's step, whole micro-batches of them: loss and gradients are
