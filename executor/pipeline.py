@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from costmodel.capture.attributes import Attributes
-from costmodel.capture.batches import Split, TrainingModel, as_trained
+from costmodel.capture.batches import Split, TrainingModel, as_trained, check_cut
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
@@ -318,8 +318,8 @@ class Pipeline:
         float or dict of str to float
         """
         self._load(inputs, targets, short)
-        self.worker.prepare_evaluation()
-        with self.together("an evaluation", survives=True):
+        patience = 1 if self.worker.has_evaluated else FILE_PATIENCE
+        with self.together("an evaluation", patience, survives=True):
             self.worker.one_batch.check()
             loss, measured = self.worker.evaluate(metrics or {})
         return loss.value if metrics is None else {"loss": loss.value, **measured}
@@ -505,6 +505,7 @@ class Pipeline:
             captured = replace(model, model=with_precision(self.plan, model.model))
             attributes = Attributes(captured.model.module)
         else:
+            check_cut(model)
             built = with_precision(self.plan, model)
             with noting_kept(built.module) as kept:
                 captured, attributes = capture_surely(built, size, self._values is not None)
