@@ -109,7 +109,6 @@ def _turns(
                 rounds.append(measured)
             for row, pipeline in zip(times, pipelines, strict=True):
                 dist.barrier()
-                pipeline.worker.clear_gradients()
                 start = time.perf_counter_ns()
                 pipeline.step()
                 if number >= 0:

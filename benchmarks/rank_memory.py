@@ -106,7 +106,6 @@ def run_rank(path: str, width: int, num_layers: int, steps: int) -> Row:
         for _ in range(steps):
             pipe.step((inputs,), targets)
             optimizer.step()
-            optimizer.zero_grad()
         return Row(stage_bytes, loading, peak.taken() - bare, read)
 
 

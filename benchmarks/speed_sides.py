@@ -83,7 +83,6 @@ def pipelined(name: str, num_runs: int) -> Measured:
     with Pipeline(_plan(order, stages, [(place,) for place in places]), capture(model, MICROBATCH)) as pipeline:
 
         def ours() -> None:
-            pipeline.worker.clear_gradients()
             pipeline.step()
 
         ours_ns, theirs_ns = _in_turn(ours, theirs, num_runs)
@@ -105,7 +104,6 @@ def sharded(name: str, num_runs: int) -> Measured:
     with Pipeline(plan, model) as pipeline:
 
         def ours() -> None:
-            pipeline.worker.clear_gradients()
             pipeline.step()
 
         ours_ns, theirs_ns = _in_turn(ours, theirs, num_runs)
@@ -165,7 +163,6 @@ def single(num_runs: int) -> Measured:
     with Pipeline(_plan("graph-1f1b", [range(LAYERS)], [(0,)]), capture(model, MICROBATCH)) as pipeline:
 
         def ours() -> None:
-            pipeline.worker.clear_gradients()
             pipeline.step()
 
         ours_ns, theirs_ns = _in_turn(ours, lambda: _plain_step(plain_model), num_runs)

@@ -102,7 +102,6 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool, time
             for row, pipeline in zip(times, pipelines, strict=True):
                 if pipeline.num_ranks > 1:
                     dist.barrier()
-                pipeline.worker.clear_gradients()
                 start = time.perf_counter_ns()
                 pipeline.step()
                 if step >= 0:

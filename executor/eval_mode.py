@@ -85,7 +85,7 @@ def eval_constants(captured: Capture, model: ModelAsCaptured) -> Constants:
         writes = [one.name for one in written_by(other, other.operators) if one.is_read or one.is_average]
     for name in writes:
         raise DoesNotMatch(
-            f"the forward writes {name!r} in eval mode too, and an evaluation leaves nothing behind: evaluate the model "
+            f"the forward writes {name!r} in eval mode too, and an evaluation leaves nothing behind: evaluate it "
             "in one process, from pipe.state_dict()"
         )
     return _Comparison(captured.program.module, other.program.module).constants

@@ -259,8 +259,7 @@ class Pipeline:
     def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False, short: bool = False) -> float:
         """Run one step: forward and backward of the whole batch, and the optimizer if the plan has OPT.
 
-        Without OPT the gradients are added to what stands in ``.grad`` of `parameters`, as a backward adds them; with
-        it they are used up.
+        Without OPT the gradients, of this step alone, are left in ``.grad`` of `parameters`; with it they are used up.
 
         Parameters
         ----------
@@ -291,9 +290,20 @@ class Pipeline:
             if self._stepped is not None and not accumulate and self.watch.last_complete_step >= 0:
                 stepped, self._stepped = self._stepped.take(), None
                 agree_on_stepped(self.company, stepped)
+                self._tell_of_replaced()
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1
         return loss.value
+
+    def _tell_of_replaced(self) -> None:
+        """Say once that gradients do not add up, where a plain loop's would."""
+        if self.rank == 0 and self.worker.replaces_gradients:
+            print(
+                "pipe.step replaces gradients of the step before, which nobody has cleared: a plain loop adds them up, "
+                "and so does pipe.step after a call with accumulate=True; the optimizer's zero_grad clears them",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def evaluate(
         self,

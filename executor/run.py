@@ -190,7 +190,6 @@ def _timed_step(pipeline: Pipeline, step: int, observer: Observer) -> tuple[Step
     company = pipeline.company
     with pipeline.together("the start of a step"):
         company.tell_all(b"")
-    pipeline.worker.clear_gradients()  # without OPT they would add up
     start = time.perf_counter_ns()
     loss = pipeline.step()
     if pipeline.device.type == "cuda":

@@ -159,7 +159,7 @@ class Worker:
         self.optimizer: RankOptimizer | None = None
         self.keeps_gradients = False
         self._accumulates = False
-        self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, to which a step adds
+        self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, while they accumulate
         self._closed = False
         self._until_end = ExitStack()
         self.metrics = Metrics()
@@ -334,6 +334,14 @@ class Worker:
         return None
 
     @property
+    def replaces_gradients(self) -> bool:
+        """Whether the next step puts its gradients in the place of others; the device is waited for."""
+        if self._accumulates:
+            return False
+        standing = next((own_part(p.grad) for p in self.parameters.values() if p.grad is not None), None)
+        return standing is not None and bool(standing.any())
+
+    @property
     def has_evaluated(self) -> bool:
         """Whether the forwards of eval mode are made."""
         return self._evaluating is not None
@@ -377,9 +385,8 @@ class Worker:
         return loss, self.metrics.result(self.company, counts) if metrics else {}
 
     def _begin(self, accumulates: bool) -> None:
-        # As they are now: what an optimizer's zero_grad has left between two calls adds up, as autograd does it.
-        adds = self._accumulates or self.optimizer is None
-        self._earlier = [parameter.grad for parameter in self.parameters.values()] if adds else []
+        # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
+        self._earlier = [parameter.grad for parameter in self.parameters.values()] if self._accumulates else []
         self._accumulates = accumulates
         self._reached.begin(self.stages)
         self.clear_gradients()
@@ -562,7 +569,7 @@ class Worker:
 def _add(parameters: Iterable[torch.nn.Parameter], earlier: Sequence[torch.Tensor | None]) -> None:
     for parameter, gradient in zip(parameters, earlier, strict=True):
         if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:

@@ -27,7 +27,6 @@ def random_errors(seed: int, num_queues: int) -> dict[str, Any]:
     with behind_the_host(num_queues) as streams:
         with Pipeline(plan, source) as pipeline:
             for _ in range(2):
-                pipeline.worker.clear_gradients()
                 pipeline.step(batch.args)
             found = compare(pipeline.worker, batch if pipeline.rank == 0 else None)
             answer = {"gradient": float(found.max_gradient_error), "loss": float(found.loss_error)}

@@ -51,7 +51,6 @@ def errors(
     source, batch = (replace(source, model=replace(source.model, autocast=autocast)), replace(batch, autocast=autocast))
     with Pipeline(plan, source) as pipeline:
         for _ in range(num_steps):
-            pipeline.worker.clear_gradients()
             pipeline.step(batch.kwargs or batch.args, batch.targets)
         reference = batch if pipeline.rank == 0 else None
         found = compare(pipeline.worker, reference, 1 if undivided else None)
@@ -127,7 +126,6 @@ def train(
                 pipe.clip_grad_norm_(max_norm)
             optimizer = optimizer or start(pipe, state)
             optimizer.step()
-            optimizer.zero_grad()
         saved = {"model": pipe.state_dict(), "optimizer": pipe.optimizer_state_dict(optimizer)}
         return {"losses": losses, "state": saved, "needed": pipe.inputs_needed}
 
@@ -158,7 +156,6 @@ def random_errors(seed: int, strict: bool = False) -> dict[str, Any]:
     assert not problems, problems
     with Pipeline(plan, source) as pipeline:
         for _ in range(2):
-            pipeline.worker.clear_gradients()
             pipeline.step(batch.args)
         found = compare(pipeline.worker, batch if pipeline.rank == 0 else None)
     return {"gradient": found.max_gradient_error, "loss": found.loss_error, "worst": found.worst_parameter}

@@ -133,7 +133,6 @@ def drops(model: str, num_steps: int, **options: Any) -> tuple[list[float], floa
                 reference = replace(batch, module=load_model(f"tests.training_models:{model}", 4).module)
                 error = compare(pipe.worker, reference if pipe.rank == 0 else None).max_gradient_error
             optimizer.step()
-            optimizer.zero_grad()
             torch.rand(3 + pipe.rank)  # what the program draws by itself changes nothing
         evaluation = pipe.evaluate(batches[0].args) if model == "dropped_plainly" else 0.0
     return losses, error, evaluation
@@ -145,7 +144,6 @@ def accumulated(model: str, calls: int, **options: Any) -> tuple[dict[str, torch
     batches = jobs.batches(model, plan.batch.global_size, calls)
     with Pipeline(plan, batches[0]) as pipe:
         for _ in range(2):
-            pipe.worker.clear_gradients()
             losses = [
                 pipe.step(batch.kwargs or batch.args, batch.targets, accumulate=number < calls - 1)
                 for number, batch in enumerate(batches)
@@ -226,7 +224,6 @@ def inside_a_mesh(model: str, num_steps: int) -> tuple[list[float], int, int]:
                 dist.all_reduce(parameter.grad, group=copies)
                 parameter.grad /= 2
             optimizer.step()
-            optimizer.zero_grad()
             dist.all_reduce(loss, group=copies)
             losses.append(float(loss) / 2)
         return losses, pipe.rank, pipe.num_ranks

@@ -65,7 +65,6 @@ class Job:
             losses.append(pipe.step(inputs, targets))
             if optimizer is not None:
                 optimizer.step()
-                optimizer.zero_grad()
         return losses
 
     def at(self, what: Callable[[Pipeline], Any]) -> list[float]:
@@ -248,7 +247,6 @@ def made_its_optimizer_before(job: Job) -> list[float]:
         for batch in job.batches:
             losses.append(pipe.step(batch.args, batch.targets))
             optimizer.step()
-            optimizer.zero_grad()
         return losses
 
 

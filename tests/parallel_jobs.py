@@ -244,7 +244,6 @@ def _compared(plan: Plan, model: str, num_steps: int, parallelize: Any) -> dict[
     batch = load_model(model, plan.batch.global_size)
     with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=parallelize) as pipe:
         for _ in range(num_steps):
-            pipe.worker.clear_gradients()
             pipe.step(batch.kwargs or batch.args, batch.targets)
         with pipe.together("the check", CHECK_PATIENCE):
             found = compare(pipe.worker, batch if pipe.rank == 0 else None)

@@ -100,7 +100,6 @@ def errors_without_the_rest(model, **options):
     batch = jobs.whole_batch(model, plan)
     with Pipeline(plan, jobs.whole_batch(model, plan)) as pipeline:
         for _ in range(2):
-            pipeline.worker.clear_gradients()
             pipeline.step(batch.kwargs or batch.args, batch.targets)
         found = compare(pipeline.worker, batch if pipeline.rank == 0 else None)
         return found.max_gradient_error
