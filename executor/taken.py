@@ -52,7 +52,9 @@ class WholeVector:
         ------
         UsageError
         """
-        own = self._first = self._first or next((p for p in self._module.parameters() if p.numel()), None)
+        if self._first is None:
+            self._first = next((parameter for parameter in self._module.parameters() if parameter.numel()), None)
+        own = self._first
         if own is None or own.is_meta or own.untyped_storage().nbytes() != self._number * own.element_size():
             return
         if own.numel() < _num_values(self._module) < self._number:
