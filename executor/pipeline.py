@@ -198,8 +198,8 @@ class Pipeline:
             The pipeline takes it, as of the class. One in eval mode as a whole is set to train; parts of one that
             trains stay in the mode that they have.
         loss : callable
-            ``loss(output)``, or ``loss(output, targets)`` where steps are given targets; it may not read the
-            model's parameters.
+            ``loss(output)``, or ``loss(output, targets)`` where steps are given targets: a scalar, or (sum, weight).
+            Of the model it may read what this rank's stages train.
         inputs, targets
             An example of a whole step's batch, of which only the shapes matter. Without it the first step
             makes the pipeline, and until then there are no `parameters`.

@@ -57,7 +57,7 @@ class UndividedLoss:
         if self._left < 0 or len(seen) != count or changed:
             return
         if moves := getattr(self._part.capture.model.loss, "moves", ""):
-            text = f"the loss depends on {moves}, which it changes itself: it is called once a micro-batch, in turn"
+            text = f"the loss depends on what it changes itself ({moves}): it is called once a micro-batch, in turn"
             print(text, file=sys.stderr, flush=True)
             return
         with torch.no_grad(), loss_left_alone(self._part):

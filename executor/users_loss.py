@@ -190,7 +190,7 @@ class UsersLoss:
             with self.left_alone(), torch.no_grad():
                 if moved:
                     torch.set_rng_state(numbers)
-                    self._check_moved(moved[0], given, value)
+                    self._check_moved(", ".join(moved[:3]), given, value)
                 if _is_pair(value):
                     self._check_pair(given, value)
         return value
@@ -206,16 +206,16 @@ class UsersLoss:
                 "part of the model, whose forward returns them"
             )
 
-    def _check_moved(self, name: str, given: tuple[Any, ...], value: Any) -> None:
+    def _check_moved(self, names: str, given: tuple[Any, ...], value: Any) -> None:
         """Find out whether a loss depends on what its calls change; refuse that where calls are not a plain loop's."""
         then, now = _numbers(value), _numbers(self._tried(given))
         if len(then) == len(now) and all(math.isclose(a, b, rel_tol=_SAME) for a, b in zip(then, now, strict=True)):
             return
-        self.moves = name
+        self.moves = names
         if self.lone:
             raise DoesNotMatch(
-                f"the loss depends on {name}, which it changes itself whenever it is called, and {self.lone}: change "
-                "it between steps instead, or plan with one replica of the last stage, and without recompute there"
+                f"the loss depends on what it changes itself whenever it is called ({names}), and {self.lone}: change "
+                "that between steps instead, or plan with one replica of the last stage, and without recompute there"
             )
 
     def _check_pair(self, given: tuple[Any, ...], value: Any) -> None:

@@ -6,6 +6,8 @@
 import os
 import subprocess
 import sys
+from collections import deque
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from costmodel.capture.batches import TrainingModel, as_trained
 from costmodel.capture.capture import capture
 from costmodel.errors import DoesNotMatch, InvalidInput
 from executor.agreement import difference
+from executor.reachable import ReachableState, left_alone
 from executor.standing import check_surroundings
 from tests.loop_models import WIDTH
 from tests.loops_captured import Annealed, Configured, Listed, Tower, WithTensor
@@ -31,6 +34,9 @@ EXACT_OR_REFUSED = [
     "divides_by_a_running_scale",
     "counts_choices_among_replicas",
     "hooks_the_whole_model_later",
+    "penalizes_the_first_layer_later",
+    "returns_a_loss_and_an_accuracy",
+    "evaluates_by_its_mode",
 ]
 DISAGREEING = [
     "plan_of_rank_1_is_cut_elsewhere",
@@ -185,6 +191,34 @@ def test_a_step_within_autocast_is_refused():
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(DoesNotMatch, match="give autocast= to the pipeline"):
         check_surroundings("cpu")
     check_surroundings("cpu")
+
+
+class Meter:
+    total = [0]  # noqa: RUF012 - of the class, as users have it
+
+    def __init__(self) -> None:
+        self.count, self.average, self.last = 0, torch.zeros(2), {"few": deque([1], maxlen=2)}
+
+    def measure(self, change: str) -> None:
+        if change == "count":
+            self.count += 1
+        elif change == "average":
+            self.average += 1
+        elif change == "few":
+            self.last["few"].append(2)
+        elif change == "total":
+            self.total[0] += 1
+
+
+@pytest.mark.parametrize("change", ["count", "average", "few", "total", ""])
+def test_what_a_call_changes_within_reach_is_named_and_put_back(change):
+    meter = Meter()
+    loss = partial(lambda kept, change: kept.measure(change), meter)
+    with left_alone(loss):
+        state = ReachableState(loss)
+        loss(change)
+        assert [name.split()[0] for name in state.changed()] == [change][: bool(change)]
+    assert (meter.count, meter.average.tolist(), [*meter.last["few"]], Meter.total) == (0, [0, 0], [1], [0])
 
 
 @pytest.mark.parametrize("trains", [True, False])
