@@ -92,7 +92,7 @@ def capture_surely(model: TrainingModel, microbatch_size: int, values_follow: bo
             name, then, last = moved[0]
             raise DoesNotMatch(
                 f"the model computes something else each time that it runs (first at {apart!r}), and a captured "
-                f"program holds one time for ever; its own code changes {name} ({then!r}, then {last!r}): count in a "
+                f"program holds one time for ever; its own code changes {name} ({then}, then {last}): count in a "
                 "tensor buffer, or outside of the model"
             )
         before.leave_out({name for name, _, _ in moved})

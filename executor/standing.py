@@ -19,6 +19,8 @@ from costmodel.errors import DoesNotMatch
 
 _ANEW = "close the pipeline, then profile, plan and start the model as it is"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_HOOKS_NOT_TRACED = tuple(kind for kind in _HOOKS if kind != "_forward_hooks")
+"""A forward hook on all modules is part of what is captured, inside of the module's call."""
 
 
 class Standing:
@@ -55,6 +57,7 @@ class Standing:
             attributes.leave_out(set())
         self._attributes, self._left = attributes, [(path, module.get_submodule(path)) for path in left]
         self._num_hooks = [_num_hooks(module) for _, module in self._left]
+        self._global_hooks = _global_hooks(_HOOKS) if left else []
         kinds = ("_modules",) if replaces else ("_modules", "_buffers", "_parameters")
         self._places = [(name, kind, getattr(m, kind)) for name, m in module.named_modules() for kind in kinds]
         self._places = [row for row in self._places if row[2]]
@@ -88,12 +91,18 @@ class Standing:
             )
         for name, then, current in self._attributes.changed():
             raise DoesNotMatch(
-                f"{name} was {_shown(then)} when the model was captured and is {_shown(current)} now, and the captured "
+                f"{name} was {then} when the model was captured and is {current} now, and the captured "
                 f"program holds the former: give what changes to the model as an input or a buffer, or {_ANEW}"
             )
         for (path, module), number in zip(self._left, self._num_hooks, strict=True):
             if _num_hooks(module) != number:
                 raise DoesNotMatch(_hook_words(path, module, "hooks have come or gone on it since"))
+        if self._left and _global_hooks(_HOOKS) != self._global_hooks:
+            raise DoesNotMatch(
+                "hooks on all modules (torch.nn.modules.module.register_module_...) have come or gone since the model "
+                f"was captured, and do not run on {self._left[0][0] or 'the model itself'!r}, which its stage runs as "
+                f"it was captured: leave them as they were, hook single modules, or {_ANEW}"
+            )
 
     def check_modes(self) -> None:
         """Refuse to train modules that are not in the mode in which they were captured: stages call them.
@@ -138,6 +147,12 @@ def check_hooks(module: nn.Module, left: Mapping[str, str]) -> None:
         inner = module.get_submodule(path)
         if _num_hooks(inner):
             raise DoesNotMatch(_hook_words(path, inner, reason))
+    if left and _global_hooks(_HOOKS_NOT_TRACED):
+        raise DoesNotMatch(
+            "there are pre-hooks or backward hooks on all modules (torch.nn.modules.module.register_module_...), which "
+            f"run twice or not at all where a stage runs modules as they were captured ({next(iter(left.values()))}): "
+            "remove them, or hook single modules that lie in one stage whole"
+        )
 
 
 def check_surroundings(device_type: str) -> None:
@@ -163,28 +178,45 @@ def check_storages(module: nn.Module) -> None:
     ------
     DoesNotMatch
     """
-    spans: dict[int, list[tuple[int, int, str, bool]]] = {}
+    rows: dict[int, list[tuple[int, int, str, torch.Tensor]]] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.layout is torch.strided and not tensor.is_meta and tensor.numel():
             first = int(tensor.storage_offset()) * tensor.element_size()
             reach = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-            last, trains = first + reach * tensor.element_size(), isinstance(tensor, nn.Parameter)
-            spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((first, last, name, trains))
-    for row in spans.values():
-        end, known, trained = -1, "", False
-        for first, last, name, trains in sorted(row):
-            if first <= end and (trains or trained):
-                raise DoesNotMatch(
-                    f"{name!r} lies in the memory of {known!r}, and stages on several ranks would train two copies: "
-                    f"tie them as one object ({name} = {known}), or give each its own memory"
-                )
-            if last > end:
-                end, known, trained = last, name, trains
+            row = first, first + reach * tensor.element_size(), name, tensor
+            rows.setdefault(tensor.untyped_storage().data_ptr(), []).append(row)
+    for found in rows.values():
+        found.sort(key=lambda row: row[:3])
+        for number, (_, last, known, one) in enumerate(found):
+            for start, _, name, other in found[number + 1 :]:
+                if start > last:
+                    break
+                trains = isinstance(one, nn.Parameter) or isinstance(other, nn.Parameter)
+                if trains and _meet(one, other):
+                    raise DoesNotMatch(
+                        f"{name!r} lies in the memory of {known!r}, and stages on several ranks would train two "
+                        f"copies: tie them as one object ({name} = {known}), or give each its own memory"
+                    )
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors in one storage have an element in common."""
+    if one.dtype != other.dtype:
+        return True
+    places = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    places.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(places.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def _num_hooks(module: nn.Module) -> int:
     found = (hook for kind in _HOOKS for hook in getattr(module, kind).values())
     return sum(not _is_torchs(hook) for hook in found)
+
+
+def _global_hooks(kinds: tuple[str, ...]) -> list[Any]:
+    """Return the hooks on all modules; torch's own look on and change nothing."""
+    found = (hook for kind in kinds for hook in getattr(nn.modules.module, f"_global{kind}").values())
+    return [hook for hook in found if not str(getattr(hook, "__module__", "")).startswith("torch.")]
 
 
 def _is_torchs(hook: Any) -> bool:
@@ -197,8 +229,3 @@ def _hook_words(path: str, module: nn.Module, reason: str) -> str:
         f"the module {path or type(module).__name__!r} has {kinds} that do not run, for its stage runs it as it was "
         f"captured ({reason}): remove them, hook a module that lies in one stage whole, or pin it together"
     )
-
-
-def _shown(value: Any) -> str:
-    text = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
-    return text if len(text) < 80 else f"{text[:77]}..."

@@ -107,7 +107,7 @@ class Configured(Tower):
         return super().forward(x) * self.config.scale
 
 
-@user_loop(captured, refused="scale of SimpleNamespace")
+@user_loop(captured, refused="scale of config of the model")
 def changes_its_configuration(job: Job) -> None:
     def set_it(model: Any, step: int) -> None:
         if step == LATER:

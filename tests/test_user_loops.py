@@ -85,7 +85,7 @@ def change(model, path, value):
     [
         (Annealed, "temperature", 2.0, ["temperature of the model"]),
         (Annealed, "note", 2.0, []),
-        (Configured, "config.scale", 2.0, ["scale of SimpleNamespace"]),
+        (Configured, "config.scale", 2.0, ["scale of config of the model"]),
         (Configured, "config.name", "other", []),
         (Listed, "weights", [1.0, 1.0, 1.0, 1.0], []),
         (Listed, "weights", [1.0, 1.0, 1.0, 2.0], ["weights of the model"]),

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from costmodel.capture.drawing import state_of
 from costmodel.capture.reachable import Reachable, equal
 
-Change = tuple[str, Any, Any]
-"""What is no longer as it was, by name and place; what it was, and what it is now."""
+Change = tuple[str, str, str]
+"""What is no longer as it was, by name and place; what it was and what it is now, in words."""
 
 
 class Attributes:
@@ -49,7 +50,7 @@ class Attributes:
             (own[id(place.found)], name, value)
             for place in self._latest.places
             if id(place.found) in own
-            for name, value in zip(place.names, place.kept, strict=True)
+            for name, value in zip(place.names or (), place.kept, strict=False)
             if own[id(place.found)].get(name, _ABSENT) is not value
         ]
         before = [found.get(name, _ABSENT) for found, name, _ in moved]
@@ -69,21 +70,17 @@ class Attributes:
         self._then = Reachable(self._module, self._left_out)
 
 
-class _Absent:
-    """Stands for a name that a namespace lacks."""
-
-    def __repr__(self) -> str:
-        return "not there"
+_ABSENT = object()
+"""Stands for a name that a namespace lacks."""
 
 
-_ABSENT = _Absent()
-
-
-def _shown(told: tuple[Any, ...] | None) -> Any:
+def _shown(told: tuple[Any, ...] | None) -> str:
     """Return values for people: one for itself, what a container holds as a list."""
     if told is None:
-        return _ABSENT
-    return told[0] if len(told) == 1 else [value for value in told if not isinstance(value, type)]
+        return "not there"
+    held = ["a tensor" if isinstance(value, torch.Tensor) else repr(value) for value in told if type(value) is not type]
+    text = held[0] if len(told) == 1 else f"[{', '.join(held)}]"
+    return text if len(text) < 80 else f"{text[:77]}..."
 
 
 def _same(then: tuple[Any, ...] | None, now: tuple[Any, ...] | None) -> bool:

@@ -161,6 +161,8 @@ def _erase_marks(graph: fx.Graph) -> None:
     modules = graph.owning_module.modules() if graph.owning_module is not None else ()
     for module in [each for each in modules if isinstance(each, fx.GraphModule)]:
         for node in module.graph.find_nodes(op="call_function", target=MARK):
+            for source in node.all_input_nodes:
+                source.users.setdefault(node)  # export forgets users when it puts a region into another
             module.graph.erase_node(node)
         module.recompile()
 

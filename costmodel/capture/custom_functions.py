@@ -64,6 +64,26 @@ def opaque_custom_functions() -> Iterator[None]:
 
 
 @contextmanager
+def inference_without_gradients() -> Iterator[None]:
+    """Within the block `torch.inference_mode` is `torch.no_grad`, of which export sees something."""
+    kind = torch.inference_mode
+    kept = kind.__enter__, kind.__exit__
+
+    def enter(mode: Any) -> None:
+        mode.gradients = torch.no_grad() if mode.mode else torch.enable_grad()
+        mode.gradients.__enter__()
+
+    def leave(mode: Any, *error: Any) -> None:
+        mode.gradients.__exit__(*error)
+
+    kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        kind.__enter__, kind.__exit__ = kept  # type: ignore[method-assign]
+
+
+@contextmanager
 def replacing_apply(replacement: Callable[..., Any]) -> Iterator[None]:
     """Within the block calls of custom autograd functions go to ``replacement(function, original, args, kwargs)``."""
 

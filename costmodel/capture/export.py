@@ -26,7 +26,7 @@ from costmodel.capture.attention import agrees, configs_with_cache, mask_free_at
 from costmodel.capture.batches import TrainingModel, ambiguous, batched_dimensions, take
 from costmodel.capture.calls import Notes, noting_calls
 from costmodel.capture.checkpoints import noting_checkpoints
-from costmodel.capture.custom_functions import opaque_custom_functions
+from costmodel.capture.custom_functions import inference_without_gradients, opaque_custom_functions
 from costmodel.capture.device_free import captured_alike
 from costmodel.capture.eager import trace_eagerly
 from costmodel.capture.models import explain, running
@@ -162,7 +162,7 @@ def _export(
         assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
         return module, notes
 
-    with _quiet(), no_cache(configs_with_cache(model.module)), opaque_custom_functions():
+    with _quiet(), no_cache(configs_with_cache(model.module)), opaque_custom_functions(), inference_without_gradients():
         with mask_free_attention(model) as changes:
             found = _unless_refused(export) if changes else export()
         if found is None or (changes and not agrees(model, found[0])):

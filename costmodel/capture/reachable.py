@@ -12,6 +12,7 @@ import os
 import sys
 import types
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextvars import ContextVar
@@ -48,11 +49,16 @@ _HOLDING: dict[type, Callable[[Any], Iterable[Any]]] = {
     **dict.fromkeys((list, deque), iter),
     dict: lambda found: chain(found.values(), found),
     set: lambda found: (frozenset(found),),
+    bytearray: lambda found: (bytes(found),),
+    array: lambda found: (found.tobytes(),),
     ContextVar: lambda found: (found.get(None),),
     partial: lambda found: (found.func, found.args, found.keywords),
     **dict.fromkeys((types.CellType, *_FIXED), gc.get_referents),
 }
 """What objects hold that have no names for it."""
+
+_NUMPYS = "<class 'numpy.ndarray'>"
+"""Numpy need not be there."""
 
 _BASES = sys.stdlib_module_names | {"torch", "numpy"}
 _USERS, _INSTALLED, _BASE = range(3)
@@ -77,8 +83,8 @@ class Place:
         What is looked into.
     get : callable
         Returns the values.
-    names : tuple of str
-        Of the values; empty for a container.
+    names : tuple of str, optional
+        Of the values; None for a container.
     length : int
         Of a namespace, else -1: a name that it lacked may hide what stood behind.
     kept : tuple
@@ -88,7 +94,7 @@ class Place:
     words: str
     found: Any
     get: Callable[[Any], tuple[Any, ...]]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
     length: int = -1
     kept: tuple[Any, ...] = ()
 
@@ -167,7 +173,7 @@ class Reachable:
         for place in (*self.places, *self._fixed):
             kept = [type(value) if _contents(value) else value for value in place.kept]
             rows: list[tuple[str, tuple[Any, ...]]] = [(place.words, tuple(kept))]
-            if place.names:
+            if place.names is not None:
                 rows = [(f"{name} {place.words}", (value,)) for name, value in zip(place.names, kept, strict=True)]
             for words, values in rows:
                 found[words] = found.get(words, ()) + values
@@ -251,10 +257,8 @@ class Reachable:
         return _USERS if name in self._own and name.partition(".")[0] not in _BASES else _library(name)
 
     def _object(self, words: str, value: Any, depth: int) -> None:
-        numpy, contents = sys.modules.get("numpy"), _contents(value)
-        if numpy is not None and isinstance(value, numpy.ndarray):
-            self.places.append(Place(words, value, _sample))
-        elif contents is not None:
+        contents = _contents(value)
+        if contents is not None:
             place = Place(words, value, partial(_elements, contents))
             (self._fixed if isinstance(value, _FIXED) else self.places).append(place)
             for inner in place.kept:
@@ -303,7 +307,8 @@ class _Slots(Mapping[str, Any]):
 
 
 def _contents(value: Any) -> Callable[[Any], Iterable[Any]] | None:
-    return next((_HOLDING[kind] for kind in type(value).__mro__ if kind in _HOLDING), None)
+    kinds = type(value).__mro__
+    return next((_HOLDING[kind] for kind in kinds if kind in _HOLDING), _array if _NUMPYS in map(str, kinds) else None)
 
 
 def _elements(contents: Callable[[Any], Iterable[Any]], value: Any) -> tuple[Any, ...]:
@@ -311,9 +316,9 @@ def _elements(contents: Callable[[Any], Iterable[Any]], value: Any) -> tuple[Any
     return found if len(found) <= _LONGEST else (*found[:-1], len(value))
 
 
-def _sample(array: Any) -> tuple[Any, ...]:
+def _array(found: Any) -> Iterable[Any]:
     """Return what an array of numpy's holds; of a large one every so many elements."""
-    return array.shape, array.flat[:: array.size // 4096 | 1].tobytes()
+    return found.shape, found.flat[:: found.size // 4096 | 1].tobytes()
 
 
 @cache
