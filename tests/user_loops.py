@@ -37,7 +37,9 @@ from executor.watch import farewell
 from planner.plan import Plan
 from tests.rank_pool import environment, free_port
 
-MODULES = tuple(f"tests.loops_{name}" for name in ("captured", "buffers", "disagreeing", "state", "gradients", "losses"))
+MODULES = tuple(
+    f"tests.loops_{name}" for name in ("captured", "reached", "buffers", "disagreeing", "state", "gradients", "losses")
+)
 """Modules whose functions marked with `user_loop` are the loops."""
 
 NUM_RANKS, STEPS, BATCH, MICROBATCHES = 2, 6, 8, 4
