@@ -175,7 +175,7 @@ def patches_a_function_of_torchs(job: Job) -> None:
     train(job, Tower(), patch)
 
 
-@user_loop(reached, refused="forward of the class LayerNorm")
+@user_loop(reached, refused="when the model was captured and")
 def patches_a_class_of_torchs(job: Job) -> None:
     def patch(model: nn.Module, step: int) -> None:
         if step == LATER:
