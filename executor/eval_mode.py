@@ -38,7 +38,7 @@ class ModelAsCaptured:
     def __init__(self, module: nn.Module) -> None:
         self.module, stand_ins = module, dict[int, torch.Tensor]()
         for tensor in (*module.parameters(), *module.buffers()):
-            empty = torch.empty_like(tensor, device="meta")
+            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
             is_parameter = isinstance(tensor, nn.Parameter)
             stand_ins[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
         tables: list[dict[str, Any]] = [table for m in module.modules() for table in (m._parameters, m._buffers)]

@@ -1,13 +1,13 @@
 """Which gradients there are: what no gradient of the loss reaches has none, as in one process, and no zeros either.
 
 What the captured program detaches is known beforehand; what a loss leaves out of the model's outputs only when it has
-run. The ranks agree on it once, at the end of the first step, and hold each later step to it: an optimizer with
-momentum or weight decay moves a parameter whose gradient is zero. Leaves out what happens within the stage of the
-loss, where autograd sees to it.
+run. The ranks agree on it once, at the end of the first step (before it where a device works behind its host), and
+hold each later step to it: an optimizer with momentum or weight decay moves a parameter whose gradient is zero. Leaves
+out what happens within the stage of the loss, where autograd sees to it.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import fx
 
@@ -68,7 +68,9 @@ class Reached:
         if self._loss in stages:
             stages[self._loss].expect(self._agreed)
 
-    def agree(self, stages: Mapping[int, Stage], had: Iterable[str], company: Company) -> set[str]:
+    def agree(
+        self, stages: Mapping[int, Stage], had: Iterable[str], company: Company, unseen: Collection[int] = ()
+    ) -> set[str]:
         """Return the parameters that have no gradient; collective, once.
 
         Parameters
@@ -77,16 +79,19 @@ class Reached:
             This rank's, by index.
         had : iterable of str
             Those for which this rank has a gradient, which may be zeros that came from the stage of the loss.
+        unseen : collection of int
+            Stages that have run no backward yet: of the loss's all is taken to be used that may be.
         """
-        loss = stages.get(self._loss)
-        told = json.dumps([sorted(had), None if loss is None else sorted(loss.arrived)]).encode()
+        loss, expected = stages.get(self._loss), self._received & self._names
+        used = expected if self._loss in unseen else set() if loss is None else loss.arrived
+        told = json.dumps([sorted(had), None if loss is None else sorted(used)]).encode()
         rows = [json.loads(row) for row in company.tell_all(told)]
         arrived = {name for _, names in rows for name in names or ()}
-        if arrived != self._received & self._names:
+        if arrived != expected:
             self._names = self._reach.behind(arrived)
             self.silence(stages.values())
             self.left_out |= self._not_reached(set(self._owned[self._loss]))
-        self._agreed = set(loss.arrived) if loss is not None else set()
+        self._agreed = set(used)
         there = {name for names, _ in rows for name in names} - self.left_out
         return {name for names in self._owned for name in names} - there
 

@@ -6,7 +6,7 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
@@ -216,13 +216,15 @@ class Worker:
             if index not in self._division.views:
                 lead = lanes.lead_of(index, self.rank)
                 stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
+        had = {name for name, parameter in self.parameters.items() if parameter.grad is not None}
+        self._leave_out(had.union(*(self.owned[index] for index in self._division.views)), self._division.views)
         self.clear_gradients()
 
-    def _leave_out(self) -> None:
+    def _leave_out(self, had: Iterable[str], unseen: Collection[int] = ()) -> None:
         """Leave no gradients, nor zeros, to what no rank has one for; collective once, where ranks agree on that."""
         without = self._reached.left_out
         if not self._reached.are_agreed:
-            without = self._reached.agree(self.stages, self.reduction.had(), self.company)
+            without = self._reached.agree(self.stages, had, self.company, unseen)
             self.reduction.leave_alone(without)
         for name in without & self.parameters.keys():
             self.parameters[name].grad = None
@@ -448,7 +450,7 @@ class Worker:
         self._closed = True
         self._division.reduce(self.stages)
         self.reduction.finish()
-        self._leave_out()
+        self._leave_out(() if self._reached.are_agreed else self.reduction.had())
         settle(self.parameters.values() if self._division.views else ())
         if self._asks_lanes:
             self._asks_lanes = False

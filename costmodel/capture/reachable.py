@@ -72,7 +72,7 @@ _UNREACHED = (*_PLAIN, torch.Tensor, weakref.ProxyType, weakref.CallableProxyTyp
 
 
 @dataclass(slots=True)
-class Place:
+class WatchedValues:
     """Values that code reads of one object.
 
     Attributes
@@ -137,15 +137,15 @@ class Reachable:
 
     Attributes
     ----------
-    places : list of Place
+    places : list of WatchedValues
     drawing : dict
         Generators of random numbers, counters and iterators, by what people call them.
     """
 
     def __init__(self, model: nn.Module, left_out: Set[str]) -> None:
-        self.places: list[Place] = []
+        self.places: list[WatchedValues] = []
         self.drawing: dict[str, Any] = {}
-        self._fixed: list[Place] = []
+        self._fixed: list[WatchedValues] = []
         self._left_out = left_out
         self._names, self._new = set[str](), set(_ALWAYS)
         self._spaces: dict[int, _Namespace] = {}
@@ -259,7 +259,7 @@ class Reachable:
     def _object(self, words: str, value: Any, depth: int) -> None:
         contents = _contents(value)
         if contents is not None:
-            place = Place(words, value, partial(_elements, contents))
+            place = WatchedValues(words, value, partial(_elements, contents))
             (self._fixed if isinstance(value, _FIXED) else self.places).append(place)
             for inner in place.kept:
                 self._reach(words, inner, depth)
@@ -282,10 +282,10 @@ class _Namespace:
     without: Set[str] = frozenset()
     names: set[str] = field(default_factory=set)
 
-    def place(self) -> Place:
+    def place(self) -> WatchedValues:
         names = tuple(sorted(self.names))
         get = itemgetter(*names) if len(names) > 1 else lambda found: tuple(found[name] for name in names)
-        return Place(self.words, self.found, get, names, len(self.found) if self.is_open else -1)
+        return WatchedValues(self.words, self.found, get, names, len(self.found) if self.is_open else -1)
 
 
 class _Slots(Mapping[str, Any]):
