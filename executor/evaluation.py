@@ -1,7 +1,10 @@
-"""A forward alone, in eval mode: a stage's part with the constants of its calls that are others then (`eval_mode`).
+"""A forward alone, in eval mode: a stage's part with what tells training from evaluation switched in its calls.
 
-What is measured of its outputs beside the loss is summed over micro-batches and ranks (`Metrics`). A model that draws
-random numbers in eval mode is refused. Leaves out outputs themselves, which stay where they are.
+What is measured of its outputs beside the loss is summed over micro-batches and ranks (`Metrics`).
+
+Torch's own calls say by an argument whether they train: dropout and batch norm, recurrent cells, attention. A model
+that draws random numbers in another way, or whose Python takes another path in eval mode, would evaluate otherwise:
+the first is refused by name. Leaves out outputs themselves, which stay where they are.
 """
 
 import json
@@ -16,7 +19,6 @@ from torch import fx
 from costmodel.capture.draws import arguments, draws_numbers
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch, UsageError
-from executor.eval_mode import Constants
 from executor.groups import Company, RefusedAlike
 from executor.rewriting import rewritten
 from executor.stage import Stage
@@ -24,32 +26,38 @@ from executor.stage import Stage
 Metric = Callable[[Any, Any], tuple[Any, Any]]
 """(The model's output, targets) of a micro-batch -> (sum, weight)."""
 
+_EVALUATED = {"train": False, "training": False, "use_input_stats": False, "dropout_p": 0.0}
+"""Arguments of torch's calls, and what they are in eval mode."""
 
-def evaluated_part(part: Part, constants: Constants) -> Part:
-    """Return a part as it computes in eval mode, with what is another constant then (`eval_mode`).
+
+def evaluated_part(part: Part) -> Part:
+    """Return a part as it computes in eval mode.
 
     Raises
     ------
     DoesNotMatch
         When a call draws random numbers whose place in eval mode nothing tells.
     """
-    return rewritten(part, partial(_evaluate, constants))
+    return rewritten(part, _evaluate)
 
 
-def _evaluate(constants: Constants, module: fx.GraphModule, node: fx.Node, path: str) -> None:
-    changed = constants.get(f"{path}{node.name}", {})
-    if changed is None and not node.users:
-        module.graph.erase_node(node)
-        return
+def _evaluate(module: fx.GraphModule, node: fx.Node, path: str) -> None:
     if not isinstance(node.target, torch._ops.OpOverload):
         return
+    given = arguments(node)
+    changed: dict[str, Any] = {n: v for n, v in _EVALUATED.items() if n in given and _applies(n, given)}
     if changed:
-        node.args, node.kwargs = (), {**arguments(node), **changed}
+        node.args, node.kwargs = (), {**given, **changed}
     if draws_numbers(node):
         raise DoesNotMatch(
             f"the operator {path}{node.name} ({node.target}) draws random numbers, and nothing tells what it does in "
             "eval mode: evaluate the model in one process, from pipe.state_dict()"
         )
+
+
+def _applies(name: str, given: dict[str, Any]) -> bool:
+    """Whether an argument is switched; norms without averages of their own take the batch's in eval mode too."""
+    return name not in ("training", "use_input_stats") or given.get("running_mean", "") is not None
 
 
 class Metrics:

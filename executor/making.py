@@ -18,7 +18,6 @@ from costmodel.capture.split import split_part
 from costmodel.capture.split_calls import Queue
 from costmodel.capture.writes import Written, written_by
 from costmodel.errors import DoesNotMatch
-from executor.eval_mode import Constants
 from executor.evaluation import evaluated_part
 from executor.feed import Feed
 from executor.randomness import Draws, seeded_part
@@ -112,10 +111,9 @@ class Making:
         read = {name: None for o in self.plan.stages[stage].operators if o in groups for name in groups[o].parameters}
         return tuple(name for name in read if self.capture.parameter(name).requires_grad)
 
-    def evaluated(self, stage: Stage, view: nn.Module | None, constants: Constants) -> Stage:
+    def evaluated(self, stage: Stage, view: nn.Module | None) -> Stage:
         """Return a stage as it computes in eval mode; of a view, only its modules know how they are divided."""
-        part = self.part(stage.index, with_modules=view is not None, view=view)
-        part = _rooted(evaluated_part(part, constants), view)
+        part = _rooted(evaluated_part(self.part(stage.index, with_modules=view is not None, view=view)), view)
         return replace(
             stage,
             part=part,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from costmodel.capture.attributes import Attributes
-from costmodel.capture.batches import Split, TrainingModel, as_trained, check_cut
+from costmodel.capture.batches import Split, TrainingModel, as_trained
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
@@ -24,7 +24,7 @@ from executor.devices import choose_device, of_this_process
 from executor.evaluation import Metric
 from executor.feed import as_arguments
 from executor.groups import Company, Membership, RefusedAlike
-from executor.holding import aimed_at, capture_surely
+from executor.holding import aimed_at, capture_surely, tensors_read
 from executor.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
 from executor.materializing import Values
 from executor.observer import Observer
@@ -328,8 +328,8 @@ class Pipeline:
         float or dict of str to float
         """
         self._load(inputs, targets, short)
-        patience = 1 if self.worker.has_evaluated else FILE_PATIENCE
-        with self.together("an evaluation", patience, survives=True):
+        self.worker.prepare_evaluation()
+        with self.together("an evaluation", survives=True):
             self.worker.one_batch.check()
             loss, measured = self.worker.evaluate(metrics or {})
         return loss.value if metrics is None else {"loss": loss.value, **measured}
@@ -515,7 +515,6 @@ class Pipeline:
             captured = replace(model, model=with_precision(self.plan, model.model))
             attributes = Attributes(captured.model.module)
         else:
-            check_cut(model)
             built = with_precision(self.plan, model)
             with noting_kept(built.module) as kept:
                 captured, attributes = capture_surely(built, size, self._values is not None)
@@ -579,7 +578,7 @@ class Pipeline:
             raise
         self.watch.rests()
         self._worker = worker
-        refuse_calls(worker.capture.model.module)
+        refuse_calls(worker.capture.model.module, tensors_read(worker.capture, worker.capture.operators))
         self._standing = Standing(
             worker.capture, self._attributes, worker.parameters, worker.modules_left(), replaces=worker.divides
         )

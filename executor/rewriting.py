@@ -12,7 +12,7 @@ from costmodel.capture.parts import Part
 from costmodel.capture.shapes import fetch
 
 Change = Callable[[fx.GraphModule, fx.Node, str], None]
-"""Told of each call of a program's copy, the last one first, with the names of the regions around it and dots."""
+"""Told of each call of a program's copy, with the names of the regions around it, joined by dots."""
 
 
 def rewritten(part: Part, change: Change) -> Part:
@@ -24,7 +24,7 @@ def _rewritten(module: fx.GraphModule, change: Change, path: str) -> fx.GraphMod
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     copy = fx.GraphModule(module, graph)
-    for node in reversed(list(graph.nodes)):
+    for node in list(graph.nodes):
         inner = fetch(copy, node.target) if node.op == "get_attr" else None
         if isinstance(inner, fx.GraphModule):
             setattr(copy, str(node.target), _rewritten(inner, change, f"{path}{node.name}."))

@@ -7,7 +7,7 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -22,7 +22,6 @@ from executor.averages import Averages, summed_buffers
 from executor.borders import agree_on_borders, check_lanes
 from executor.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
 from executor.division import DividedStages
-from executor.eval_mode import ModelAsCaptured, eval_constants
 from executor.evaluation import Metric, Metrics, evaluated_part
 from executor.feed import Feed
 from executor.gradients import check_gradient_hooks, check_sparse
@@ -116,7 +115,6 @@ class Worker:
         self.plan, self.rank, self.device = plan, rank, device
         self.users_loss = UsersLoss(capture.model.loss)
         self.capture = capture = replace(capture, model=replace(capture.model, loss=self.users_loss))
-        self._as_captured = ModelAsCaptured(capture.model.module)
         self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self._last_message = last_message(self.order)
@@ -343,18 +341,11 @@ class Worker:
         standing = next((own_part(p.grad) for p in self.parameters.values() if p.grad is not None), None)
         return standing is not None and bool(standing.any())
 
-    @property
-    def has_evaluated(self) -> bool:
-        """Whether the forwards of eval mode are made."""
-        return self._evaluating is not None
-
-    def _prepare_evaluation(self) -> None:
+    def prepare_evaluation(self) -> None:
         """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
         if self._evaluating is None:
-            constants = eval_constants(self.capture, self._as_captured)
-            evaluated_part(extract(self.capture, self.capture.operators), constants)
-            views = self._division.views
-            stages = {i: self._making.evaluated(stage, views.get(i), constants) for i, stage in self.stages.items()}
+            evaluated_part(extract(self.capture, self.capture.operators))
+            stages = {i: self._making.evaluated(stage, self._division.views.get(i)) for i, stage in self.stages.items()}
             for stage in stages.values():
                 if stage.part.has_loss:
                     self.metrics.measure(stage)
@@ -363,8 +354,7 @@ class Worker:
 
     def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
         """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
-        with self.company.refusing_alike() if self._evaluating is None else nullcontext():
-            self._prepare_evaluation()
+        self.prepare_evaluation()
         self.metrics.begin(metrics)
         assert self._evaluating is not None
         self.averages.agree()
