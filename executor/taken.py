@@ -14,11 +14,13 @@ from costmodel.errors import UsageError
 def refuse_calls(module: nn.Module, read: Collection[int]) -> None:
     """Let parts of a model refuse to be called of which a pipeline has emptied a parameter or buffer.
 
-    Of these `read` are the ids of those that stages read: what no forward reads is away from parts that stages call, too.
+    Those are `read` by their ids: what no forward reads may be away from parts that stages call, too.
     """
     for path, part in module.named_modules():
         own = {**part._parameters, **part._buffers}
-        gone = [name for name, tensor in own.items() if tensor is not None and tensor.shape == (0,) and id(tensor) in read]
+        gone = [
+            name for name, tensor in own.items() if tensor is not None and tensor.shape == (0,) and id(tensor) in read
+        ]
         if gone:
             part.register_forward_pre_hook(partial(_refuse_call, f"{path}.{gone[0]}".lstrip(".")))
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tests.loop_models import WIDTH, Block, Tower, mse, vectors
 from tests.user_loops import MICROBATCHES, STEPS, Job, user_loop
@@ -217,70 +216,3 @@ def gives_a_target_a_sample(job: Job) -> None:
 
     batches = [(x, y if job.is_plain else [*y]) for x, y in vectors(STEPS)]
     train(job, Tower(), loss, batches=batches)
-
-
-class Moded(Tower):
-    """Computes by the mode in many ways; batch norms with and without averages are in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.own = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, track_running_stats=False)
-
-    def forward(self, x):
-        x = F.dropout(self.norm(x), 0.0, self.training) + F.batch_norm(self.own(x), None, None, training=True)
-        return super().forward(x * (2.0 if self.training else 1.0))
-
-
-class Noisy(Tower):
-    def forward(self, x):
-        return F.dropout(super().forward(x), 0.5)
-
-
-class Branching(Tower):
-    def forward(self, x):
-        return super().forward(x).tanh() if self.training else super().forward(x)
-
-
-class Averaging(Tower):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(4))
-        self.register_buffer("var", torch.ones(4))
-
-    def forward(self, x):
-        return F.batch_norm(super().forward(x), self.mean, self.var, training=True)
-
-
-def _evaluated(job: Job, model: nn.Module) -> None:
-    batches = vectors(STEPS)
-    job.start(model, mse, *batches[0])
-    for x, y in batches:
-        if not job.is_plain:
-            job.note(job.pipe.evaluate(x, y))
-        else:
-            model.eval()
-            with torch.no_grad():
-                pieces = zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True)
-                job.note(float(sum(mse(model(a), b) for a, b in pieces)) / MICROBATCHES)
-            model.train()
-        job.step(x, y)
-
-
-@user_loop("losses")
-def evaluates_by_its_mode(job: Job) -> None:
-    _evaluated(job, Moded())
-
-
-@user_loop("losses", refused="draws random numbers")
-def evaluates_with_dropout_that_is_always_on(job: Job) -> None:
-    _evaluated(job, Noisy())
-
-
-@user_loop("losses", refused="computes something else in eval mode")
-def evaluates_another_way(job: Job) -> None:
-    _evaluated(job, Branching())
-
-
-@user_loop("losses", refused="writes 'mean' in eval mode too")
-def evaluates_a_norm_that_always_trains(job: Job) -> None:
-    _evaluated(job, Averaging())

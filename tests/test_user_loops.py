@@ -36,7 +36,6 @@ EXACT_OR_REFUSED = [
     "hooks_the_whole_model_later",
     "penalizes_the_first_layer_later",
     "returns_a_loss_and_an_accuracy",
-    "evaluates_by_its_mode",
 ]
 DISAGREEING = [
     "plan_of_rank_1_is_cut_elsewhere",
