@@ -499,6 +499,8 @@ class Pipeline:
 
     def _fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one cannot go on."""
+        if self._stepped is not None:  # its hook is on all optimizers of the process, and would outlive the pipeline
+            self._stepped.take()
         self._ended = f"the pipeline has failed ({type(error).__name__}: {error}); make a new one in a new process"
         if getattr(error, "alike", False):
             self.company.tell_all(b"")
