@@ -95,7 +95,7 @@ def capture_surely(model: TrainingModel, microbatch_size: int, values_follow: bo
                 f"program holds one time for ever; its own code changes {name} ({then}, then {last}): count in a "
                 "tensor buffer, or outside of the model"
             )
-        before.leave_out({name for name, _, _ in moved})
+    before.leave_out({name for name, _, _ in moved})  # what the capture itself changed, as it is now
     return captured, before
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from costmodel.capture.attention import NAME
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.capture.parts import extract
@@ -11,7 +12,7 @@ from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from executor import Pipeline
 from executor.check import compare
-from executor.holding import aimed_at, tensors_read
+from executor.holding import aimed_at, capture_surely, tensors_read
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
 
@@ -196,3 +197,11 @@ def test_the_tensors_of_a_stage_are_those_that_its_part_fetches(model):
         part = extract(source, stage.operators)
         fetched = [fetch(part.module, node.target) for node in part.module.graph.nodes if node.op == "get_attr"]
         assert set(tensors_read(source, stage.operators)) == {id(t) for t in fetched if isinstance(t, torch.Tensor)}
+
+
+def test_what_the_first_capture_of_a_process_registers_in_a_library_is_no_change_of_the_model():
+    registry = pytest.importorskip("transformers").AttentionInterface._global_mapping
+    registry.pop(NAME, None)  # as a process has it that has captured nothing yet
+    _, attributes = capture_surely(load_model("tests.training_models:llama", 4), 2, values_follow=False)
+    assert NAME in registry
+    assert attributes.changed() == []

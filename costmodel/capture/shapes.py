@@ -91,8 +91,9 @@ def describe_values(
 
 
 def _autograd_nodes(value: Any) -> list[Node]:
-    tensors = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-    return [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
+    leaves = (value,) if isinstance(value, torch.Tensor) else pytree.tree_leaves(value)
+    tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad)
+    return [tensor.grad_fn or get_gradient_edge(tensor).node for tensor in tensors]
 
 
 def _infos(value: Any, storages: dict[int, int]) -> tuple[TensorInfo, ...]:
