@@ -146,6 +146,15 @@ def test_what_a_loop_keeps_on_a_model_for_itself_is_taken_as_it_is():
     assert attributes.changed() == []
 
 
+@pytest.mark.parametrize(("then", "now", "shown"), [([], {}, "<class 'list'>"), (int, float, "<class 'int'>")])
+def test_classes_and_empty_containers_that_a_model_reads_have_words(then, now, shown):
+    model = Listed()
+    model.weights = then
+    attributes = Attributes(model)
+    model.weights = now
+    assert [row[:2] for row in attributes.changed()] == [("weights of the model", shown)]
+
+
 def test_tensors_are_compared_by_identity_in_a_traced_forward_too():
     """By value a trace would read a number of them, and one of equal value would pass for the one that was captured."""
     model = WithTensor()

@@ -79,7 +79,8 @@ def _shown(told: tuple[Any, ...] | None) -> str:
     if told is None:
         return "not there"
     held = ["a tensor" if isinstance(value, torch.Tensor) else repr(value) for value in told if type(value) is not type]
-    text = held[0] if len(told) == 1 else f"[{', '.join(held)}]"
+    held = held or [repr(value) for value in told]  # a class, or an empty container of it
+    text = held[0] if len(told) == len(held) == 1 else f"[{', '.join(held)}]"
     return text if len(text) < 80 else f"{text[:77]}..."
 
 

@@ -152,7 +152,7 @@ class Reachable:
         self._seen: dict[int, Any] = {}
         self._waiting: deque[tuple[str, Any, int]] = deque()
         bases = {base for inner in model.modules() for base in type(inner).__mro__}
-        self._own = {base.__module__ for base in bases - {nn.Module}}
+        self._own = {base.__module__ for base in bases - {nn.Module, object}}
         self._open(os.environ, "in the environment", os.environ)
         for path, inner in model.named_modules():
             self._seen[id(inner)] = inner
