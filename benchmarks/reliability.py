@@ -586,6 +586,8 @@ def _try(promise: Promise, *, full: bool) -> dict[str, object]:
     print(f"{promise.sentence}: {count} cases", file=sys.stderr, flush=True)
     begin = time.perf_counter()
     failures = promise.failures(count)
+    for failure in failures:
+        print(f"  {failure}", file=sys.stderr, flush=True)
     return {
         "promise": promise.name,
         "sentence": promise.sentence,

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodel.capture.batches import TARGETS, Split, TrainingModel, batched_dimensions, split_batch
+from costmodel.capture.batches import TARGETS, Split, TrainingModel, batched_dimensions, describe, split_batch
 from costmodel.capture.capture import Capture
-from costmodel.errors import UsageError
+from costmodel.capture.writes import inputs_written_by
+from costmodel.errors import DoesNotMatch, UsageError
 
 
 class Feed:
@@ -29,6 +30,11 @@ class Feed:
     """
 
     def __init__(self, capture: Capture, batch_size: int, num_microbatches: int, device: torch.device) -> None:
+        for name in inputs_written_by(capture):
+            raise DoesNotMatch(
+                f"the forward changes its input {name!r} in place, which is the batch's own memory on one rank and not "
+                "on the others, while other micro-batches still need it: let it work on a copy (clone())"
+            )
         self._capture, self._device = capture, device
         self.batch_size, self._num_microbatches = batch_size, num_microbatches
         self.microbatch_size = batch_size // num_microbatches
@@ -121,10 +127,7 @@ class Feed:
     def _check(self, given: Sequence["Leaf"], batch: TrainingModel) -> None:
         """Refuse a batch that is not as long as a step or not as it was captured."""
         for leaf, like in zip(given, self._captured, strict=True):
-            if isinstance(like.value, torch.Tensor):
-                if leaf.value is not None and not isinstance(leaf.value, torch.Tensor):
-                    raise UsageError(f"{leaf.name} is {leaf.value!r}; the model was captured with a tensor there")
-            else:
+            if not isinstance(like.value, torch.Tensor):
                 _check_constant(leaf, like)
         targets, captured = ({one.path: one for one in _targets_of(model)} for model in (batch, self._capture.model))
         if batch.targets is None and any(one.value is not None for one in captured.values()):
@@ -134,8 +137,12 @@ class Feed:
             raise UsageError(f"the batch has {there}; the model was captured with {names}")
         pairs = [*zip(given, self._captured, strict=True), *((targets[path], captured[path]) for path in targets)]
         for leaf, like in pairs:
-            if isinstance(leaf.value, torch.Tensor) and isinstance(like.value, torch.Tensor):
-                self._check_tensor(leaf.name, leaf.value, like.value, like.dimension, batch.batch)
+            if not isinstance(like.value, torch.Tensor) or leaf.value is None:
+                continue
+            if not isinstance(leaf.value, torch.Tensor):
+                shown = repr(leaf.value) if isinstance(leaf.value, bool | int | float | str) else describe(leaf.value)
+                raise UsageError(f"{leaf.name} is {shown}; the model was captured with a tensor there")
+            self._check_tensor(leaf.name, leaf.value, like.value, like.dimension, batch.batch)
 
     def _check_tensor(
         self, name: str, tensor: torch.Tensor, like: torch.Tensor, dimension: int | None, batch_size: int

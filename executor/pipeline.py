@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from costmodel.capture.attributes import Attributes
-from costmodel.capture.batches import Split, TrainingModel, as_trained
+from costmodel.capture.batches import Split, TrainingModel, as_trained, check_cut
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
@@ -517,6 +517,7 @@ class Pipeline:
             captured = replace(model, model=with_precision(self.plan, model.model))
             attributes = Attributes(captured.model.module)
         else:
+            check_cut(model)
             built = with_precision(self.plan, model)
             with noting_kept(built.module) as kept:
                 captured, attributes = capture_surely(built, size, self._values is not None)

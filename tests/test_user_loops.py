@@ -36,6 +36,8 @@ EXACT_OR_REFUSED = [
     "hooks_the_whole_model_later",
     "penalizes_the_first_layer_later",
     "returns_a_loss_and_an_accuracy",
+    "gives_a_target_a_sample",
+    "changes_inputs_in_place",
 ]
 DISAGREEING = [
     "plan_of_rank_1_is_cut_elsewhere",

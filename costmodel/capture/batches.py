@@ -203,6 +203,35 @@ def ambiguous(model: TrainingModel) -> list[str]:
     return found if cut > 1 else []
 
 
+def check_cut(model: TrainingModel) -> None:
+    """Refuse what holds a batch's samples and is not cut: arrays that are no tensors, and a list of one part a sample.
+
+    Raises
+    ------
+    UsageError
+        Names the argument. One with an entry in `split` is as its user says.
+    """
+    given = [*enumerate(model.args), *model.kwargs.items(), *([(TARGETS, model.targets)] if model.has_targets else [])]
+    waiting: list[tuple[str, Any]]
+    waiting = [
+        (f"the input {key!r}" if key != TARGETS else TARGETS, one) for key, one in given if key not in model.split
+    ]
+    for name, value in waiting:  # which grows meanwhile
+        row = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        waiting += [(name, each) for each in row]
+        whole = [each for each in row if not isinstance(each, torch.Tensor) or each.shape[:1] != (model.batch,)]
+        if isinstance(value, list | tuple) and len(value) == model.batch > 1 and whole:
+            raise UsageError(
+                f"{name} has {describe(value)}, as many as the batch has samples, and only tensors are cut into "
+                "micro-batches: give one tensor with a row a sample (torch.stack, padded), or say in split= how it is "
+                "cut ({name: a function of (value, k, n), or None for what goes whole to each micro-batch})"
+            )
+        if hasattr(value, "__array__") and not isinstance(value, torch.Tensor) and bool(getattr(value, "ndim", 0)):
+            raise UsageError(
+                f"{name} has {describe(value)}, and only tensors are cut into micro-batches: give torch.as_tensor of it"
+            )
+
+
 def _with_inputs(model: TrainingModel, cut: Callable[[Any, Split], Any], size: int) -> TrainingModel:
     """Apply `cut` to each input and to the targets; inputs without an entry in split are marked -1."""
     return replace(

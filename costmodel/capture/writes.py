@@ -62,6 +62,13 @@ def written_by(captured: Capture, operators: Iterable[str]) -> tuple[Written, ..
     return tuple(found)
 
 
+def inputs_written_by(captured: Capture) -> tuple[str, ...]:
+    """Return the raw inputs whose memory the forward changes."""
+    targets = [target for node in captured.program.module.graph.nodes for target in mutated_arguments(node)]
+    roots = [root.name for target in targets for root in seen_through(target) if root.op == "placeholder"]
+    return tuple(dict.fromkeys(roots))
+
+
 def _held(captured: Capture, node: fx.Node) -> list[torch.Tensor]:
     """Return the model's tensors whose storage a node's value may be."""
     roots = (root for root in seen_through(node) if root.op == "get_attr")
