@@ -6,10 +6,12 @@ line and as a graph; replicas that differ by stage are tried on the best cuts. T
 the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search with what it has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 from itertools import chain
 from math import inf
+from typing import Concatenate, ParamSpec
 
 from costmodel.stages.strategies.model import NEVER
 from planner.ask.problem import Problem, Report
@@ -89,6 +91,20 @@ FEW_ATOMS = 12
 """Up to so many atoms a proof starts after the first look: it simulates what matters sooner than others find it."""
 
 
+Given = ParamSpec("Given")
+
+
+def _while_time(step: Callable[Concatenate["Search", Given], None]) -> Callable[Concatenate["Search", Given], None]:
+    """Leave a step out once the search is over: nothing of it is begun that would only find that out."""
+
+    @wraps(step)
+    def taken(search: "Search", /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+        if not search.limits.over:
+            step(search, *args, **kwargs)
+
+    return taken
+
+
 class Search:
     """One search, with all that it has found so far."""
 
@@ -158,6 +174,7 @@ class Search:
         screen = Screen(self.setting, self.incumbent, looking, self.writing)
         in_turn = self._in_turn()
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
+        self._range()
         if self.incumbent.best_fits:
             self._halve(HALVES_PART)
         while not (looking.over and (self.incumbent.best_fits or self._saved)):
@@ -245,6 +262,11 @@ class Search:
             self.bounds.know(family)
             self._looked.add(replace(family, split=False))
 
+    @recorded("bounds", "prove")
+    def _range(self) -> None:
+        """Learn what every answer says, while there is time: how many families there are, and what bounds them all."""
+        _ = self.setting.families.number, self.setting.work_over_devices_ns
+
     @recorded("first look", "first")
     def _look(self, screen: Screen, family: Family) -> None:
         self._looked.add(family)
@@ -281,6 +303,7 @@ class Search:
         """Whether the promising families are cut with care."""
         return not self.problem.exact or len(self.setting.atoms) > FEW_ATOMS
 
+    @_while_time
     @recorded("starts", "improve")
     def _start_elsewhere(self) -> None:
         """Take starts that know of memory and of replicas by stage."""
@@ -289,6 +312,7 @@ class Search:
             self.bounds.know(family)
         self.incumbent.say("starts")
 
+    @_while_time
     def _cut_with_care(self) -> None:
         self._hear()
         open_ones = self.prospects.open_ones()
@@ -315,7 +339,7 @@ class Search:
         promising = self._promising()  # for lines, which halved graphs do not make less worth having
         self._halve(OPTIONS_PART)
         self.rounds.briefly(self.halving.families(open_ones), Limits(self.limits.left_s * HALVES_PART))
-        if may_vary(self.setting, singly=True) and not self.limits.over:
+        if may_vary(self.setting, singly=True):
             self._start_elsewhere()
         self.rounds.run(NUM_ROUNDS, self.annealed)
         self._halve(HALVES_PART)
@@ -337,6 +361,7 @@ class Search:
         self._halve(HALVES_PART)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
+    @_while_time
     @recorded("local search", "improve")
     def _improve(self) -> None:
         """Improve the best of each family near the best on the simulator itself."""
@@ -346,6 +371,7 @@ class Search:
                 polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
         self.incumbent.say("local search")
 
+    @_while_time
     @recorded("other options", "improve")
     def _change_options(self) -> None:
         """Try what the best cuts are under other options, which may have been cut worse."""
@@ -363,6 +389,7 @@ class Search:
         elif proof.done:
             self.limited_by, self._closed = LimitedBy.EXHAUSTED, True  # but for families that the model does not know
 
+    @_while_time
     @recorded("every cut", "improve")
     def _cut_in_every_way(self) -> None:
         """Simulate every cut of families that have few."""
@@ -371,6 +398,7 @@ class Search:
             self.incumbent.offer(each)
         self.incumbent.say("every cut")
 
+    @_while_time
     @recorded("other schedules", "improve")
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""
@@ -383,12 +411,14 @@ class Search:
                     if not self.limits.over:
                         self.incumbent.offer(cuts.under(each.candidate.partition, (name,)))
 
+    @_while_time
     @recorded("lines", "improve")
     def _cut_lines(self, families: Sequence[Cuts]) -> None:
         for cuts in families:
             self.lines.cut(cuts, self.early)
             self._hear()
 
+    @_while_time
     @recorded("graphs", "improve")
     def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
@@ -416,10 +446,11 @@ class Search:
             self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
             self.kernels.load()
 
+    @_while_time
     @recorded("micro-batches in flight", "improve")
     def _tune(self) -> None:
         """Change the micro-batches in flight of the best plans."""
-        if self.setting.pinned.in_flight or not seeks_in_flight(self.problem) or self.limits.over:
+        if self.setting.pinned.in_flight or not seeks_in_flight(self.problem):
             return
         whole = (each for each in self.incumbent.found.values() if each.candidate.schedule != WITHIN_LIMIT)
         best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.rank)
@@ -432,12 +463,14 @@ class Search:
                     self.incumbent.offer([found])
         self.incumbent.say("micro-batches in flight")
 
+    @_while_time
     @recorded("split backwards", "improve")
     def _halve(self, part: float) -> None:
         """Run backwards of the best plans in two halves, in a part of the time left."""
         self.halving.halve(Limits(self.limits.left_s * part), self.limits)
         self._hear()
 
+    @_while_time
     @recorded("shaken and improved", "improve")
     def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
         best = self.incumbent.best
@@ -448,6 +481,7 @@ class Search:
             shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
             self.incumbent.say("shaken and improved")
 
+    @_while_time
     @recorded("replicas by stage", "improve")
     def _vary(self) -> None:
         """Try replicas that differ by stage on the best cuts."""
