@@ -19,13 +19,12 @@ from planner.graph.atoms import Partition, numbered
 from planner.search.cut.build import added_units, cut_data
 from planner.search.cuts import Cuts
 from planner.search.family import Family
-from planner.search.halves import halved
 from planner.search.lattice.replicas import ReplicasBound
 from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
+from planner.search.open_choices import allows_per_stage_replicas, with_split_backward
 from planner.search.ours import Search
 from planner.search.outcome import Outcome
 from planner.search.setting import Setting
-from planner.search.varied import may_vary
 from tests.random_profiles import profile_of, random_profile, with_shared_storages
 from tests.solve_cut import solve
 
@@ -75,7 +74,9 @@ def every_plan(setting: Setting) -> Iterator[Evaluated]:
                 for line in (False, True):
                     yield from cuts.under(partition, cuts.schedules, line=line)
     singles = (
-        setting.families.single_replicas if may_vary(setting) and setting.problem.space.chunks in (None, 1) else ()
+        setting.families.single_replicas
+        if allows_per_stage_replicas(setting.problem, setting.pinned) and setting.problem.space.chunks in (None, 1)
+        else ()
     )
     for family in singles:
         for partition in partitions(setting.cuts(family)):
@@ -180,7 +181,7 @@ def halves_failures(seed: int) -> list[str]:
                 proved_ns = max(in_line_ns(setting, family), setting.held_ns(family))
             elif each.fits:
                 one = Family(replace(each.candidate.places[0].config, data=1), each.candidate.microbatch_size)
-                proved_ns = by_replicas(setting, halved(one))
+                proved_ns = by_replicas(setting, with_split_backward(one))
             if proved_ns > each.step_time_ns:
                 failures.append(f"{seed}, {limit} bytes: {proved_ns} above {each}")
     return failures
@@ -209,7 +210,9 @@ def _halved_plans(setting: Setting) -> Iterator[Evaluated]:
         if family.chunks == 1:
             for partition in partitions(setting.cuts(family)):
                 yield from setting.cuts(family).under(partition, ("graph-zb",))
-    for family in setting.families.single_replicas if may_vary(setting) else ():
+    for family in (
+        setting.families.single_replicas if allows_per_stage_replicas(setting.problem, setting.pinned) else ()
+    ):
         for partition in partitions(setting.cuts(family)):
             yield from by_stage(setting.cuts(family), partition, ("graph-zb",))
 

@@ -13,7 +13,7 @@ from planner.ask.problem import Problem, Report
 from planner.commands import main
 from planner.plan import Plan
 from planner.report.ablation import ablation
-from planner.search.halves import seeks_halves
+from planner.search.open_choices import allows_split_backward
 from planner.search.planners import plan
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain, random_profile, u_net
@@ -65,7 +65,7 @@ def test_dear_halves_are_not_chosen_and_bounded_beside_the_gap(ratio: float, sai
     [{"schedule": "1f1b"}, {"schedule": "auto", "exact": True}, {"schedule": "auto", "target": "megatron"}],
 )
 def test_halves_are_left_alone_where_they_are_not_asked_for(options: dict[str, object]) -> None:
-    assert not seeks_halves(pipelines(PROFILES["chain"], 2, 4, 1, **options))
+    assert not allows_split_backward(pipelines(PROFILES["chain"], 2, 4, 1, **options))
 
 
 def test_each_means_ranges_over_what_the_one_before_did() -> None:

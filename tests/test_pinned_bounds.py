@@ -16,7 +16,7 @@ from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.graph.atoms import numbered, prepare
 from planner.search.cuts import Cuts
-from planner.search.halves import halved
+from planner.search.open_choices import with_split_backward
 from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.exact_promises import COUNTED
@@ -75,7 +75,7 @@ def test_no_bound_is_above_a_plan_around_pinned_stages(tmp_path: Path, seed: int
     problem = partly_pinned(tmp_path, seed)
     setting, steps = Setting(problem), list[int]()
     for whole in setting.families.all:
-        for family in (whole, halved(whole)):
+        for family in (whole, with_split_backward(whole)):
             cuts = setting.cuts(family)
             found = [each for row in around_pins(cuts) for each in cuts.under(row, cuts.schedules)]
             steps += [each.step_time_ns for each in found if each.fits]

@@ -16,9 +16,9 @@ from planner.search.cut.build import added_units, cut_data
 from planner.search.cut.child import LatticeRequest, Solver
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
-from planner.search.halves import OrderPace, halved
 from planner.search.lattice.estimate import estimate_of
-from planner.search.limits import Limits
+from planner.search.limits import Limits, OrderPace
+from planner.search.open_choices import with_split_backward
 from planner.search.prospects import MOST_HALVED, MOST_STAGES
 from planner.search.segments import Aim, segmentations
 from planner.search.writing import about_actions
@@ -162,7 +162,7 @@ class Bounding:
         of, halves = self._bounds.of, self._bounds.halves_count
         rows = [(of[family], Asked(family)) for family in self._bounds.counting]
         for family, bound_ns in self._bounds.by_replicas.items():
-            rows.append((bound_ns, Asked(halved(family) if halves else family, by_replicas=True)))
+            rows.append((bound_ns, Asked(with_split_backward(family) if halves else family, by_replicas=True)))
         return nsmallest(2, rows, key=itemgetter(0))
 
     def _whole_family(self, each: Evaluated) -> Family | None:

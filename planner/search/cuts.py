@@ -19,9 +19,10 @@ from planner.graph.atoms import Atoms, Partition
 from planner.search.dropped import Dropped
 from planner.search.family import Family
 from planner.search.family_work import Families
-from planner.search.in_flight import Numbers, seeks_in_flight
+from planner.search.open_choices import allows_custom_in_flight
 from planner.search.pinned import PinnedPlaces
 from simulator.schedules import SCHEDULES
+from simulator.schedules.graph_auto import Numbers
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Cuts:
     def seeks_in_flight(self) -> bool:
         """Whether the micro-batches in flight of each stage are open."""
         whole = self.family.chunks == 1 and not self.family.split
-        return whole and not self.pinned.in_flight and seeks_in_flight(self.evaluator.problem)
+        return whole and not self.pinned.in_flight and allows_custom_in_flight(self.evaluator.problem)
 
     @property
     def always_line(self) -> bool:

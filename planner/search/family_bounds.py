@@ -16,13 +16,12 @@ from planner.ask.problem import AUTO
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.family import Family, FamilyGroup
-from planner.search.halves import halved, seeks_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
+from planner.search.open_choices import allows_per_stage_replicas, allows_split_backward, with_split_backward
 from planner.search.record import SearchRecord, recorded
 from planner.search.setting import Setting
-from planner.search.varied import may_vary
 from simulator.bounds import bound_of
 
 
@@ -115,7 +114,7 @@ class FamilyBounds:
     @recorded("bounds", "prove")
     def settle_halves(self, limits: Limits) -> None:
         """Bound halved backwards, too, where these are open and do not count."""
-        if seeks_halves(self.setting.problem) and not self.halves_count:
+        if allows_split_backward(self.setting.problem) and not self.halves_count:
             self._halve()
             self._settle([family for family in self.of if family.split], limits)
 
@@ -192,18 +191,18 @@ class FamilyBounds:
     def _halve(self) -> None:
         """Take the families of halved backwards beside all that are known, whose work is no less: the new ones."""
         for family in list(islice(self.of, self._num_halved, None)):
-            if not family.split and halved(family) not in self.of:
-                one = halved(family)
+            if not family.split and with_split_backward(family) not in self.of:
+                one = with_split_backward(family)
                 self.of[one], self._raised[one] = self._bound_ns(self.setting.work_ns, family) or 0, 0
         self._num_halved = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
             self._alike_halved.add(first)
-            self._alike[halved(first)] = replace(self._alike[first], split=True)
+            self._alike[with_split_backward(first)] = replace(self._alike[first], split=True)
 
     @property
     def halved_ns(self) -> int | None:
         """What halved backwards take at least, where these are open and do not count; None elsewhere."""
-        if self.halves_count or not seeks_halves(self.setting.problem):
+        if self.halves_count or not allows_split_backward(self.setting.problem):
             return None
         halves = (bound_ns for family, bound_ns in self.of.items() if family.split)
         return min([*halves, *self._by_replicas_even.values()], default=0)
@@ -244,7 +243,7 @@ class FamilyBounds:
 
         Of halved backwards, and so of whole ones, which are one order of halves.
         """
-        if not may_vary(self.setting):
+        if not allows_per_stage_replicas(self.setting.problem, self.setting.pinned):
             return {}
         alone, bound = self.setting.families.single_replicas, self.setting.even_by_replicas_ns
         known = {each: self._bound_ns(bound, each) for each in alone}
@@ -267,7 +266,7 @@ class FamilyBounds:
         known, halves = self.by_replicas, self.halves_count
         while known and not limits.over:
             family = min(known, key=known.__getitem__)
-            own = halved(family) if halves else family
+            own = with_split_backward(family) if halves else family
             if own in self._by_replicas_raised:
                 break
             filled_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
@@ -282,7 +281,11 @@ class FamilyBounds:
         all_known = self.seen_all and bool(whole) and whole <= self.impossible
         problem = self.setting.problem
         by_order = any(problem.memory_limits_bytes) and any(self.of[family] < NEVER for family in whole)
-        return all_known and not (seeks_halves(problem) and by_order) and not may_vary(self.setting)
+        return (
+            all_known
+            and not (allows_split_backward(problem) and by_order)
+            and not allows_per_stage_replicas(self.setting.problem, self.setting.pinned)
+        )
 
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""

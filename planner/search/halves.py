@@ -5,57 +5,23 @@ W may come last. Leaves out cuts made for halves, which annealing (`planner.sear
 search find.
 """
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from planner.ask.problem import AUTO, Problem
-from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
-from planner.search.limits import Limits
+from planner.search.limits import Limits, OrderPace
+from planner.search.open_choices import with_split_backward
 from planner.search.setting import Setting
 
 MOST_ACTIONS = 150_000
 """Actions of a whole plan up to which its backwards are halved."""
 MOST_TRIED = 16
 """Plans that are halved, the best first."""
-
-
-def seeks_halves(problem: Problem) -> bool:
-    """Whether halved backwards are open: others run schedules by name, and a proof ranges over whole ones."""
-    open_ones = problem.schedule == AUTO and problem.planner in ("ours", "chain") and not problem.exact
-    return open_ones and problem.target not in LINE_TARGETS and problem.num_devices > 1
-
-
-def halved(family: Family) -> Family:
-    """Return the family of the same cuts with backwards in halves."""
-    return replace(family, split=True)
-
-
-@dataclass
-class OrderPace:
-    """What making an order takes at most for each action of the whole plan, as seen so far."""
-
-    seconds: float = 5e-5
-
-    def allows(self, num_actions: int, limits: Limits) -> bool:
-        """Whether there is time for the order of so many actions."""
-        return num_actions * self.seconds <= limits.left_s
-
-    @contextmanager
-    def timed(self, num_actions: int) -> Iterator[None]:
-        """Learn from the order that is made meanwhile."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds = max(self.seconds, (time.perf_counter() - start) / num_actions)
 
 
 def in_halves(
@@ -89,8 +55,8 @@ def made_in_halves(
     """Yield the plan of a candidate in halves, with its family; nothing where it has no order."""
     for found in setting.evaluated(candidate):
         if family:
-            setting.family_of[candidate] = halved(family)
-        yield halved(family) if family else None, found
+            setting.family_of[candidate] = with_split_backward(family)
+        yield with_split_backward(family) if family else None, found
 
 
 def in_halves_of(known: Candidate) -> Candidate:

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from planner.candidate.candidate import Candidate
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
-from planner.search.halves import OrderPace, halved, in_halves, seeks_halves
+from planner.search.halves import in_halves
 from planner.search.heuristic import NUM_EVALUATIONS, under_all
 from planner.search.improve import improve
 from planner.search.incumbent import Incumbent
-from planner.search.limits import Limits
+from planner.search.limits import Limits, OrderPace
+from planner.search.open_choices import allows_split_backward
 
 SETTLE_PART = 0.3
 """Most of the time left of the whole search for bounds of halves that need no search."""
@@ -32,7 +33,7 @@ class Halving:
 
     def __init__(self, bounds: FamilyBounds, pace: OrderPace) -> None:
         self._bounds, self._setting, self._incumbent = bounds, bounds.setting, bounds.incumbent
-        self.is_open, self._pace = seeks_halves(self._setting.problem), pace
+        self.is_open, self._pace = allows_split_backward(self._setting.problem), pace
         self._improved: set[Candidate] = set()
 
     def halve(self, limits: Limits, whole: Limits) -> None:
@@ -73,7 +74,7 @@ class Halving:
         """Return these families with backwards in halves, to be annealed; none where halves are closed."""
         if not self.is_open or self._setting.pinned.in_flight:
             return []
-        found = list(map(halved, families))
+        found = list(map(with_split_backward, families))
         for family in found:
             self._bounds.know(family)
         return found

@@ -7,24 +7,15 @@ time, as simulated. Leaves out stages that share a place, and trainers that run 
 from dataclasses import replace
 from operator import attrgetter
 
-from planner.ask.problem import AUTO, Problem
-from planner.ask.targets import LINE_TARGETS
+from planner.ask.problem import AUTO
 from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.upper_memory import most_in_flight
 from planner.search.limits import Limits
-from simulator.schedules.graph_auto import Numbers, neighbours
+from simulator.schedules.graph_auto import neighbours
 
 MOST_ACTIONS = 400_000
 """Actions that are simulated for one plan."""
-
-__all__ = ["Numbers", "seeks_in_flight", "tuned"]
-
-
-def seeks_in_flight(problem: Problem) -> bool:
-    """Whether numbers in flight are open: a proof knows those of named schedules alone, other trainers run these."""
-    named = problem.target in LINE_TARGETS or problem.exact
-    return problem.schedule in (AUTO, IN_FLIGHT) and not named
 
 
 def tuned(evaluator: Evaluator, each: Evaluated, limits: Limits) -> list[Evaluated]:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.search.family import Family
+from planner.search.open_choices import allows_per_stage_replicas
 from planner.search.setting import Setting
-from planner.search.varied import may_vary
 
 STATES = ("optimizer", "parameters")
 """What is offloaded of states."""
@@ -30,7 +30,7 @@ def lacking_bytes(setting: Setting) -> int:
         if lacks <= 0:
             return 0
         least = lacks if least is None else min(least, lacks)
-    if least is None or not may_vary(setting):
+    if least is None or not allows_per_stage_replicas(setting.problem, setting.pinned):
         return least or 0
     alone = Family(StageConfig(), min(problem.microbatch_sizes))
     return max(0, min(least, _lacks(setting, alone, problem.num_devices)))

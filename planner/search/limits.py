@@ -5,6 +5,9 @@ ends what takes longer than the user wants to wait, and the result then says so.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 
 class Limits:
@@ -43,3 +46,23 @@ class Limits:
         if self.left_s <= 0:
             self.hit = True
         return self.hit
+
+
+@dataclass
+class OrderPace:
+    """What making an order takes at most for each action of the whole plan, as seen so far."""
+
+    seconds: float = 5e-5
+
+    def allows(self, num_actions: int, limits: Limits) -> bool:
+        """Whether there is time for the order of so many actions."""
+        return num_actions * self.seconds <= limits.left_s
+
+    @contextmanager
+    def timed(self, num_actions: int) -> Iterator[None]:
+        """Learn from the order that is made meanwhile."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds = max(self.seconds, (time.perf_counter() - start) / num_actions)

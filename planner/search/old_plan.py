@@ -5,7 +5,6 @@ and gives its cut to the nearest family that admits it. Leaves out what moved (`
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from costmodel.errors import PenstockError
@@ -22,46 +21,18 @@ from planner.graph.atoms import Partition
 from planner.plan import Plan, SearchResult
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
-from planner.search.halves import halved, seeks_halves
-from planner.search.in_flight import seeks_in_flight
 from planner.search.incumbent import Incumbent
+from planner.search.open_choices import (
+    allows_custom_in_flight,
+    allows_per_stage_replicas,
+    allows_split_backward,
+    with_split_backward,
+)
+from planner.search.outcome import CUT, NOTHING, PLAN, OldPlan
 from planner.search.setting import Setting
-from planner.search.varied import may_vary
 
-PLAN, CUT, NOTHING = "plan", "cut", "nothing"
 NUM_FAMILIES = 16
 """Families near the old plan's that are tried until its cut fits in one."""
-
-
-@dataclass(frozen=True, slots=True)
-class OldPlan:
-    """What became of an old plan.
-
-    Attributes
-    ----------
-    used : str
-        The start: the ``plan`` as it stands, its ``cut`` alone, or ``nothing`` of it.
-    why_not : str
-        Why it does not stand; empty where it does.
-    step_time_ns : int or None
-        What it takes here; None where that cannot be said.
-    in_space : bool
-        Whether it is one of the plans that are searched, and so over which a bound ranges.
-    """
-
-    used: str
-    why_not: str
-    step_time_ns: int | None
-    in_space: bool = True
-
-    def to_json(self) -> dict[str, object]:
-        """Return what a plan's reader is told."""
-        return {"used": self.used, "why_not": self.why_not, "step_time_ns": self.step_time_ns}
-
-    @property
-    def never_above_ns(self) -> int | None:
-        """The step that no answer may exceed."""
-        return self.step_time_ns if self.used == PLAN else None
 
 
 def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds) -> OldPlan:
@@ -151,8 +122,8 @@ def _family(setting: Setting, candidate: Candidate) -> Family | None:
     for order in range(len(setting.families.orders)) if not setting.pinned.places else ():
         family = Family(*own, order)
         if setting.families.holds(family) and setting.cuts(family).places(candidate.partition) == places:
-            split = candidate.schedule == WITHIN_LIMIT and seeks_halves(setting.problem)
-            return halved(family) if split else family
+            split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(setting.problem)
+            return with_split_backward(family) if split else family
     return None
 
 
@@ -160,9 +131,9 @@ def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: F
     """Yield why a candidate that no flag contradicts is none of what is searched and may be chosen."""
     problem, found = setting.problem, each.candidate
     schedules = setting.cuts(family).schedules if family else problem.schedules
-    if not is_looped(found.places) and seeks_in_flight(problem):
+    if not is_looped(found.places) and allows_custom_in_flight(problem):
         schedules = (*schedules, IN_FLIGHT)
-    if seeks_halves(problem):
+    if allows_split_backward(problem):
         schedules = tuple(dict.fromkeys((*schedules, WITHIN_LIMIT)))
     if found.schedule not in schedules:
         yield f"its schedule {found.schedule} is none of those tried ({', '.join(schedules)}); --schedule keeps it"
@@ -189,7 +160,9 @@ def _is_varied(setting: Setting, found: Candidate) -> bool:
     )
     sizes = setting.problem.microbatch_sizes_of(1)
     alone = StageConfig() in setting.families.degrees and found.microbatch_size in sizes
-    return plain and alone and may_vary(setting) and not is_looped(found.places)
+    return (
+        plain and alone and allows_per_stage_replicas(setting.problem, setting.pinned) and not is_looped(found.places)
+    )
 
 
 def _offer_cut(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds, candidate: Candidate) -> bool:

@@ -27,18 +27,18 @@ from planner.search.exact import Exact, check_size
 from planner.search.family import Family
 from planner.search.family_bounds import FamilyBounds
 from planner.search.few_cuts import of_few_cuts
-from planner.search.halves import OrderPace
 from planner.search.halving import Halving
 from planner.search.heuristic import NUM_RANDOM_ORDERS, cut, polish, shake_best
-from planner.search.in_flight import seeks_in_flight, tuned
+from planner.search.in_flight import tuned
 from planner.search.incumbent import Incumbent
 from planner.search.interrupts import heed, raised
 from planner.search.leanest import leanest
-from planner.search.limits import Limits
+from planner.search.limits import Limits, OrderPace
 from planner.search.lines import Lines
-from planner.search.old_plan import OldPlan, start_from
+from planner.search.old_plan import start_from
+from planner.search.open_choices import allows_custom_in_flight, allows_per_stage_replicas
 from planner.search.options import under_other_options
-from planner.search.outcome import Outcome
+from planner.search.outcome import OldPlan, Outcome
 from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.prospects import NUM_CAREFUL, PROMISING, Prospects, is_near
 from planner.search.record import HOLDS_LEAST, SearchRecord, recorded
@@ -47,7 +47,7 @@ from planner.search.screen import Screen
 from planner.search.setting import Setting
 from planner.search.solving import Solving
 from planner.search.starts import proposed
-from planner.search.varied import may_vary, varied
+from planner.search.varied import varied
 from planner.search.writing import Writing, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
@@ -339,7 +339,7 @@ class Search:
         promising = self._promising()  # for lines, which halved graphs do not make less worth having
         self._halve(OPTIONS_PART)
         self.rounds.briefly(self.halving.families(open_ones), Limits(self.limits.left_s * HALVES_PART))
-        if may_vary(self.setting, singly=True):
+        if allows_per_stage_replicas(self.setting.problem, self.setting.pinned, singly=True):
             self._start_elsewhere()
         self.rounds.run(NUM_ROUNDS, self.annealed)
         self._halve(HALVES_PART)
@@ -450,7 +450,7 @@ class Search:
     @recorded("micro-batches in flight", "improve")
     def _tune(self) -> None:
         """Change the micro-batches in flight of the best plans."""
-        if self.setting.pinned.in_flight or not seeks_in_flight(self.problem):
+        if self.setting.pinned.in_flight or not allows_custom_in_flight(self.problem):
             return
         whole = (each for each in self.incumbent.found.values() if each.candidate.schedule != WITHIN_LIMIT)
         best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.rank)

@@ -7,8 +7,41 @@ from dataclasses import dataclass
 
 from planner.plan.limited_by import LimitedBy
 from planner.search.incumbent import Incumbent
-from planner.search.old_plan import OldPlan
 from planner.search.setting import Setting
+
+PLAN, CUT, NOTHING = "plan", "cut", "nothing"
+"""What of an old plan a search starts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldPlan:
+    """What became of an old plan.
+
+    Attributes
+    ----------
+    used : str
+        The start: the ``plan`` as it stands, its ``cut`` alone, or ``nothing`` of it.
+    why_not : str
+        Why it does not stand; empty where it does.
+    step_time_ns : int or None
+        What it takes here; None where that cannot be said.
+    in_space : bool
+        Whether it is one of the plans that are searched, and so over which a bound ranges.
+    """
+
+    used: str
+    why_not: str
+    step_time_ns: int | None
+    in_space: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        """Return what a plan's reader is told."""
+        return {"used": self.used, "why_not": self.why_not, "step_time_ns": self.step_time_ns}
+
+    @property
+    def never_above_ns(self) -> int | None:
+        """The step that no answer may exceed."""
+        return self.step_time_ns if self.used == PLAN else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.search.annealing.data import LOOPED, RULES
 from planner.search.cuts import Cuts
-from planner.search.in_flight import Numbers
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
 from planner.search.prospects import is_near
+from simulator.schedules.graph_auto import Numbers
 
 Annealed = tuple[Partition, Numbers]
 

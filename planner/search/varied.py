@@ -12,14 +12,14 @@ from itertools import product
 import numpy as np
 
 from costmodel.stages.config import RECOMPUTE
-from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
+from planner.candidate.candidate import Candidate, Place, in_loop
 from planner.candidate.evaluate import Evaluated
-from planner.candidate.order import WITHIN_LIMIT
 from planner.search.cuts import by_stage
 from planner.search.family import Family
 from planner.search.few_cuts import every_partition
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
+from planner.search.open_choices import REPLICA_SCHEDULES, allows_per_stage_replicas
 from planner.search.setting import Setting
 
 NUM_CUTS = 8
@@ -28,33 +28,18 @@ MOST_ACTIONS = 20_000
 """Actions of a step up to which every replica is simulated."""
 TIE = 1e-9
 """Part of what all stages take by which ways are told apart whose longest stages are alike."""
-SCHEDULES = ("graph-1f1b", "graph-eager-1f1b")
-"""Schedules of the catalogue for stages with replicas of their own number, in the order of `auto`."""
-
-
-def may_vary(setting: Setting, *, singly: bool = False) -> bool:
-    """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently.
-
-    A proof (`planner.search.exact`) leaves them out. With `singly` they may be fixed to one each.
-    """
-    problem = setting.problem
-    data = (None, 1) if singly else (None,)
-    fixed = problem.space.data not in data or problem.space.stages or setting.pinned.places or problem.num_devices == 1
-    run = problem.schedule in ("auto", IN_FLIGHT, WITHIN_LIMIT, *SCHEDULES)
-    run = run and problem.target in ("", "any", "executor")
-    return run and not fixed and problem.planner == "ours" and not problem.exact
 
 
 def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[Evaluated]:
     """Yield what replicas of the slowest stages make of the best cuts into stages of single devices."""
     problem = setting.problem
-    if not may_vary(setting):
+    if not allows_per_stage_replicas(problem, setting.pinned):
         return
     for found in _starts(setting, incumbent):
         count = problem.global_batch // found.microbatch_size
         if limits.over or 4 * count * found.num_stages > MOST_ACTIONS:
             continue
-        names = SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
+        names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
         for number, order in enumerate(setting.families.orders):
             dealt = _dealt(setting, found, number)
             for schedule in names if dealt else ():

@@ -31,8 +31,8 @@ from planner.search.annealing.kernels import (
 from planner.search.balanced import balanced
 from planner.search.cut.transfers import least_host_ns
 from planner.search.cuts import Cuts
-from planner.search.in_flight import Numbers
 from simulator.actions import Kind
+from simulator.schedules.graph_auto import Numbers
 
 CHANGES = 200
 """Simulated changes for each atom and stage, as far as the work allows."""

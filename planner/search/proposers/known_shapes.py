@@ -20,9 +20,10 @@ from planner.graph.atoms import Partition
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.first_cuts import first_cuts
-from planner.search.halves import in_halves_of, made_in_halves, seeks_halves
+from planner.search.halves import in_halves_of, made_in_halves
 from planner.search.incumbent import Incumbent
 from planner.search.limits import Limits
+from planner.search.open_choices import allows_split_backward
 from planner.search.priced_bounds import could_hold
 from planner.search.setting import Setting
 from planner.search.space.family_table import FamilyTable
@@ -158,7 +159,7 @@ class FirstPlans:
 
     def _halve(self, known: list[Evaluated]) -> None:
         """Run backwards in halves of the short plan whose step in halves is estimated to be the shortest."""
-        if not seeks_halves(self.setting.problem) or self.setting.pinned.in_flight:
+        if not allows_split_backward(self.setting.problem) or self.setting.pinned.in_flight:
             return
         estimates = [
             (self._split_ns.get((family, len(set(each.candidate.places))), np.inf), family, each)
@@ -190,7 +191,7 @@ class FirstPlans:
     def _best(self, table: FamilyTable) -> Iterator[int]:
         """Yield rows, the fastest first, a few alike, while their estimates may beat the best plan."""
         rows, number = table.rows, dict[tuple[int, ...], int]()
-        step_ns = table.split_ns if seeks_halves(self.setting.problem) else table.step_ns
+        step_ns = table.split_ns if allows_split_backward(self.setting.problem) else table.step_ns
         for row in table.by_estimate(self._limit_bytes, step_ns):
             if CERTAIN * step_ns[row] > self._best_ns:
                 return
