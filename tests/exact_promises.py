@@ -21,6 +21,7 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.model.whole import Whole
 from costmodel.stages.config import StageConfig
+from planner.answer.decide import plan
 from planner.ask.effort import Effort
 from planner.ask.pins import Group, Pins
 from planner.ask.problem import Problem
@@ -34,7 +35,6 @@ from planner.search.cut.model import Findings
 from planner.search.cut.solver import Server
 from planner.search.family_work import Families
 from planner.search.limits import Limits
-from planner.search.planners import plan
 from tests.random_profiles import profile_of, with_shared_storages
 
 MOST_CUTS = 150

@@ -1,11 +1,11 @@
 """Jobs as people run them: every choice fixed, so that the cut alone is left."""
 
 from costmodel.model.profile import Profile
+from planner.answer.decide import plan
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.plan import Plan
-from planner.search.planners import plan
 from tests.described_models import described
 
 

@@ -14,12 +14,12 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.stages.config import StageConfig
+from planner.answer.decide import plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
-from planner.search.planners import plan
 from tests.exact_promises import AUTO, COUNTED, numberings, random_model, slower, solved_here
 
 MOST_CUTS = 80

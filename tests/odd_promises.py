@@ -17,12 +17,12 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.model.whole import Whole
 from costmodel.stages.config import StageConfig
+from planner.answer.decide import plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
-from planner.search.planners import plan
 from tests.exact_promises import AUTO, COUNTED, numberings, slower, solved_here
 from tests.mixed_promises import twice
 from tests.random_profiles import profile_of

@@ -17,6 +17,7 @@ from costmodel.model.profile import Device, Profile
 from costmodel.model.whole import SplitRatios, Whole
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
+from planner.answer.decide import plan
 from planner.ask.effort import Effort
 from planner.ask.pins import Group, Pins, StagePin
 from planner.ask.problem import Problem
@@ -28,7 +29,6 @@ from planner.graph.atoms import Atoms, Partition, numbered, prepare
 from planner.plan import Plan, PlanEdge, SearchResult
 from planner.plan.replay import replay
 from planner.search.family import Family
-from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.described_models import described
 from tests.random_profiles import random_profile, with_shared_storages

@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodel.model.graph import Tensor
 from costmodel.stages.config import StageConfig
+from planner.answer.decide import plan
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
@@ -20,7 +21,6 @@ from planner.candidate.candidate import Candidate
 from planner.search.cuts import Cuts
 from planner.search.family import Family
 from planner.search.limits import Limits
-from planner.search.planners import plan
 from planner.search.rivals import alpa, pipedream, piper
 from planner.search.rivals.pieces import Pieces
 from planner.search.rivals.prices import Holdings, View, Ways

@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import product
 
 from costmodel.errors import NoPlanFits
+from planner.answer.decide import plan
 from planner.ask.problem import AUTO, Problem
 from planner.candidate.candidate import IN_FLIGHT, Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
-from planner.search.planners import plan
 from simulator.bounds import bound_of
 from tests.exact_promises import COUNTED, Case, random_plans, solved_here
 

@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 
 from planner import Effort, Plan, Problem, Space
+from planner.answer.decide import plan
 from planner.report.alarms import alarms, is_impossible
 from planner.report.rates import mfu
-from planner.search.planners import plan
 from tests.described_models import described
 
 SEEN = {"families": 10, "families_seen": 10, "only_fits": False}

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from costmodel.model.profile import Profile
+from planner.answer.decide import plan
 from planner.checker import check_plan
 from planner.plan import Plan
-from planner.search.planners import plan
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, random_profile, u_net
 

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 import planner.checker
+from planner.answer.decide import plan
 from planner.ask.space import Space
 from planner.checker import check_plan
 from planner.checker.replicas import first_replica
 from planner.checker.steps import Layout
 from planner.plan import Plan
-from planner.search.planners import plan
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, random_profile
 

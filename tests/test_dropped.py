@@ -12,6 +12,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import write_profile
 from planner import Effort, Problem, Space
+from planner.answer.decide import plan
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.checker import check_plan
@@ -20,7 +21,6 @@ from planner.plan import Plan, read_plan
 from planner.search.dropped import NO_ROOM, REFUSED, Dropped
 from planner.search.family import Family
 from planner.search.incumbent import Incumbent
-from planner.search.planners import plan
 from planner.search.remedies import ways_out
 from planner.search.screen import Screen
 from planner.search.setting import Setting

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from costmodel.errors import NoPlanFits, UsageError
+from planner.answer.decide import plan
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.plan.limited_by import LimitedBy
-from planner.search.planners import plan
 from tests.exact_promises import (
     PATIENT,
     default_failures,

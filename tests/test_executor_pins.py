@@ -8,9 +8,9 @@ from costmodel.capture.capture import operator_graph
 from executor import Pipeline
 from executor.check import compare
 from executor.optimizer import OPTIMIZERS
+from planner.answer.decide import plan
 from planner.ask.pins import read_pins
 from planner.checker import check_plan
-from planner.search.planners import plan
 from tests import executor_jobs as jobs
 from tests.pipelines import pipelines
 from tests.random_profiles import chain

@@ -10,12 +10,12 @@ from costmodel.errors import NoPlanFits
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from planner import Effort, Problem, Space
+from planner.answer.decide import plan
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import rung
 from planner.search.family import Family
 from planner.search.lacking import lacking_bytes
 from planner.search.leanest import leanest
-from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.described_models import described
 from tests.offers_of_memory import GIB, WHOLE_OPERATORS, asked, cluster

@@ -11,10 +11,10 @@ from costmodel.architectures.command import make
 from costmodel.machines.cluster import read_cluster
 from costmodel.model.profile import OperatorTimes, Profile
 from planner import Effort, Plan, Problem, Space
+from planner.answer.decide import plan
 from planner.plan import Rung
 from planner.plan.rung import RUNGS, rung
 from planner.search.incumbent import NEAR
-from planner.search.planners import plan
 from tests.described_models import described
 from tests.offers_of_memory import GIB, WHOLE_OPERATORS, asked, cluster
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from costmodel.model.profile import Profile
+from planner.answer.decide import plan
 from planner.search.cut.build import cut_data
 from planner.search.cut.data import CutData
 from planner.search.lattice.bound import LatticeBound
 from planner.search.lattice.copies import least_of_copies, pattern_of
 from planner.search.lattice.downsets import downsets, of_cuts
-from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.lattice_promises import problem_failures, random_lattice
 from tests.pipelines import pipelines

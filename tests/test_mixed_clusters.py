@@ -10,13 +10,13 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from planner import Effort, Problem, Space
+from planner.answer.decide import plan
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluator
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms
 from planner.plan import Plan, read_plan, write_plan
 from planner.search.device_orders import device_orders
-from planner.search.planners import plan
 from tests.exact_promises import slower, solved_here
 from tests.mixed_promises import failures, twice
 from tests.random_profiles import branches, chain

@@ -11,13 +11,13 @@ import pytest
 
 from costmodel.errors import UsageError
 from costmodel.model.profile import OperatorTimes, Profile
+from planner.answer.decide import plan
 from planner.ask.pins import read_pins
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.graph.atoms import numbered, prepare
 from planner.search.cuts import Cuts
 from planner.search.open_choices import with_split_backward
-from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.exact_promises import COUNTED
 from tests.pipelines import pipelines

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
+from planner.answer.decide import plan
 from planner.ask.pins import read_pins
 from planner.checker import check_plan
 from planner.commands import main
-from planner.search.planners import plan
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of
 

@@ -13,6 +13,7 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
+from planner.answer.decide import plan as plan_any
 from planner.ask.effort import Effort
 from planner.ask.pins import read_pins
 from planner.ask.problem import Problem
@@ -22,7 +23,6 @@ from planner.commands import main
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 from planner.report.rates import mfu, tokens_per_s
-from planner.search.planners import plan as plan_any
 from planner.search.setting import Setting
 from tests.described_models import described
 from tests.jobs import job

@@ -14,6 +14,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import Whole
+from planner.answer.decide import plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.checker import check_plan
@@ -23,7 +24,7 @@ from planner.plan.replay import depth, replay
 from planner.search import lines
 from planner.search.cut import child
 from planner.search.ours import Search
-from planner.search.planners import PLANNERS, RIVALS, plan
+from planner.search.planners import PLANNERS, RIVALS
 from planner.search.solving import Solving
 from tests.exact_promises import solved_here
 from tests.pipelines import pipelines

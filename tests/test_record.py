@@ -11,13 +11,13 @@ import pytest
 
 from costmodel.model.profile import write_profile
 from planner import Effort, Problem, Space
+from planner.answer.decide import plan
 from planner.candidate.make import make
 from planner.candidate.upper_memory import upper_excess_bytes
 from planner.commands import main
 from planner.plan import SearchResult
 from planner.plan.limited_by import WORDS, LimitedBy
 from planner.search.ours import Search
-from planner.search.planners import plan
 from planner.search.record import HOLDS_LEAST, SearchRecord, recorded, running_cpu_s
 from tests.described_models import described
 

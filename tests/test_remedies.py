@@ -7,10 +7,10 @@ import pytest
 
 from costmodel.errors import NoPlanFits
 from planner import Effort, Problem, Space
+from planner.answer.decide import plan
 from planner.plan import Plan
 from planner.search.leanest import leanest
 from planner.search.limits import Limits
-from planner.search.planners import plan
 from planner.search.remedies import ways_out
 from planner.search.setting import Setting
 from tests.described_models import described

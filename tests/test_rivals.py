@@ -14,10 +14,11 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names
 from planner import Effort, Problem, Space, make_plan
+from planner.answer.decide import plan
 from planner.ask.pins import read_pins
 from planner.plan import Plan
 from planner.search.ours import Search
-from planner.search.planners import PLANNERS, RIVALS, plan
+from planner.search.planners import PLANNERS, RIVALS
 from planner.search.rivals.prices import View
 from planner.search.rivals.proposals import ProposedStage, placings
 from planner.search.setting import Setting

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from costmodel.model.profile import write_profile
+from planner.answer.decide import plan
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import read_plan
 from planner.plan.limited_by import LimitedBy
 from planner.search.family_bounds import FamilyBounds
-from planner.search.planners import plan
 from planner.search.setting import Setting
 from tests.pipelines import pipelines
 from tests.random_profiles import branches

@@ -17,10 +17,10 @@ from executor.program import Instruction, Program
 from executor.transport import Pending, Transport
 from executor.wiring import Template
 from executor.worker import Worker
+from planner.answer.decide import plan as make_plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.plan import Plan
-from planner.search.planners import plan as make_plan
 
 MODELS = ("llama3",)
 NUM_STAGES, NUM_MICROBATCHES = 4, 8

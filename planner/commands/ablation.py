@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Plan row by row."""
     start = time.perf_counter()
+    from planner.answer.decide import plan
     from planner.report.ablation import ablation
     from planner.search.interrupts import held_back
-    from planner.search.planners import plan
 
     if args.chart:
         from simulator.charts.style import check_suffix

@@ -1,0 +1,164 @@
+"""From a question to its plan: the planner's outcome, the choice among what it found, and the plan that is made of it.
+
+Leaves out the command line, and how candidates are generated (`planner.search.planners`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.errors import NoPlanFits, UsageError
+from costmodel.stages.strategies.model import NEVER
+from planner.answer.reasons import reason
+from planner.answer.scope import result, scope
+from planner.ask.problem import Problem, Report
+from planner.ask.targets import RUNNERS, default_target, refusal
+from planner.candidate.evaluate import Evaluated
+from planner.candidate.make import make
+from planner.plan import Plan
+from planner.search.ladder import ladder
+from planner.search.limits import Limits
+from planner.search.outcome import Outcome
+from planner.search.planners import PLANNERS
+from planner.search.record import SearchRecord
+from planner.search.refusal import no_plan, nothing_found
+from planner.search.remedies import ways_out
+from planner.search.whole_models import WholeModels
+from planner.search.writing import announced, check_length, too_long
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlan:
+    """A plan, and what is known of the search that found it, which no plan file holds."""
+
+    plan: Plan
+    record: SearchRecord
+
+
+def plan(problem: Problem, progress: Report | None = None) -> Plan:
+    """Return the plan that the problem's planner finds, as `find` does."""
+    return find(problem, progress).plan
+
+
+def find(problem: Problem, progress: Report | None = None) -> FoundPlan:
+    """Return the plan that the problem's planner finds, with the record of its search.
+
+    Parameters
+    ----------
+    problem : Problem
+    progress : callable, optional
+        Called with a line of text whenever something better is known.
+
+    Raises
+    ------
+    UsageError
+        For a planner that there is not, or choices that no candidate keeps.
+    NoPlanFits
+        When nothing that was found is within the memory limit (says which rank is over it, and by how much), or the
+        target does not take what was found.
+    """
+    if problem.planner not in PLANNERS:
+        raise UsageError(f"no planner is called {problem.planner!r}; there are {', '.join(PLANNERS)}")
+    widened = "" if problem.target else default_target(problem)[1]
+    if widened and progress:
+        progress(widened)
+    effort = problem.effort
+    limits = Limits(effort.time_limit_s - effort.spent_s) if effort.deterministic_limit is None else None
+    try:
+        return _planned(problem, progress, limits)
+    except NoPlanFits as error:
+        if problem.planner not in ("ours", "chain"):
+            raise
+        raise type(error)(f"{error}{ways_out(problem, lambda changed: _planned(changed).plan, limits)}") from None
+
+
+def _planned(problem: Problem, progress: Report | None = None, limits: Limits | None = None) -> FoundPlan:
+    outcome = PLANNERS[problem.planner](problem, progress)
+    found, record = _chosen(outcome, limits), outcome.incumbent.record
+    record.dropped = outcome.setting.dropped.counts
+    return FoundPlan(found, record)
+
+
+def _chosen(outcome: Outcome, limits: Limits | None) -> Plan:
+    """Return the plan of the first choice that the target takes, with its ladder."""
+    if not outcome.incumbent.found:
+        raise nothing_found(outcome)
+    searches = outcome.setting.problem.planner in ("ours", "chain")
+    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent, offers=searches, limits=limits))
+
+
+MOST_NOT_RUN = 6
+"""Plans of several stages that are made to learn that no trainer runs them, before those of one stage alone are."""
+
+
+def _headline(outcome: Outcome, whole: WholeModels) -> Plan:
+    """Return the first choice that the target takes and that some trainer runs; where none is, the first it takes.
+
+    What a faster one that nobody runs would gain stands in the plan beside it (`best_unrun`). Whoever asks for a proof,
+    or for what another planner does, gets just that.
+    """
+    setting, incumbent, old = outcome.setting, outcome.incumbent, outcome.old_plan
+    problem, not_taken = setting.problem, ""
+    asks_who_runs = problem.planner in ("ours", "chain") and not problem.exact and problem.target not in RUNNERS
+    passed_over: list[Evaluated] = []
+    num_made = 0
+    most = [outcome.baselines.get("chain"), old.never_above_ns if old else None]
+    for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
+        if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
+            break  # no answer is slower than an old plan that stands
+        pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
+        if asks_who_runs and (
+            not incumbent.somebody_may_run(chosen)
+            or (looks_on and pipelined and num_made >= MOST_NOT_RUN)
+            or (looks_on and too_long(chosen.num_actions, chosen.copies))
+        ):
+            passed_over.append(chosen)
+            continue
+        found = _made(outcome, chosen, not_taken, passed_over)
+        why = refusal(problem, found) if found else str(setting.dropped.refused or setting.dropped.said)
+        if found and not why and (found.runs_on or not asks_who_runs):
+            return _with_ladder(outcome, chosen, found, whole)
+        if found and not why:
+            passed_over.append(chosen)
+            num_made += pipelined
+        not_taken = not_taken or why
+    for chosen in passed_over:
+        found = _made(outcome, chosen, not_taken, ())
+        if found:
+            return _with_ladder(outcome, chosen, found, whole)
+    if setting.dropped.bugs:
+        raise RuntimeError(setting.dropped.said)
+    if not_taken:
+        raise NoPlanFits(not_taken)
+    raise no_plan(outcome, incumbent.best, scope(setting))
+
+
+def _made(outcome: Outcome, chosen: Evaluated, not_taken: str, passed_over: Sequence[Evaluated]) -> Plan | None:
+    """Make the plan of a choice, None where it cannot be made.
+
+    Others were preferred to it that the target does not take, or nobody runs.
+    """
+    check_length(chosen)
+    outcome.incumbent.announce(announced(chosen))
+    faster = [each for each in passed_over if each.step_time_ns < chosen.step_time_ns]
+    unrun = min(faster, key=lambda each: each.rank, default=None)
+    found = None
+    with outcome.setting.dropped.candidate():
+        found = make(
+            outcome.setting.evaluator(chosen.candidate.microbatch_size),
+            chosen.candidate,
+            result(outcome, chosen, chosen if not_taken else outcome.incumbent.best),
+            reason(outcome, chosen, not_taken, unrun=bool(unrun)),
+        )
+    if found is None or not unrun:
+        return found
+    told = {"step_time_ns": unrun.step_time_ns, "strategy": unrun.strategy}
+    return replace(found, extra={**found.extra, "best_unrun": told})
+
+
+def _with_ladder(outcome: Outcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:
+    """Add the ladder, what became of the old plan, and what bugs cost."""
+    old, dropped = outcome.old_plan, outcome.setting.dropped
+    rungs = ladder(outcome.setting, outcome.incumbent, chosen, found, whole)
+    outcome.incumbent.announce(dropped.said)
+    extra = {**({"from": old.to_json()} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
+    return replace(found, rungs=rungs, extra={**found.extra, **extra})

@@ -1,0 +1,45 @@
+"""Why a plan was chosen, in the words that its file keeps."""
+
+from planner.candidate.evaluate import Evaluated
+from planner.search.ladder import idle_devices
+from planner.search.outcome import Outcome
+
+
+def _why_preferred(outcome: Outcome, not_taken: str, unrun: bool) -> str:
+    """Say why a plan is chosen that is slower than another."""
+    if not_taken:
+        return f"taken by --target {outcome.setting.problem.target}, unlike that"
+    return "a trainer runs it, unlike that" if unrun else "simpler"
+
+
+def reason(outcome: Outcome, chosen: Evaluated, not_taken: str, *, unrun: bool) -> str:
+    """Say why a plan was chosen, and why it was preferred to a faster one where there is one.
+
+    Parameters
+    ----------
+    outcome : SearchOutcome
+    chosen : Evaluated
+    not_taken : str
+        Why the target does not take the first choice; empty where it does.
+    unrun : bool
+        Whether a faster plan was passed over because no trainer runs it.
+    """
+    best, preferred = outcome.incumbent.best, _why_preferred(outcome, not_taken, unrun)
+    text = "the fastest plan found"
+    if chosen.step_time_ns > best.step_time_ns:
+        slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
+        text = (
+            f"{slower:.2f} % slower than the fastest plan found ({best.strategy}, {best.candidate.num_stages} stages, "
+            f"{best.candidate.schedule}), and {preferred}: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
+            f"{chosen.candidate.schedule}"
+        )
+    idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)
+    return "; ".join(filter(None, (text, idle, _stands_on(chosen))))
+
+
+def _stands_on(chosen: Evaluated) -> str:
+    """Say which devices the ranks of a plan are that leaves out some before others."""
+    used = sorted({rank for place in chosen.candidate.places for rank in place.ranks})
+    if used == list(range(len(used))):
+        return ""
+    return f"its ranks are, in this order, the devices {', '.join(map(str, used))} of the cluster, counted from 0"
