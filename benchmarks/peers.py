@@ -19,10 +19,10 @@ from pathlib import Path
 from costmodel.importers.dnn_partitioning import read_dnn_partitioning
 from costmodel.importers.pipedream import read_pipedream
 from costmodel.importers.piper import read_piper
-from planner.search.peers.answer import OPTIMAL, PeerAnswer
-from planner.search.peers.contiguous_search import solve_contiguous
-from planner.search.peers.pipedream import solve_pipedream
-from planner.search.peers.piper import PiperSetting, solve_piper
+from planner.search.published.peers.answer import OPTIMAL, PeerAnswer
+from planner.search.published.peers.contiguous_search import solve_contiguous
+from planner.search.published.peers.pipedream import solve_pipedream
+from planner.search.published.peers.piper import PiperSetting, solve_piper
 
 DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
 CLOSE = 1e-6

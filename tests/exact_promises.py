@@ -29,12 +29,12 @@ from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
-from planner.search import ours
-from planner.search.cut.child import Request
-from planner.search.cut.model import Findings
-from planner.search.cut.solver import Server
-from planner.search.family_work import Families
+from planner.search import loop as ours
 from planner.search.limits import Limits
+from planner.search.solvers.cpsat.child import Request
+from planner.search.solvers.cpsat.model import Findings
+from planner.search.solvers.cpsat.solver import Server
+from planner.search.space.family_work import Families
 from tests.random_profiles import profile_of, with_shared_storages
 
 MOST_CUTS = 150

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from planner.search import compile_kernels
+from planner.search.solvers import compile_kernels
 from tests.example_files import write_examples
 from tests.interrupted_runs import PATIENCE_S, ROOT, wait_until_it_hears
 

@@ -11,10 +11,10 @@ from costmodel.model.whole import Whole
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.candidate.order import WITHIN_LIMIT
-from planner.search.cut.build import cut_data
-from planner.search.family import Family
-from planner.search.lattice.bound import LatticeBound
-from planner.search.setting import Setting
+from planner.search.solvers.lattice.bound import LatticeBound
+from planner.search.solvers.relaxation.build import cut_data
+from planner.search.space.family import Family
+from planner.search.state.prepared import Setting
 from tests.exact_promises import MOST_CUTS, every_plan, numberings, random_problem
 from tests.pipelines import pipelines
 from tests.random_profiles import branches

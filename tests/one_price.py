@@ -28,8 +28,8 @@ from planner.candidate.make import make
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
 from planner.plan import Plan, PlanEdge, SearchResult
 from planner.plan.replay import replay
-from planner.search.family import Family
-from planner.search.setting import Setting
+from planner.search.space.family import Family
+from planner.search.state.prepared import Setting
 from tests.described_models import described
 from tests.random_profiles import random_profile, with_shared_storages
 

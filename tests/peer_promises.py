@@ -10,10 +10,10 @@ from random import Random
 from costmodel.importers.dnn_partitioning import CostedTensor, LatencyInstance, LatencyNode
 from costmodel.importers.pipedream import LayerInstance, LayerNode
 from costmodel.importers.piper import Variant, VariantInstance
-from planner.search.peers.answer import INFEASIBLE, OPTIMAL, PeerAnswer
-from planner.search.peers.contiguous_search import solve_contiguous
-from planner.search.peers.pipedream import solve_pipedream
-from planner.search.peers.piper import PiperSetting, solve_piper
+from planner.search.published.peers.answer import INFEASIBLE, OPTIMAL, PeerAnswer
+from planner.search.published.peers.contiguous_search import solve_contiguous
+from planner.search.published.peers.pipedream import solve_pipedream
+from planner.search.published.peers.piper import PiperSetting, solve_piper
 
 CLOSE = 1e-8
 

@@ -8,9 +8,9 @@ from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.price import Priced
-from planner.search.cuts import Cuts
-from planner.search.family import Family
-from planner.search.setting import Setting
+from planner.search.space.family import Family
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
 
 PIPELINES = Space(chunks=1, data=1, tensor=1, context=1, expert=1, recompute="none", offload="none")
 

@@ -18,14 +18,14 @@ from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.candidate import Candidate
-from planner.search.cuts import Cuts
-from planner.search.family import Family
 from planner.search.limits import Limits
-from planner.search.rivals import alpa, pipedream, piper
-from planner.search.rivals.pieces import Pieces
-from planner.search.rivals.prices import Holdings, View, Ways
-from planner.search.rivals.proposals import ProposedStage, partition_of, places_of
-from planner.search.setting import Setting
+from planner.search.published import alpa, pipedream, piper
+from planner.search.published.pieces import Pieces
+from planner.search.published.prices import Holdings, View, Ways
+from planner.search.published.proposals import ProposedStage, partition_of, places_of
+from planner.search.space.family import Family
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
 from tests.random_profiles import random_profile, with_shared_storages
 
 Piece = frozenset[int]

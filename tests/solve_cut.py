@@ -3,9 +3,9 @@
 import io
 import json
 
-from planner.search.cut.data import CutData
-from planner.search.cut.model import Findings
-from planner.search.cut.solver import serve
+from planner.search.solvers.cpsat.model import Findings
+from planner.search.solvers.cpsat.solver import serve
+from planner.search.solvers.relaxation.data import CutData
 
 
 def solve(data: CutData, estimate_part: float = 0.0) -> list[dict[str, object]]:

@@ -23,7 +23,7 @@ from costmodel.roofline import scale_profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.model import StrategyModel
 from costmodel.stages.strategies.training import TrainingJob
-from planner.search.cut.build import cut_data
+from planner.search.solvers.relaxation.build import cut_data
 from tests.pipelines import cuts_of, pipelines
 
 NORMS = tuple(f"norm{i}" for i in range(6))

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from costmodel.stages.config import StageConfig
 from planner.graph.atoms import numbered
-from planner.search.annealing import kernels
-from planner.search.annealing.annealer import Annealer
-from planner.search.annealing.data import RULES, room_for
-from planner.search.cuts import Cuts
-from planner.search.family import Family
-from planner.search.restart import can_anneal
-from planner.search.setting import Setting
+from planner.search.proposers.annealing_run import can_anneal
+from planner.search.solvers.annealing import kernels
+from planner.search.solvers.annealing.annealer import Annealer
+from planner.search.solvers.annealing.data import RULES, room_for
+from planner.search.space.family import Family
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
 from tests.pipelines import PIPELINES, cuts_of, pipelines
 from tests.random_profiles import random_profile
 

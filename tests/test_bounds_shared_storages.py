@@ -16,15 +16,15 @@ from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, Place
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.search.cut.build import added_units, cut_data
-from planner.search.cuts import Cuts
-from planner.search.family import Family
-from planner.search.lattice.replicas import ReplicasBound
-from planner.search.line_bounds import by_replicas_ns, held_by_replicas_ns, in_line_ns
-from planner.search.open_choices import allows_per_stage_replicas, with_split_backward
-from planner.search.ours import Search
-from planner.search.outcome import Outcome
-from planner.search.setting import Setting
+from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
+from planner.search.loop import Search
+from planner.search.solvers.lattice.replicas import ReplicasBound
+from planner.search.solvers.relaxation.build import added_units, cut_data
+from planner.search.space.family import Family
+from planner.search.space.open_choices import allows_per_stage_replicas, with_split_backward
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
+from planner.search.state.result import Outcome
 from tests.random_profiles import profile_of, random_profile, with_shared_storages
 from tests.solve_cut import solve
 

@@ -12,7 +12,7 @@ from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.plan import Plan
 from planner.plan.rung import RUNGS, rung
-from planner.search.incumbent import NEAR
+from planner.search.state.pool import NEAR
 
 BATCH = 16
 

@@ -13,18 +13,18 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import write_profile
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan
+from planner.answer.feasibility_fixes import ways_out
+from planner.answer.whole_models import WholeModels
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, read_plan
-from planner.search.dropped import NO_ROOM, REFUSED, Dropped
-from planner.search.family import Family
-from planner.search.incumbent import Incumbent
-from planner.search.remedies import ways_out
-from planner.search.screen import Screen
-from planner.search.setting import Setting
-from planner.search.whole_models import WholeModels
+from planner.search.proposers.balanced_sweep import Screen
+from planner.search.space.dropped import NO_ROOM, REFUSED, Dropped
+from planner.search.space.family import Family
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
 from tests.exact_promises import solved_here
 from tests.odd_promises import odd_case, ratio_or_claim
 from tests.pipelines import pipelines

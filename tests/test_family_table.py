@@ -15,13 +15,13 @@ from costmodel.stages.strategies.quotient import quotient_of
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.search.family_work import Families
-from planner.search.ours import Search
+from planner.search.loop import Search
 from planner.search.proposers import known_shapes
 from planner.search.proposers.known_shapes import FirstPlans
-from planner.search.setting import Setting
 from planner.search.space.even_stages import even_stages
+from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
+from planner.search.state.prepared import Setting
 from planner.search.writing import about_actions
 from tests.described_models import described
 from tests.random_profiles import random_profile

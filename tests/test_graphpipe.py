@@ -19,14 +19,14 @@ from planner.ask.pins import Group, Pins
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.search.limits import Limits
-from planner.search.rivals import graphpipe
-from planner.search.rivals.graph_stages import FoundStages, GraphStages
-from planner.search.rivals.prices import View
-from planner.search.rivals.proposals import ProposedStage, partition_of, placings
-from planner.search.rivals.rival import Rival, search
-from planner.search.rivals.series_parallel import TreePart, decompose
-from planner.search.rivals.stretches import Allowance, Choice
-from planner.search.setting import Setting
+from planner.search.published import graphpipe
+from planner.search.published.graph_stages import FoundStages, GraphStages
+from planner.search.published.prices import View
+from planner.search.published.proposals import ProposedStage, partition_of, placings
+from planner.search.published.rival import Rival, search
+from planner.search.published.series_parallel import TreePart, decompose
+from planner.search.published.stretches import Allowance, Choice
+from planner.search.state.prepared import Setting
 from simulator.schedules.warmup import in_flight_microbatches
 from tests.random_profiles import branches, random_profile
 

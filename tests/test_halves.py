@@ -14,7 +14,7 @@ from planner.ask.problem import Problem, Report
 from planner.commands import main
 from planner.plan import Plan
 from planner.report.ablation import ablation
-from planner.search.open_choices import allows_split_backward
+from planner.search.space.open_choices import allows_split_backward
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain, random_profile, u_net
 

@@ -13,10 +13,10 @@ from planner import Effort, Problem, Space
 from planner.answer.decide import plan
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import rung
-from planner.search.family import Family
-from planner.search.lacking import lacking_bytes
-from planner.search.leanest import leanest
-from planner.search.setting import Setting
+from planner.search.bounders.memory_shortfall import lacking_bytes
+from planner.search.proposers.lowest_memory import leanest
+from planner.search.space.family import Family
+from planner.search.state.prepared import Setting
 from tests.described_models import described
 from tests.offers_of_memory import GIB, WHOLE_OPERATORS, asked, cluster
 from tests.random_profiles import chain

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.search import kernel_cache
-from planner.search.annealing.readiness import Kernels
-from planner.search.kernel_cache import folder_for_kernels, is_compiling, take_lock, whole_folder
+from planner.search.solvers import kernel_cache
+from planner.search.solvers.annealing.readiness import Kernels
+from planner.search.solvers.kernel_cache import folder_for_kernels, is_compiling, take_lock, whole_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 1500
@@ -56,13 +56,15 @@ def compilers(cache: Path) -> list[int]:
         try:
             if entry.name.isdigit() and f"XDG_CACHE_HOME={cache}".encode() in (entry / "environ").read_bytes():
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                found += [int(entry.name)] if b"planner.search.compile_kernels" in words else []
+                found += [int(entry.name)] if b"planner.search.solvers.compile_kernels" in words else []
         except OSError:  # it has ended, or is another user's
             continue
     return found
 
 
-START = "from planner.search.annealing.readiness import Kernels\nwith Kernels() as kernels: print(kernels.start())"
+START = (
+    "from planner.search.solvers.annealing.readiness import Kernels\nwith Kernels() as kernels: print(kernels.start())"
+)
 
 
 def test_several_searches_start_one_process_that_none_waits_for_and_that_is_apart_from_them(cold: Path) -> None:
@@ -100,7 +102,7 @@ def test_a_process_that_compiles_ends_by_itself(cold: Path) -> None:
     assert folder
     code = """
 import sys, time
-from planner.search import compile_kernels
+from planner.search.solvers import compile_kernels
 compile_kernels.MOST_S = 1
 compile_kernels.compile_all = lambda: time.sleep(10_000)
 sys.argv = ["compile_kernels", "--detached"]
@@ -164,14 +166,14 @@ def test_only_the_newest_folders_are_kept(cold: Path) -> None:
 
 
 USE = """
-from planner.search.annealing import kernels as annealing
-from planner.search.annealing.annealer import Annealer
-from planner.search.annealing.readiness import Kernels
-from planner.search.cut.build import cut_data
-from planner.search.lattice import kernels as lattice
-from planner.search.lattice.bound import LatticeBound
-from planner.search.lattice.replicas import ReplicasBound
-from planner.search.setting import Setting
+from planner.search.solvers.annealing import kernels as annealing
+from planner.search.solvers.annealing.annealer import Annealer
+from planner.search.solvers.annealing.readiness import Kernels
+from planner.search.solvers.relaxation.build import cut_data
+from planner.search.solvers.lattice import kernels as lattice
+from planner.search.solvers.lattice.bound import LatticeBound
+from planner.search.solvers.lattice.replicas import ReplicasBound
+from planner.search.state.prepared import Setting
 from tests.pipelines import pipelines
 from tests.random_profiles import branches
 with Kernels() as kernels:
@@ -191,7 +193,7 @@ print(found, bounds)
 
 @pytest.mark.timeout(3600)  # it takes a minute of a processor, which a busy machine hardly gives
 def test_an_installation_compiles_all_that_a_search_needs_and_damage_costs_only_time(cold: Path) -> None:
-    command = [sys.executable, "-m", "planner.search.compile_kernels"]
+    command = [sys.executable, "-m", "planner.search.solvers.compile_kernels"]
     subprocess.run(command, env=environment(cold), check=True, timeout=PATIENCE_S)
     folder = whole_folder()
     assert folder

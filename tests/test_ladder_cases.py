@@ -14,7 +14,7 @@ from planner import Effort, Plan, Problem, Space
 from planner.answer.decide import plan
 from planner.plan import Rung
 from planner.plan.rung import RUNGS, rung
-from planner.search.incumbent import NEAR
+from planner.search.state.pool import NEAR
 from tests.described_models import described
 from tests.offers_of_memory import GIB, WHOLE_OPERATORS, asked, cluster
 

@@ -6,12 +6,12 @@ import pytest
 
 from costmodel.model.profile import Profile
 from planner.answer.decide import plan
-from planner.search.cut.build import cut_data
-from planner.search.cut.data import CutData
-from planner.search.lattice.bound import LatticeBound
-from planner.search.lattice.copies import least_of_copies, pattern_of
-from planner.search.lattice.downsets import downsets, of_cuts
-from planner.search.setting import Setting
+from planner.search.solvers.lattice.bound import LatticeBound
+from planner.search.solvers.lattice.copies import least_of_copies, pattern_of
+from planner.search.solvers.lattice.downsets import downsets, of_cuts
+from planner.search.solvers.relaxation.build import cut_data
+from planner.search.solvers.relaxation.data import CutData
+from planner.search.state.prepared import Setting
 from tests.lattice_promises import problem_failures, random_lattice
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain

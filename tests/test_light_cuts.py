@@ -11,9 +11,9 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner.graph.atoms import Partition
-from planner.search.balanced import balanced
-from planner.search.cuts import Cuts, by_stage
-from planner.search.light_cuts import NEAR_ENOUGH, light
+from planner.search.proposers.low_traffic import NEAR_ENOUGH, light
+from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.partitions import Cuts, by_stage
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import random_profile
 

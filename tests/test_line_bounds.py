@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.search.family import Family
-from planner.search.line_bounds import in_line_ns, most_of_stretches
-from planner.search.setting import Setting
+from planner.search.bounders.pipeline_fill import in_line_ns, most_of_stretches
+from planner.search.space.family import Family
+from planner.search.state.prepared import Setting
 from tests.described_models import described
 from tests.exact_promises import random_plans
 from tests.pipelines import pipelines

@@ -16,7 +16,7 @@ from planner.candidate.evaluate import Evaluator
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms
 from planner.plan import Plan, read_plan, write_plan
-from planner.search.device_orders import device_orders
+from planner.search.space.device_permutations import device_orders
 from tests.exact_promises import slower, solved_here
 from tests.mixed_promises import failures, twice
 from tests.random_profiles import branches, chain

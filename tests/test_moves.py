@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from costmodel.stages.config import StageConfig
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.search.cuts import Cuts
-from planner.search.family import Family
-from planner.search.moves import NUM_RENUMBERED, moves
-from planner.search.setting import Setting
+from planner.search.proposers.moves import NUM_RENUMBERED, moves
+from planner.search.space.family import Family
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import profile_of, random_profile
 

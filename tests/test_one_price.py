@@ -4,8 +4,8 @@ import pytest
 
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
-from planner.search.family import Family
-from planner.search.setting import Setting
+from planner.search.space.family import Family
+from planner.search.state.prepared import Setting
 from tests.one_price import QUICK, candidate_failures, hosts, search_failures, slower
 from tests.random_profiles import chain
 

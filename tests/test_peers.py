@@ -17,8 +17,8 @@ from costmodel.importers.dnn_partitioning import CostedTensor, LatencyInstance, 
 from costmodel.importers.pipedream import read_pipedream
 from costmodel.importers.piper import read_piper
 from planner.commands import main
-from planner.search.peers.answer import OPTIMAL
-from planner.search.peers.contiguous_search import solve_contiguous
+from planner.search.published.peers.answer import OPTIMAL
+from planner.search.published.peers.contiguous_search import solve_contiguous
 from tests.peer_promises import contiguous_failure, pipedream_failure, piper_failure
 from tests.published_data import folder
 

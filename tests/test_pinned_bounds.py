@@ -16,9 +16,9 @@ from planner.ask.pins import read_pins
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.graph.atoms import numbered, prepare
-from planner.search.cuts import Cuts
-from planner.search.open_choices import with_split_backward
-from planner.search.setting import Setting
+from planner.search.space.open_choices import with_split_backward
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
 from tests.exact_promises import COUNTED
 from tests.pipelines import pipelines
 from tests.random_profiles import SIZES, random_profile

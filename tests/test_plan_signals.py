@@ -38,7 +38,7 @@ def solver_of(process: subprocess.Popen[str]) -> int:
     """Wait for the solver's process and return its id."""
     for _ in range(100 * PATIENCE_S):
         for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            if b"planner.search.cut.solver" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"planner.search.solvers.cpsat.solver" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
         time.sleep(0.01)
     raise AssertionError("the search started no solver")

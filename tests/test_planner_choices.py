@@ -8,8 +8,8 @@ from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.candidate import in_loop
 from planner.plan.lockstep import blocks_of, in_blocks, spread
-from planner.search.balanced import balanced
-from planner.search.family_work import Families
+from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.family_work import Families
 from tests.described_models import described
 
 

@@ -23,7 +23,7 @@ from planner.commands import main
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 from planner.report.rates import mfu, tokens_per_s
-from planner.search.setting import Setting
+from planner.search.state.prepared import Setting
 from tests.described_models import described
 from tests.jobs import job
 from tests.random_profiles import branches, chain, profile_of, u_net

@@ -21,11 +21,11 @@ from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.plan.replay import depth, replay
-from planner.search import lines
-from planner.search.cut import child
-from planner.search.ours import Search
+from planner.search.loop import Search
 from planner.search.planners import PLANNERS, RIVALS
-from planner.search.solving import Solving
+from planner.search.proposers import chain as lines
+from planner.search.proposers.cpsat import Solving
+from planner.search.solvers.cpsat import child
 from tests.exact_promises import solved_here
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net

@@ -1,4 +1,4 @@
-"""The record of a search (`planner.search.record`): what is credited to whom, and what of it an answer says."""
+"""The record of a search (`planner.search.state.record`): what is credited to whom, and what of it an answer says."""
 
 import json
 import subprocess
@@ -17,8 +17,8 @@ from planner.candidate.upper_memory import upper_excess_bytes
 from planner.commands import main
 from planner.plan import SearchResult
 from planner.plan.limited_by import WORDS, LimitedBy
-from planner.search.ours import Search
-from planner.search.record import HOLDS_LEAST, SearchRecord, recorded, running_cpu_s
+from planner.search.loop import Search
+from planner.search.state.record import HOLDS_LEAST, SearchRecord, recorded, running_cpu_s
 from tests.described_models import described
 
 SEARCHED = {

@@ -8,11 +8,11 @@ import pytest
 from costmodel.errors import NoPlanFits
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan
+from planner.answer.feasibility_fixes import ways_out
 from planner.plan import Plan
-from planner.search.leanest import leanest
 from planner.search.limits import Limits
-from planner.search.remedies import ways_out
-from planner.search.setting import Setting
+from planner.search.proposers.lowest_memory import leanest
+from planner.search.state.prepared import Setting
 from tests.described_models import described
 from tests.pipelines import pipelines
 from tests.random_profiles import chain

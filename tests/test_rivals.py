@@ -17,11 +17,11 @@ from planner import Effort, Problem, Space, make_plan
 from planner.answer.decide import plan
 from planner.ask.pins import read_pins
 from planner.plan import Plan
-from planner.search.ours import Search
+from planner.search.loop import Search
 from planner.search.planners import PLANNERS, RIVALS
-from planner.search.rivals.prices import View
-from planner.search.rivals.proposals import ProposedStage, placings
-from planner.search.setting import Setting
+from planner.search.published.prices import View
+from planner.search.published.proposals import ProposedStage, placings
+from planner.search.state.prepared import Setting
 from tests.described_models import described
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain

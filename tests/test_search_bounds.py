@@ -14,11 +14,11 @@ from costmodel.model.whole import Whole
 from planner.ask.pins import Group, Pins
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import numbered
-from planner.search.closed_form import closed_form_ns
-from planner.search.cut.build import cut_data
-from planner.search.cut.data import CutData
-from planner.search.cut.transfers import least_transfer_ns
-from planner.search.cuts import Cuts
+from planner.search.solvers.relaxation.build import cut_data
+from planner.search.solvers.relaxation.closed_form import closed_form_ns
+from planner.search.solvers.relaxation.data import CutData
+from planner.search.solvers.relaxation.transfers import least_transfer_ns
+from planner.search.space.partitions import Cuts
 from simulator.bounds import lower_bound_ns
 from tests.pipelines import cuts_of, pipelines, priced, with_limit
 from tests.random_profiles import profile_of, random_profile

@@ -11,9 +11,9 @@ from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.candidate.candidate import Candidate
 from planner.candidate.steady import regime
 from planner.graph.atoms import numbered
-from planner.search.cuts import Cuts
-from planner.search.family import Family
-from planner.search.setting import Setting
+from planner.search.space.family import Family
+from planner.search.space.partitions import Cuts
+from planner.search.state.prepared import Setting
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
 from simulator.schedules import build_schedule

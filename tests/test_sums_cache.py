@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from planner.search import sums_cache
-from planner.search.sums_cache import load, save
+from planner.search.space import sums_cache
+from planner.search.space.sums_cache import load, save
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY, OTHER = "0123456789abcdef" * 2, "f" * 32
@@ -146,7 +146,7 @@ def test_writers_and_readers_at_the_same_time_see_whole_files() -> None:
     """Each file holds one number, again and again; a torn one would hold two."""
     code = f"""
 import numpy as np
-from planner.search.sums_cache import load, save
+from planner.search.space.sums_cache import load, save
 for turn in range(40):
     save({KEY!r}, {{"data": np.full(5_000, {{number}} + turn)}})
     found = load({KEY!r})
@@ -161,6 +161,6 @@ for turn in range(40):
 
 
 def test_numpy_is_imported_only_where_arrays_are_read_or_written() -> None:
-    code = f"import sys; from planner.search.sums_cache import load; load({KEY!r}); assert 'numpy' not in sys.modules"
+    code = f"import sys; from planner.search.space.sums_cache import load; load({KEY!r}); assert 'numpy' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0

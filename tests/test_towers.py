@@ -8,8 +8,8 @@ import pytest
 from planner.graph.atoms import MOST_ATOMS, Atoms, prepare
 from planner.graph.thinning import thin
 from planner.graph.towers import Rows, num_downsets, towers
-from planner.search.lattice.downsets import downsets
-from planner.search.setting import DOWNSETS_A_DEVICE, Setting
+from planner.search.solvers.lattice.downsets import downsets
+from planner.search.state.prepared import DOWNSETS_A_DEVICE, Setting
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of
 

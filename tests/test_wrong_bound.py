@@ -13,8 +13,8 @@ from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import read_plan
 from planner.plan.limited_by import LimitedBy
-from planner.search.family_bounds import FamilyBounds
-from planner.search.setting import Setting
+from planner.search.bounders.family_bounds import FamilyBounds
+from planner.search.state.prepared import Setting
 from tests.pipelines import pipelines
 from tests.random_profiles import branches
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.strategies.model import NEVER
+from planner.answer.feasibility_fixes import ways_out
+from planner.answer.infeasible import no_plan, nothing_found
+from planner.answer.ladder import ladder
 from planner.answer.reasons import reason
 from planner.answer.scope import result, scope
+from planner.answer.whole_models import WholeModels
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import RUNNERS, default_target, refusal
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan
-from planner.search.ladder import ladder
 from planner.search.limits import Limits
-from planner.search.outcome import Outcome
 from planner.search.planners import PLANNERS
-from planner.search.record import SearchRecord
-from planner.search.refusal import no_plan, nothing_found
-from planner.search.remedies import ways_out
-from planner.search.whole_models import WholeModels
+from planner.search.state.record import SearchRecord
+from planner.search.state.result import Outcome
 from planner.search.writing import announced, check_length, too_long
 
 

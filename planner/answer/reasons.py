@@ -1,8 +1,8 @@
 """Why a plan was chosen, in the words that its file keeps."""
 
+from planner.answer.ladder import idle_devices
 from planner.candidate.evaluate import Evaluated
-from planner.search.ladder import idle_devices
-from planner.search.outcome import Outcome
+from planner.search.state.result import Outcome
 
 
 def _why_preferred(outcome: Outcome, not_taken: str, unrun: bool) -> str:

@@ -8,9 +8,9 @@ from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.plan import SearchResult
 from planner.plan.limited_by import LimitedBy
-from planner.search.family import Family
-from planner.search.outcome import Outcome
-from planner.search.setting import Setting
+from planner.search.space.family import Family
+from planner.search.state.prepared import Setting
+from planner.search.state.result import Outcome
 
 
 def result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResult:

@@ -91,7 +91,7 @@ class Problem:
         A key of `planner.search.planners.PLANNERS`.
     effort : Effort
     exact : bool
-        Whether the best plan is to be proved the best (`planner.search.exact`).
+        Whether the best plan is to be proved the best (`planner.search.bounders.proof`).
     other_profiles : tuple of Profile
         Of the same model on the other device types of a mixed cluster.
     old_plan : Plan, optional

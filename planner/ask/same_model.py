@@ -1,7 +1,7 @@
 """Whether a plan, from which a search is to start or which is priced again, is one of the profiled model.
 
 Profiles of other sequences are of the same model, but their samples differ. Leaves out what of a plan is still
-possible (`planner.search.old_plan`).
+possible (`planner.search.proposers.warm_start`).
 """
 
 from collections import Counter

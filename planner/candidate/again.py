@@ -1,7 +1,7 @@
 """A plan file back as a candidate, and its stages priced anew for a problem: the same cut, places and schedule.
 
 What comes back is a plan again, with the problem's machines and prices (F and whole B) and the orders that it had.
-Leaves out new orders (`planner.candidate.order`) and whether the plan may still be chosen (`planner.search.old_plan`).
+Leaves out new orders (`planner.candidate.order`) and whether the plan may still be chosen (`planner.search.proposers.warm_start`).
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.commands.answer import INTERRUPTED, Answer
 from planner.commands.flags import GIB, amount, limit, positive
 from planner.search.interrupts import raised
-from planner.search.peers.answer import INFEASIBLE, PeerAnswer
+from planner.search.published.peers.answer import INFEASIBLE, PeerAnswer
 
 FORMATS = ("dnn-partitioning", "piper", "pipedream")
 GB = 1e9
@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _dnn_partitioning(args: argparse.Namespace) -> PeerAnswer:
     from costmodel.importers.dnn_partitioning import read_dnn_partitioning
-    from planner.search.peers.contiguous_search import solve_contiguous
+    from planner.search.published.peers.contiguous_search import solve_contiguous
 
     instance = read_dnn_partitioning(args.file)
     memory = args.memory * GIB if args.memory else instance.memory_bytes
@@ -100,7 +100,7 @@ def _report(load: float) -> None:
 
 def _piper(args: argparse.Namespace) -> PeerAnswer:
     from costmodel.importers.piper import read_piper
-    from planner.search.peers.piper import PiperSetting, solve_piper
+    from planner.search.published.peers.piper import PiperSetting, solve_piper
 
     instance = read_piper(args.file)
     setting = PiperSetting(
@@ -116,7 +116,7 @@ def _piper(args: argparse.Namespace) -> PeerAnswer:
 
 def _pipedream(args: argparse.Namespace) -> PeerAnswer:
     from costmodel.importers.pipedream import read_pipedream
-    from planner.search.peers.pipedream import solve_pipedream
+    from planner.search.published.peers.pipedream import solve_pipedream
 
     instance = read_pipedream(args.file)
     bandwidth = args.bandwidth * GB if args.bandwidth else GB

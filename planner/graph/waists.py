@@ -1,6 +1,6 @@
 """The line that waists make: atoms to which all else leads or from which it comes, and gradients go back all the way.
 
-Leaves out what bounds are made of it (`planner.search.line_bounds`).
+Leaves out what bounds are made of it (`planner.search.bounders.pipeline_fill`).
 """
 
 from collections.abc import Sequence

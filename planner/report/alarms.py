@@ -35,7 +35,7 @@ def alarms(problem: Problem, plan: Plan, searched: Mapping[str, object]) -> list
     problem : Problem
     plan : Plan
     searched : mapping
-        `searched` of ``plan --json`` (`planner.search.record`); empty for a plan of which no search is known.
+        `searched` of ``plan --json`` (`planner.search.state.record`); empty for a plan of which no search is known.
     """
     return [Alarm(kind, text) for kind, text in _found(problem, plan, searched)]
 

@@ -38,7 +38,7 @@ class PlanAnswer:
     path : str
         File of the plan; empty where it was not written.
     searched : mapping
-        What the search did (`planner.search.record`): readings of clocks, which no plan holds.
+        What the search did (`planner.search.state.record`): readings of clocks, which no plan holds.
     """
 
     plan: Plan

@@ -1,7 +1,7 @@
 """When Ctrl-C and SIGTERM end a search, and when they only wait: a plan that was found is written all the same.
 
 A scheduler that takes a machine back sends SIGTERM and kills some seconds later, so both signals are one here: they end
-the search, which keeps its best (`planner.search.ours`), and nothing before or behind it. Leaves out other threads than
+the search, which keeps its best (`planner.search.loop`), and nothing before or behind it. Leaves out other threads than
 the main one, where Python hears no signals.
 """
 

@@ -12,14 +12,14 @@ from costmodel.errors import UsageError
 from planner.ask.problem import Problem, Report, divisors
 from planner.ask.targets import default_target
 from planner.plan.limited_by import LimitedBy
-from planner.search.incumbent import Incumbent
-from planner.search.ours import Search
-from planner.search.outcome import Outcome
-from planner.search.rivals import alpa, graphpipe, pipedream, piper
-from planner.search.rivals.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes
-from planner.search.rivals.megatron_uniform import megatron_uniform
-from planner.search.rivals.rival import Rival, search
-from planner.search.setting import Setting
+from planner.search.loop import Search
+from planner.search.published import alpa, graphpipe, pipedream, piper
+from planner.search.published.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes
+from planner.search.published.megatron_uniform import megatron_uniform
+from planner.search.published.rival import Rival, search
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+from planner.search.state.result import Outcome
 
 
 def ours(problem: Problem, report: Report | None) -> Outcome:

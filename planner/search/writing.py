@@ -13,8 +13,8 @@ from costmodel.limits import SECONDS_UNANNOUNCED, most
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.plan.orders import MOST_ACTIONS
-from planner.search.cuts import Cuts
 from planner.search.limits import Limits
+from planner.search.space.partitions import Cuts
 
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""

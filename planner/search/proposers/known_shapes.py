@@ -17,17 +17,17 @@ import numpy as np
 from costmodel.stages.strategies.model import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
-from planner.search.cuts import Cuts
-from planner.search.family import Family
-from planner.search.first_cuts import first_cuts
-from planner.search.halves import in_halves_of, made_in_halves
-from planner.search.incumbent import Incumbent
+from planner.search.bounders.priced_cut import could_hold
 from planner.search.limits import Limits
-from planner.search.open_choices import allows_split_backward
-from planner.search.priced_bounds import could_hold
-from planner.search.setting import Setting
+from planner.search.proposers.balanced_partitions import first_cuts
+from planner.search.proposers.split_orders import in_halves_of, made_in_halves
+from planner.search.space.family import Family
 from planner.search.space.family_table import FamilyTable
+from planner.search.space.open_choices import allows_split_backward
+from planner.search.space.partitions import Cuts
 from planner.search.space.rows import distinct
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
 from planner.search.writing import SPARE_S, Writing, about_actions, most_actions, too_long, writing_s
 
 NUM_SHAPES = 3

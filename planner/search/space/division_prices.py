@@ -22,7 +22,7 @@ from costmodel.stages.strategies.quotient import Quotient, quotient_of
 from planner.ask.problem import Problem
 from planner.candidate.make import version
 from planner.graph.atoms import Atoms
-from planner.search import sums_cache
+from planner.search.space import sums_cache
 from planner.search.space.even_stages import Floats, Ints
 
 

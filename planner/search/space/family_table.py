@@ -15,12 +15,12 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from planner.ask.problem import Problem
 from planner.graph.atoms import Atoms, Partition
 from planner.graph.orders import Order
-from planner.search.family import Family
-from planner.search.family_work import Families
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
 from planner.search.space.even_stages import Floats, Ints
+from planner.search.space.family import Family
+from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
 from planner.search.space.rows import Rows, distinct
 
@@ -29,7 +29,7 @@ EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 
 
 class TableSetting(Protocol):
-    """What a table takes of a search's setting (`planner.search.setting.Setting`)."""
+    """What a table takes of a search's setting (`planner.search.state.prepared.Setting`)."""
 
     problem: Problem
 

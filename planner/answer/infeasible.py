@@ -1,0 +1,92 @@
+"""No plan: why nothing was found, or the refusal of the candidate that is least over its limit, with the way out.
+
+That no plan fits is said only where it is proved: by states alone, or because every configuration was priced or is
+bounded. Else the limit was reached, and what was looked at is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodel.errors import LimitReached, NoPlanFits, UsageError
+from planner.ask.targets import refused
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluated, Run
+from planner.search.bounders.memory_shortfall import lacking_bytes
+from planner.search.state.result import Outcome
+
+SEARCH = ("ours", "chain", "single", "data-parallel")
+"""Planners that search a space, the others make few plans."""
+
+
+def nothing_found(outcome: Outcome) -> Exception:
+    """Return the refusal where not one candidate could be priced: what was fixed cannot be, or hosts have no room."""
+    setting = outcome.setting
+    problem, families, dropped = setting.problem, setting.families, setting.dropped
+    if families.not_run and not families.number:
+        return NoPlanFits(refused(problem, families.not_run))
+    if dropped.refused or dropped.bugs:
+        return dropped.refused or RuntimeError(dropped.said)
+    return UsageError(
+        f"no plan of {problem.profile.graph.name} on {problem.num_devices} devices keeps to what is fixed "
+        f"({', '.join(f'{name} {value}' for name, value in problem.space.to_json().items())}"
+        f"{', and --pin' if problem.pins else ''}); fix less"
+    )
+
+
+def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
+    """Return the refusal of the candidate that is least over; nothing of what was `searched` is less."""
+    setting, found = outcome.setting, least.candidate
+    if why := outcome.incumbent.why_not_run(least):
+        return NoPlanFits(refused(replace(setting.problem, target=outcome.incumbent.aim), why))
+    others = [each for each in outcome.incumbent.rungs() if not outcome.incumbent.runs(each)]
+    if others:
+        hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"
+    else:
+        hint = ""
+    lacking = lacking_bytes(setting)
+    proved = outcome.impossible or lacking > 0
+    searches = setting.problem.planner in SEARCH
+    every = f"for all {searched}" if searches else f"by all that --planner {setting.problem.planner} makes"
+    proof = f"; proved {every}" if proved else f"; {_looked_at(outcome)}"
+    if lacking:
+        proof += f": parameters, gradients and optimizer states alone need at least {lacking} bytes a device more"
+    kind = NoPlanFits if proved else LimitReached
+    if least.num_mixed:
+        return kind(_not_apart(found.num_stages, least.num_mixed, proof))
+    evaluator = setting.evaluator(found.microbatch_size)
+    run = evaluator.simulate(found)
+    return kind(_no_room(found, run, evaluator.limits(run), proof + hint))
+
+
+def _looked_at(outcome: Outcome) -> str:
+    """Say of how much a search that proves nothing has looked at how much."""
+    every = outcome.setting.families.number
+    return (
+        f"it is not proved that none fits: {min(outcome.num_seen, every)} of {every} combinations of degrees, options "
+        "and micro-batch sizes were looked at, not every cut of them"
+    )
+
+
+def _no_room(candidate: Candidate, run: Run, limits: Sequence[int], rest: str) -> str:
+    """Say which rank of a candidate is over its memory limit, by how much, what it holds, and the way out."""
+    peaks = run.times.peak_memory_bytes
+    worst = max(range(len(peaks)), key=lambda i: peaks[i] - limits[i])
+    ranks = run.times.structure.schedule.graph.ranks
+    cost = next(cost for cost, held in zip(run.priced.costs.stages, ranks, strict=True) if worst in held)
+    terms = ", ".join(f"{name} {size}" for name, size in cost.memory_terms)
+    return (
+        f"no plan fits into memory: of what was simulated the least over peaks at {peaks[worst]} bytes on rank "
+        f"{run.blocks[worst][0]} (of {candidate.num_stages} stages, micro-batch size {candidate.microbatch_size}), the "
+        f"limit is {limits[worst]}, {peaks[worst] - limits[worst]} bytes less; its first stage holds {terms}, and "
+        f"activations of {cost.activation_bytes} a micro-batch; recompute, shard (zero, tensor) or offload more, or "
+        f"allow more memory, more devices or a smaller micro-batch{rest}"
+    )
+
+
+def _not_apart(num_stages: int, mixed: int, rest: str) -> str:
+    """Say by how much a plan breaks the [[apart]] pins."""
+    return (
+        f"no plan that was found keeps to the [[apart]] pins: the nearest has {num_stages} stages and {mixed} pieces "
+        "beside some that they are to be apart from; allow more stages (--devices, --max-stages) or time, take another "
+        f"--planner, or give every [[stage]]{rest}"
+    )

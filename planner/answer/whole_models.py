@@ -1,0 +1,90 @@
+"""The whole model on each of the most replicas: what people try first, and what each such strategy lacks.
+
+Of each strategy of one stage that no plan was found to fit on, every way to recompute is simulated with the smallest
+micro-batches; those that fit with larger ones, too, for these hold more. What fits is offered to the incumbent. Leaves
+out other strategies, of which what the search met counts.
+"""
+
+from itertools import chain
+
+from planner.candidate.evaluate import Evaluated
+from planner.plan.rung import RUNGS, strategy_of
+from planner.search.limits import Limits
+from planner.search.space.family import Family
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+
+
+class WholeModels:
+    """The strategies of one stage alone.
+
+    Parameters
+    ----------
+    setting : Setting
+    incumbent : Incumbent
+    offers : bool
+        Whether what fits is offered to it: other planners than ours propose what they are for.
+    limits : Limits, optional
+        Of the whole command: after that nothing more is simulated.
+
+    Attributes
+    ----------
+    priced : set of str
+        Strategies of which every way to recompute and every micro-batch size was simulated, or holds more than one.
+    """
+
+    def __init__(self, setting: Setting, incumbent: Incumbent, *, offers: bool, limits: Limits | None = None) -> None:
+        self._setting, self._incumbent, self._offers, self._limits = setting, incumbent, offers, limits
+        self.priced: set[str] = set()
+        self._tried: list[Evaluated] = []
+        if not setting.pinned.places and (setting.problem.space.stages or 1) == 1:
+            self._try({each.strategy for each in incumbent.found.values() if each.fits})
+
+    def misfits(self) -> dict[str, list[Evaluated]]:
+        """Return the candidates of each strategy on one rung that nothing fits on, what lacks least first."""
+        met = (*self._incumbent.found.values(), *self._tried)
+        fitting = {each.strategy for each in met if each.fits}
+        rows: dict[str, list[Evaluated]] = {}
+        for each in met:
+            if each.strategy in RUNGS and each.strategy not in fitting and each.excess_bytes and not each.num_mixed:
+                rows.setdefault(each.strategy, []).append(each)
+        return {name: sorted(row, key=lambda each: each.rank) for name, row in rows.items()}
+
+    def _try(self, fitting: set[str]) -> None:
+        """Simulate the strategies of one stage that are not among the fitting."""
+        rows: dict[tuple[str, str, int], list[Family]] = {}
+        groups = self._setting.families.groups(lambda config: config.tensor * config.context * config.expert == 1)
+        for family in chain.from_iterable(each for each in groups if each.chunks == (1,)):
+            if family.config.offload == "none":
+                name = strategy_of([family.config], is_line=True)
+                rows.setdefault((name, family.config.recompute, family.order), []).append(family)
+        self.priced = {name for name, _, _ in rows if name not in fitting}
+        for (name, _, _), row in rows.items():
+            most = max(family.config.data for family in row)
+            if name not in fitting:
+                self._try_sizes(name, sorted({f for f in row if f.config.data == most}, key=_size))
+
+    def _try_sizes(self, name: str, families: list[Family]) -> None:
+        """Simulate micro-batches from the smallest on until some do not fit, and the largest."""
+        tried: list[Evaluated] = []
+        for family in families:
+            if self._limits and self._limits.over:
+                self.priced.discard(name)
+                break
+            cuts, num_before = self._setting.cuts(family), len(tried)
+            tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
+            if len(tried) == num_before:
+                self.priced.discard(name)
+            elif not tried[-1].fits:
+                break
+        late = self._limits is not None and self._limits.over
+        if tried and not late and families[-1].microbatch_size > tried[-1].candidate.microbatch_size:
+            cuts = self._setting.cuts(families[-1])
+            tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
+        self._tried += tried
+        if self._offers:
+            self._incumbent.offer(each for each in tried if each.fits)
+
+
+def _size(family: Family) -> int:
+    return family.microbatch_size

@@ -1,0 +1,1 @@
+"""What proves how good a plan can be: bounds of families, of cuts, and proofs."""

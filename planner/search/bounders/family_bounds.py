@@ -1,0 +1,300 @@
+"""The bound of a search: the least over its families, and over replicas that differ by stage, which no family holds.
+
+Leaves out where the bound of one family comes from (`Setting.bound_ns`, `closed_form`, the solver, `exact`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from heapq import heapify, heappush, heapreplace
+from itertools import count, islice, product
+
+from costmodel.errors import NoPlanFits
+from costmodel.stages.config import RECOMPUTE
+from costmodel.stages.strategies.model import NEVER
+from planner.ask.problem import AUTO
+from planner.candidate.candidate import is_looped
+from planner.candidate.order import WITHIN_LIMIT
+from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
+from planner.search.limits import Limits
+from planner.search.space.family import Family, FamilyGroup
+from planner.search.space.open_choices import allows_per_stage_replicas, allows_split_backward, with_split_backward
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+from planner.search.state.record import SearchRecord, recorded
+from simulator.bounds import bound_of
+
+
+class FamilyBounds:
+    """What is known of each family.
+
+    Attributes
+    ----------
+    of : dict of Family to int
+        A bound on the step of every candidate of a family, ns.
+    impossible : set of Family
+        Those of which it is proved that no candidate fits into memory.
+    seen_all : bool
+        Whether every family was looked at or stands with those alike; else nothing bounds those that were not.
+    num_seen : int
+        Families that were looked at.
+    """
+
+    def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
+        self.setting, self.incumbent = setting, incumbent
+        self.of: dict[Family, int] = {}
+        self._raised: dict[Family, int] = {}
+        self._by_replicas_raised: set[Family] = set()
+        self._alike: dict[Family, FamilyGroup] = {}
+        self._num_halved, self._alike_halved = 0, set[Family]()
+        self.impossible: set[Family] = set()
+        self.seen_all, self.num_seen = False, 0
+
+    @cached_property
+    def _groups(self) -> Iterator[FamilyGroup]:
+        """The groups of families for which none stands yet."""
+        return self.setting.families.groups()
+
+    @property
+    def record(self) -> SearchRecord:
+        """The record of the search."""
+        return self.incumbent.record
+
+    def know(self, family: Family) -> None:
+        """Take a family that was found before it was looked at."""
+        if family not in self.of:
+            self.of[family], self._raised[family] = self._bound_ns(self.setting.work_ns, family) or 0, 0
+
+    def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
+        """Take what is proved of a family whatever the order of its devices.
+
+        What its times alone prove holds where forwards run again, too, which only adds to them.
+        """
+        for order, recompute in product(range(len(self.setting.families.orders)), RECOMPUTE):
+            if recompute == family.config.recompute or (by_times and family.config.recompute == "none"):
+                one = replace(family, order=order, config=replace(family.config, recompute=recompute))
+                if one in self.of:
+                    self.of[one] = max(self.of[one], bound_ns)
+
+    @recorded("bounds", "prove")
+    def take_unseen(self, limits: Limits) -> None:
+        """Bound families that were not looked at; without time for that nothing bounds them.
+
+        The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
+        """
+        while not self.seen_all:
+            if limits.over:
+                return
+            group = next(self._groups, None)
+            if group is None:
+                self.seen_all = True
+                return
+            one = next((family for family in group if family not in self.of), None)
+            if one is None:
+                continue
+            bound_ns = self._bound_ns(self.setting.work_ns, one)
+            if bound_ns is not None:
+                self._alike[one] = group
+                self.of[one], self._raised[one] = bound_ns, 0
+
+    def num_unseen_above(self, bound_ns: int) -> int:
+        """Return how many families, for which others stand, have a bound that is no lower."""
+        rows = (group for one, group in self._alike.items() if not one.split and self.of[one] >= bound_ns)
+        return sum(sum(family not in self.of for family in group) for group in rows)
+
+    def settle(self, limits: Limits) -> None:
+        """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
+        self._settle_replicas(limits)
+        self._settle(self.counting, limits)
+        rises = self.least_ns > self.incumbent.lower_bound_ns
+        self.incumbent.lower_bound_ns = self.least_ns
+        if rises:
+            self.incumbent.say("bound")
+
+    @recorded("bounds", "prove")
+    def settle_halves(self, limits: Limits) -> None:
+        """Bound halved backwards, too, where these are open and do not count."""
+        if allows_split_backward(self.setting.problem) and not self.halves_count:
+            self._halve()
+            self._settle([family for family in self.of if family.split], limits)
+
+    def _settle(self, families: Iterable[Family], limits: Limits) -> None:
+        number = count()
+        rows = [(self.of[family], next(number), family) for family in families]
+        heapify(rows)
+        while rows and not limits.over:
+            family = rows[0][2]
+            level = self._raised.get(family, 1)
+            if level == len(self._raise):
+                break
+            for one in self._stood_for(family) if level == 0 else [family]:
+                self.of[one] = max(self.of.get(one, 0), self._bound_ns(self._raise[level], one) or 0)
+                self._raised[one] = level + 1
+                if self.of[one] >= NEVER:
+                    self.impossible.add(one)
+                if one is not family:
+                    heappush(rows, (self.of[one], next(number), one))
+            heapreplace(rows, (self.of[family], next(number), family))
+
+    def _stood_for(self, family: Family) -> list[Family]:
+        """Return a family, and those not known yet that it stands for no longer."""
+        group = self._alike.pop(family, None)
+        return [family, *(one for one in group or () if one not in self.of)]
+
+    def _bound_ns(self, bound: Callable[[Family], int | None], family: Family) -> int | None:
+        """Return a bound; 0, which excludes nothing, where it cannot be made."""
+        return self.setting.dropped.bound(partial(bound, family))
+
+    @property
+    def _raise(self) -> Sequence[Callable[[Family], int | None]]:
+        """Bounds that need no search, the dearer the later; families that were looked at have the first."""
+        return (
+            self.setting.bound_ns,
+            self.setting.held_ns,
+            partial(in_line_ns, self.setting),
+            self.setting.closed_form_ns,
+            self._priced_ns,
+        )
+
+    def _priced_ns(self, family: Family) -> int:
+        """Return more than any step where a family's one candidate is over the memory, or no host has room for it."""
+        one_stage = self.setting.families.most_places(family) == family.chunks == 1
+        if self.incumbent.best_fits or self.setting.pinned.places or not one_stage:
+            return 0
+        cuts = self.setting.cuts(family)
+        try:
+            whole = cuts.evaluate((0,) * len(cuts.atoms))
+        except NoPlanFits:
+            return NEVER
+        return NEVER if whole.excess_bytes else 0
+
+    @property
+    def counting(self) -> list[Family]:
+        """Families that count for the bound: while one stage a rank is best, those of one stage a rank.
+
+        Of several stages a rank little is known but their work; where their plan is no better, its bound stands beside
+        (`looped_ns`). So it is with halved backwards (`halved_ns`). A proof is of all.
+        """
+        if self.halves_count:
+            self._halve()
+        open_ones = [family for family in self.of if self.halves_count or not family.split]
+        whole = [family for family in open_ones if family.chunks == 1]
+        looped = bool(self.incumbent.found) and is_looped(self.incumbent.best.candidate.places)
+        return open_ones if looped or not whole or self.setting.problem.exact else whole
+
+    @property
+    def halves_count(self) -> bool:
+        """Whether the best plan runs backwards in halves that were open beside whole ones."""
+        found = self.incumbent.found and self.setting.problem.schedule == AUTO
+        return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
+
+    def _halve(self) -> None:
+        """Take the families of halved backwards beside all that are known, whose work is no less: the new ones."""
+        for family in list(islice(self.of, self._num_halved, None)):
+            if not family.split and with_split_backward(family) not in self.of:
+                one = with_split_backward(family)
+                self.of[one], self._raised[one] = self._bound_ns(self.setting.work_ns, family) or 0, 0
+        self._num_halved = len(self.of)
+        for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
+            self._alike_halved.add(first)
+            self._alike[with_split_backward(first)] = replace(self._alike[first], split=True)
+
+    @property
+    def halved_ns(self) -> int | None:
+        """What halved backwards take at least, where these are open and do not count; None elsewhere."""
+        if self.halves_count or not allows_split_backward(self.setting.problem):
+            return None
+        halves = (bound_ns for family, bound_ns in self.of.items() if family.split)
+        return min([*halves, *self._by_replicas_even.values()], default=0)
+
+    @property
+    def least_ns(self) -> int:
+        """The least bound of the families that count; 0 where there is none."""
+        return self._least_ns(self.counting)
+
+    @property
+    def looped_ns(self) -> int | None:
+        """The least bound of the families that do not count; None where all do."""
+        counting = set(self.counting)
+        rest = (family for family in self.of if family not in counting and family.split <= self.halves_count)
+        return min(map(self.of.__getitem__, rest), default=None)
+
+    @property
+    def proved(self) -> bool:
+        """Whether no family at all may hold anything better than the best."""
+        best, halved_ns = self.incumbent.best, self.halved_ns
+        whole = best.fits and best.step_time_ns == self._least_ns(self.of)
+        return whole and (halved_ns is None or halved_ns >= best.step_time_ns)
+
+    def _least_ns(self, of: Collection[Family]) -> int:
+        if not self.seen_all:
+            return 0
+        least = min([*(self.of[family] for family in of), *self.by_replicas.values()], default=0)
+        return least if least < NEVER else 0
+
+    @cached_property
+    def _by_replicas(self) -> dict[Family, int]:
+        """Bounds of whole backwards of stages with replicas of their own number."""
+        return dict(self._by_replicas_even)
+
+    @cached_property
+    def _by_replicas_even(self) -> dict[Family, int]:
+        """Bounds of stages with replicas of their own number, on all devices however few stages are allowed.
+
+        Of halved backwards, and so of whole ones, which are one order of halves.
+        """
+        if not allows_per_stage_replicas(self.setting.problem, self.setting.pinned):
+            return {}
+        alone, bound = self.setting.families.single_replicas, self.setting.even_by_replicas_ns
+        known = {each: self._bound_ns(bound, each) for each in alone}
+        return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
+
+    @property
+    def by_replicas(self) -> dict[Family, int]:
+        """Bounds of stages with replicas of their own number, of the kind of backward that counts."""
+        return self._by_replicas_even if self.halves_count else self._by_replicas
+
+    def rise_by_replicas(self, family: Family, bound_ns: int) -> None:
+        """Take what is proved of stages with replicas of their own number; in halves, of whole backwards, too."""
+        whole = replace(family, split=False)
+        for known in (self._by_replicas_even, self._by_replicas) if family.split else (self._by_replicas,):
+            if whole in known:
+                known[whole] = max(known[whole], bound_ns)
+
+    def _settle_replicas(self, limits: Limits) -> None:
+        """Raise the least of these until it is one that was raised."""
+        known, halves = self.by_replicas, self.halves_count
+        while known and not limits.over:
+            family = min(known, key=known.__getitem__)
+            own = with_split_backward(family) if halves else family
+            if own in self._by_replicas_raised:
+                break
+            filled_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
+            held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
+            known[family] = max(known[family], filled_ns or 0, held_ns or 0)
+            self._by_replicas_raised.add(own)
+
+    @property
+    def nothing_fits(self) -> bool:
+        """Whether it is proved that nothing does; replicas by stage, and halves, may keep fewer in flight."""
+        whole = {family for family in self.of if not family.split}
+        all_known = self.seen_all and bool(whole) and whole <= self.impossible
+        problem = self.setting.problem
+        by_order = any(problem.memory_limits_bytes) and any(self.of[family] < NEVER for family in whole)
+        return (
+            all_known
+            and not (allows_split_backward(problem) and by_order)
+            and not allows_per_stage_replicas(self.setting.problem, self.setting.pinned)
+        )
+
+    def take_orders_of_pinned(self) -> None:
+        """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""
+        self.of, self._num_halved, self.seen_all = {}, 0, True
+        for each in self.incumbent.found.values():
+            family = self.setting.family_of.get(each.candidate)
+            if family:
+                evaluator = self.setting.evaluator(family.microbatch_size)
+                run = evaluator.simulate(each.candidate)
+                speeds = evaluator.speeds_of(run.blocks)
+                bound_ns = bound_of(run.times.structure.schedule, run.times.costs, speeds=speeds).ns
+                self.of[family] = min(bound_ns, self.of.get(family, bound_ns))

@@ -1,0 +1,202 @@
+"""The bounds of families raised in a process of its own, while this one looks for plans (`planner.search.solvers.lattice`).
+
+The family of the least bound comes first, for it alone holds the bound of the search down; the next one follows as soon
+as its bound is the least. Leaves out how a bound is proved.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from heapq import nsmallest
+from operator import itemgetter
+from typing import NamedTuple
+
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition, numbered
+from planner.search.bounders.family_bounds import FamilyBounds
+from planner.search.limits import Limits, OrderPace
+from planner.search.solvers.cpsat.child import LatticeRequest, Solver
+from planner.search.solvers.lattice.estimate import estimate_of
+from planner.search.solvers.relaxation.build import added_units, cut_data
+from planner.search.solvers.segment_dp import Aim, segmentations
+from planner.search.space.family import Family
+from planner.search.space.open_choices import with_split_backward
+from planner.search.state.focus import MOST_HALVED, MOST_STAGES
+from planner.search.writing import about_actions
+
+FURTHER = 1.01
+"""How far beyond the next family's bound one rises before that is asked for."""
+FIRST_PART, ESTIMATE_PART = 0.6, 0.5
+"""Part of the time that bounds of steps get first, and part of the rest that the estimate of the best family gets."""
+WORK = 100_000_000
+"""Pairs of downsets gone through for each deterministic second."""
+UNLIMITED = 1e18
+"""Pairs, or seconds, where the other ends it."""
+BEAM = 4
+"""Labels kept where a cut of least estimate is made."""
+MOST_WAIT_S = 0.2
+"""Most seconds between two looks at the clock while bounds alone are waited for."""
+
+
+class Asked(NamedTuple):
+    """A family whose bound is to rise, or the stages of it with replicas of their own number."""
+
+    family: Family
+    by_replicas: bool = False
+
+
+class Bounding:
+    """What is asked for, and what came of it.
+
+    Parameters
+    ----------
+    bounds : FamilyBounds
+        Raised here.
+    solver : Solver
+        A process for this alone.
+    pace : OrderPace
+        Of orders of halves.
+
+    Attributes
+    ----------
+    estimates : dict of Family to (int, int)
+        The least estimate of a step that was met, and its bound, in ns (`planner.search.solvers.lattice.estimate`).
+    """
+
+    def __init__(self, bounds: FamilyBounds, solver: Solver, pace: OrderPace) -> None:
+        self._bounds, self._solver, self._setting, self._pace = bounds, solver, bounds.setting, pace
+        self._asked: Asked | None = None
+        self._estimates = False
+        self._ended: set[Asked] = set()
+        self._numbers: dict[Asked, int] = {}
+        self.estimates: dict[Family, tuple[int, int]] = {}
+        limit = self._setting.problem.effort.deterministic_limit
+        self._counted, self._all = limit is not None, WORK * limit if limit is not None else UNLIMITED
+        self._work, self._first = self._all, Limits(UNLIMITED)
+
+    def hear(self, limits: Limits, wait_s: float = 0.0) -> None:
+        """Take what has come by now, and ask for more; where work is counted nothing is asked before `finish`."""
+        if not self._counted:
+            self._hear(limits, wait_s)
+
+    def finish(self, limits: Limits) -> None:
+        """Wait for all that may still come."""
+        self._hear(limits, 0.0)
+        while self._solver.busy and not limits.over:
+            self._hear(limits, min(limits.left_s, MOST_WAIT_S))
+
+    def _hear(self, limits: Limits, wait_s: float) -> None:
+        with self._setting.dropped.candidate():
+            self._take_all(limits, wait_s)
+
+    def _take_all(self, limits: Limits, wait_s: float) -> None:
+        asked, goes_on = self._asked, False
+        for finding in self._solver.heard(wait_s):
+            if asked is None:
+                break
+            if finding["kind"] == "bound":
+                self._take(asked, finding["ns"])
+                self._bounds.settle(limits)
+            elif finding["kind"] == "partition":
+                self._offer(asked.family, tuple(finding["partition"]), limits)
+            elif finding["kind"] == "estimate":
+                self.estimates[asked.family] = finding["least_ns"], finding["ns"]
+            else:
+                self._work -= finding["work"]
+                goes_on = not finding["ended"]
+        if self._solver.busy and asked and not self._estimates and self._is_moot(asked):
+            self._solver.drop()
+            goes_on = True
+        if self._solver.busy:
+            return
+        if asked and not goes_on and not self._estimates:  # all is proved, or the process was lost
+            self._ended.add(asked)
+        if self._asked is None and not self._numbers:
+            self._first = Limits(limits.left_s * FIRST_PART)
+        self._asked = None
+        if not limits.over and self._work > 0:
+            self._ask(limits)
+
+    def _take(self, asked: Asked, bound_ns: int) -> None:
+        """Take what is proved by times alone."""
+        if asked.by_replicas:
+            self._bounds.rise_by_replicas(asked.family, bound_ns)
+        else:
+            self._bounds.rise(asked.family, bound_ns, by_times=True)
+
+    def _is_moot(self, asked: Asked) -> bool:
+        """Whether halved backwards have come to count, and what is asked for no longer holds the bound down."""
+        bounds = self._bounds
+        holds_down = not asked.by_replicas and bounds.of[asked.family] <= bounds.least_ns
+        return bounds.incumbent.best.fits and bounds.halves_count > asked.family.split and not holds_down
+
+    def _offer(self, family: Family, partition: Partition, limits: Limits) -> None:
+        cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
+        num_actions = about_actions(cuts, cuts.num_places)
+        if family.split and (num_actions > MOST_HALVED or not self._pace.allows(num_actions, limits)):
+            return
+        if cuts.fixed_stages in (None, max(partition) + 1):
+            with self._pace.timed(num_actions) if family.split else nullcontext():
+                incumbent.offer(cuts.under(partition, cuts.schedules))
+            incumbent.say("cut of the bound")
+
+    def _ask(self, limits: Limits) -> None:
+        """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
+        best, rows = self._bounds.incumbent.best, self._holding_down()
+        if not best.fits or not rows:
+            return
+        (least_ns, asked), *rest = rows
+        rises = asked not in self._ended and least_ns < best.step_time_ns and self._is_known(asked.family)
+        own, again = self._whole_family(best), self._work - self._all * (1 - FIRST_PART)
+        first_over = again <= 0 if self._counted else self._first.over
+        if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
+            self.estimates[own] = 0, 0
+            seconds, work = limits.left_s * ESTIMATE_PART, self._work * ESTIMATE_PART
+            self._send(Asked(own), best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
+        elif rises:
+            until_ns = min([best.step_time_ns, *(int(bound_ns * FURTHER) + 1 for bound_ns, _ in rest)])
+            seconds, work = (limits.left_s, self._work) if first_over else (self._first.left_s, again)
+            self._send(asked, best.step_time_ns, until_ns, seconds, work)
+
+    def _holding_down(self) -> list[tuple[int, Asked]]:
+        """Return the two least bounds that count."""
+        of, halves = self._bounds.of, self._bounds.halves_count
+        rows = [(of[family], Asked(family)) for family in self._bounds.counting]
+        for family, bound_ns in self._bounds.by_replicas.items():
+            rows.append((bound_ns, Asked(with_split_backward(family) if halves else family, by_replicas=True)))
+        return nsmallest(2, rows, key=itemgetter(0))
+
+    def _whole_family(self, each: Evaluated) -> Family | None:
+        """Return the family of a candidate's cut, whose estimate does not depend on how backwards run."""
+        found = self._setting.family_of.get(each.candidate)
+        return replace(found, split=False) if found else None
+
+    def _least_estimate(self, family: Family, best: Evaluated) -> Partition:
+        """Return the cut of a family that has the least estimate, of those that were found or are made for it."""
+        cuts, found = self._setting.cuts(family), self._bounds.incumbent.found.values()
+        data = cut_data(cuts, 0, binding=False)
+        aim = Aim(min(cuts.num_stages, MOST_STAGES), cuts.num_microbatches, BEAM)
+        groups = segmentations(cuts.atoms, self._setting.orders[0], cuts.works_ns, aim)
+        made = [partition for row in groups if (partition := numbered(cuts.atoms, row))]
+        known = [each.candidate.partition for each in found if self._setting.family_of.get(each.candidate) == family]
+        return min([best.candidate.partition, *known, *made], key=lambda partition: estimate_of(data, partition))
+
+    def _is_known(self, family: Family) -> bool:
+        """Whether the lattice bounds a family's cuts."""
+        return self._setting.is_bounded_exactly(family) and self._setting.cuts(family).num_places > 1
+
+    def _send(
+        self, asked: Asked, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()
+    ) -> None:
+        self._asked, self._estimates = asked, bool(estimate)
+        number = self._numbers.setdefault(asked, len(self._numbers))
+        family = replace(asked.family, split=False) if asked.by_replicas else asked.family
+        cuts = self._setting.cuts(family)
+        data = cut_data(cuts, 0, binding=False)
+        limit_s = UNLIMITED if self._counted else seconds
+        request = LatticeRequest(number, data, best_ns, until_ns, limit_s, work, estimate)
+        if asked.by_replicas:  # of both kinds of backward: no gradient waited for, and at the price of whole ones
+            request = replace(
+                request, data=replace(data, split=data.split or asked.family.split), added=added_units(cuts),
+                num_devices=self._setting.problem.num_devices, sharded=family.config.zero > 0,
+            )  # fmt: skip
+        self._solver.ask(request)

@@ -1,0 +1,90 @@
+"""One restart of annealing: a cut of a family annealed, simulated under every schedule, and offered.
+
+Leaves out which families get restarts (`planner.search.proposers.annealing`).
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from planner.candidate.candidate import IN_FLIGHT
+from planner.candidate.evaluate import Evaluated
+from planner.candidate.order import WITHIN_LIMIT
+from planner.graph.atoms import Partition
+from planner.search.limits import Limits
+from planner.search.solvers.annealing.data import LOOPED, RULES
+from planner.search.space.partitions import Cuts
+from planner.search.state.focus import is_near
+from planner.search.state.pool import Incumbent
+from simulator.schedules.graph_auto import Numbers
+
+Annealed = tuple[Partition, Numbers]
+
+
+def can_anneal(cuts: Cuts) -> bool:
+    """Whether annealing knows what runs there: whole backwards in known orders, or any in halves; nothing pinned."""
+    known = cuts.seeks_in_flight or cuts.in_halves or any(name in RULES for name in cuts.schedules)
+    if cuts.family.chunks > 1:
+        known = (
+            cuts.schedules[0] in (LOOPED, WITHIN_LIMIT)
+            and cuts.num_microbatches % cuts.num_places == 0
+            and cuts.num_places > 1
+        )
+    return known and not cuts.pinned.places and 1 < cuts.num_stages <= len(cuts.atoms)
+
+
+@dataclass
+class Restart:
+    """A restart.
+
+    Attributes
+    ----------
+    cuts : Cuts
+    line : bool
+        Whether stages form a line.
+    effort : float
+        Part of a whole restart's changes.
+    seconds : float
+        What it took so far.
+    """
+
+    cuts: Cuts
+    line: bool
+    effort: float
+    _walks: Iterator[Annealed]
+    seconds: float = 0.0
+    _annealed: list[Annealed] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, cuts: Cuts, known: Evaluated | None, seed: int, *, line: bool, effort: float = 1.0) -> "Restart | None":
+        """Return a restart from a cut that is known, or from scratch; None where its cuts cannot be priced."""
+        from planner.search.solvers.annealing.annealer import Annealer  # numba takes a third of a second to import
+
+        with cuts.dropped.candidate():
+            annealer = Annealer(cuts, line=line or cuts.always_line, effort=effort)
+            return cls(cuts, line, effort, annealer.annealed(known.candidate.partition if known else None, seed))
+        return None
+
+    def run(self) -> None:
+        """Anneal to the next cut; compiled code, which other threads need not wait for."""
+        start = time.perf_counter()
+        self._annealed += [each for each in (next(self._walks, None),) if each]
+        self.seconds += time.perf_counter() - start
+
+    def offer_to(self, incumbent: Incumbent, limits: Limits) -> list[Evaluated]:
+        """Offer the cut under every schedule; where it comes near the best, also with micro-batches in flight open."""
+        found: list[Evaluated] = []
+        while self._annealed:
+            found += self._simulated(*self._annealed.pop(), limits)
+            if not limits.over and any(is_near(each, incumbent) for each in found):
+                self.run()
+        incumbent.offer(found)
+        return found
+
+    def _simulated(self, partition: Partition, in_flight: Numbers, limits: Limits) -> list[Evaluated]:
+        cuts, found = self.cuts, list[Evaluated]()
+        if cuts.fixed_stages in (None, max(partition) + 1):
+            for name in (IN_FLIGHT,) if in_flight else cuts.schedules:
+                if not (found and limits.over):
+                    found += cuts.under(partition, (name,), line=self.line, in_flight=in_flight)
+        return found

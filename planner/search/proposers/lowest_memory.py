@@ -1,0 +1,161 @@
+"""The candidate that holds least on its fullest rank, of the families that promise it: what a problem needs at least.
+
+Of each way to divide operators and batch those count that shard, run again and offload most. They come in order of an
+estimate: states spread over the most places, and what as many micro-batches keep as are in flight there. The first few
+are cut evenly, by work and by bytes, and simulated. An upper bound on the least: it proves
+that something fits, never that nothing does. Leaves out time, several stages a place, and replicas that differ.
+"""
+
+from collections.abc import Iterator
+from itertools import chain, product, takewhile
+from random import Random
+
+from costmodel.stages.config import StageConfig
+from planner.ask.targets import default_target
+from planner.candidate.evaluate import Evaluated
+from planner.graph.atoms import Partition
+from planner.search.bounders.memory_shortfall import host_lacks
+from planner.search.limits import Limits
+from planner.search.proposers.enumeration import every_partition
+from planner.search.proposers.local_search import improve, shake
+from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.family import Family
+from planner.search.space.partitions import Cuts
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+from planner.search.writing import about_actions
+
+FEW_ACTIONS, MOST_ACTIONS = 5_000, 50_000
+"""Up to the first a plan is simulated at once; above the second that, and to write it, takes seconds: it is tried when
+others were."""
+NUM_OF_DEGREES, NUM_SIMULATED = 3, 16
+"""Families that are estimated of each way to divide, and simulated of all."""
+SHARES, SHARE_PART = (1, 2, 4), 0.4
+"""Of the most stages, all, half and a quarter are tried: with fewer stages fewer hold what skips them; each of these in
+so much of the time left."""
+NUM_SHORT = 3
+"""Those that fit, of the fewest actions, which take least time to be written."""
+NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
+"""The least that are improved, by so many moves of atoms, and by random changes, each improved by so many."""
+
+
+def leanest(setting: Setting, seconds: float) -> list[tuple[Family, Evaluated]]:
+    """Return candidates that fit, those of fewest actions, with their families; the one of lowest peak where none does.
+
+    Nothing where none can be placed.
+    """
+    problem, limits = setting.problem, Limits(seconds)
+    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears)
+    found: dict[Family, Evaluated] = {}
+    families = _promising(setting, incumbent)
+
+    def simulate(family: Family, partition: Partition) -> None:
+        cuts = setting.cuts(family)
+        under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
+        row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
+        found.update({family: min(row, key=lambda each: each.rank)} if row else {})
+
+    for share in SHARES:
+        looking = Limits(limits.left_s * SHARE_PART)
+        for family in families:
+            fits = any(each.fits for each in found.values())
+            if found and (looking.over or (fits and (share > 1 or _num_actions(setting, family) > MOST_ACTIONS))):
+                break
+            for partition in _partitions(setting, setting.cuts(family), share):
+                if found and looking.over:
+                    break
+                simulate(family, partition)
+    if found and not any(each.fits for each in found.values()):
+        rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
+        for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
+            found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
+    fit = dict.fromkeys(each.candidate.partition for each in found.values() if each.fits)
+    for family, partition in product(families, fit):  # with more replicas the same stages hold no more
+        if max(partition) < setting.cuts(family).num_stages and not limits.over:
+            simulate(family, partition)
+    fitting = sorted((row for row in found.items() if row[1].fits), key=lambda row: row[1].num_actions)
+    return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].rank)[:1]
+
+
+def _least_cut(cuts: Cuts, start: Evaluated, rng: Random, limits: Limits) -> Evaluated:
+    """Return the least of all cuts, where they are few, or what moves and random changes lead to."""
+    known, every = start.candidate, every_partition(cuts)
+    if not every:
+        return shake(cuts, improve(cuts, start, NUM_MOVES, limits), rng, SHAKES, limits)
+    tried = takewhile(lambda _: not limits.over, every)
+    under = chain.from_iterable(cuts.under(each, (known.schedule,), line=known.line) for each in tried)
+    return min([start, *under], key=lambda each: each.rank)
+
+
+def _promising(setting: Setting, incumbent: Incumbent) -> list[Family]:
+    """Return families of one stage a place that are likely to hold least, the likeliest of few actions first."""
+    saving = sorted(_saving(setting, incumbent), key=lambda family: _estimate_bytes(setting, family))[:NUM_SIMULATED]
+    return sorted(saving, key=lambda family: max(FEW_ACTIONS, _num_actions(setting, family)))
+
+
+def _num_actions(setting: Setting, family: Family) -> int:
+    return about_actions(setting.cuts(family), _places(setting, family))
+
+
+def _estimate_bytes(setting: Setting, family: Family) -> float:
+    """Return what a rank holds where states and activations are spread evenly over places and ranks.
+
+    What a stage keeps that runs again is one micro-batch while it does.
+    """
+    families, config = setting.families, family.config
+    smallest = min(setting.problem.microbatch_sizes)
+    sample_bytes = families.kept_bytes(Family(StageConfig(), smallest)) / smallest
+    places = _places(setting, family)
+    in_flight = min(families.rounds(family), places) if config.recompute == "none" else 1
+    kept = sample_bytes * family.microbatch_size * in_flight / (config.tensor * config.context)
+    return (families.states_bytes(family) + kept) / places
+
+
+def _saving(setting: Setting, incumbent: Incumbent) -> list[Family]:
+    """Return the families that shard, run again and offload most, a few for each way to divide operators and batch.
+
+    Those alone that the target runs.
+    """
+    recompute, offload = ("none", "selective", "full"), ("none", "activations", "optimizer", "parameters")
+    rows: dict[tuple[int, ...], list[Family]] = {}
+    usual = setting.problem.space.chunks or 1
+    for family in chain.from_iterable(group for group in setting.families.groups() if usual in group.chunks):
+        if family.chunks != usual or host_lacks(setting, family):
+            continue
+        config = family.config
+        pipelined = setting.families.most_places(family) > 1
+        if incumbent.runs_config(config, pipelined=pipelined):
+            degrees = config.data, config.tensor, config.sequence, config.context, config.expert
+            rows.setdefault(degrees, []).append(family)
+
+    def saved(family: Family) -> tuple[int, ...]:
+        config = family.config
+        return (offload.index(config.offload), config.zero, recompute.index(config.recompute), -family.microbatch_size)
+
+    return [family for row in rows.values() for family in sorted(row, key=saved, reverse=True)[:NUM_OF_DEGREES]]
+
+
+def _places(setting: Setting, family: Family) -> int:
+    return max(1, min(setting.cuts(family).num_places, len(setting.atoms) // family.chunks))
+
+
+def _partitions(setting: Setting, cuts: Cuts, share: int) -> Iterator[Partition]:
+    """Yield even cuts into a share of the most stages, or as many as are fixed: by layers, work and bytes."""
+    if setting.pinned_partition:
+        yield setting.pinned_partition
+        return
+    num_stages = min(cuts.fixed_stages or cuts.num_stages, len(cuts.atoms)) // share
+    if share > 1 and (cuts.fixed_stages or num_stages < 2):
+        return
+    layers = setting.equal_layers(num_stages)
+    if layers:
+        yield layers
+    order, sizes = setting.orders[0], cuts.atoms.trained_bytes
+    both = [
+        work * max(1, sum(sizes)) + size * sum(cuts.works_ns) for work, size in zip(cuts.works_ns, sizes, strict=True)
+    ]
+    for amounts in (cuts.works_ns, sizes, both):
+        stages = balanced([[amounts[atom] for atom in order]] * num_stages)
+        if stages:
+            found = dict(zip(order, stages, strict=True))
+            yield tuple(found[atom] for atom in range(len(order)))

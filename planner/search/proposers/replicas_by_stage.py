@@ -1,0 +1,127 @@
+"""Replicas that differ by stage: the devices that a pipeline leaves over go where they shorten its slowest stage most.
+
+Takes the best cuts of single devices and deals the devices out anew, in each order of unlike ones, so that the longest
+of what stages take is the least. Stages stay otherwise configured as they are, unless they are over the memory. Leaves
+out tensor and context degrees, and stages on devices that do not follow each other in an order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from costmodel.stages.config import RECOMPUTE
+from planner.candidate.candidate import Candidate, Place, in_loop
+from planner.candidate.evaluate import Evaluated
+from planner.search.limits import Limits
+from planner.search.proposers.enumeration import every_partition
+from planner.search.space.family import Family
+from planner.search.space.open_choices import REPLICA_SCHEDULES, allows_per_stage_replicas
+from planner.search.space.partitions import by_stage
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+
+NUM_CUTS = 8
+"""Cuts that are varied, the best of each number of stages first."""
+MOST_ACTIONS = 20_000
+"""Actions of a step up to which every replica is simulated."""
+TIE = 1e-9
+"""Part of what all stages take by which ways are told apart whose longest stages are alike."""
+
+
+def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[Evaluated]:
+    """Yield what replicas of the slowest stages make of the best cuts into stages of single devices."""
+    problem = setting.problem
+    if not allows_per_stage_replicas(problem, setting.pinned):
+        return
+    for found in _starts(setting, incumbent):
+        count = problem.global_batch // found.microbatch_size
+        if limits.over or 4 * count * found.num_stages > MOST_ACTIONS:
+            continue
+        names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
+        for number, order in enumerate(setting.families.orders):
+            dealt = _dealt(setting, found, number)
+            for schedule in names if dealt else ():
+                places = _places(found.places, dealt or (), order)
+                plain = replace(found, places=places, schedule=schedule, line=False)
+                under = setting.evaluated(plain)
+                yield from under
+                if not any(each.fits for each in under):
+                    yield from _saving(setting, plain)
+
+
+def _saving(setting: Setting, found: Candidate) -> Iterator[Evaluated]:
+    """Yield a candidate that is over the memory under every other way to run forwards again and to use hosts."""
+    recompute = [name for name in RECOMPUTE if setting.problem.space.allows("recompute", name)]
+    offload = {family.config.offload: None for family in setting.families.single_replicas}
+    for again, kept in product(recompute, offload):
+        places = tuple(
+            replace(each, config=replace(each.config, recompute=again, offload=kept)) for each in found.places
+        )
+        if places != found.places:
+            yield from setting.evaluated(replace(found, places=places))
+
+
+def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
+    """Return the best cuts whose stages stand on single devices, one for each number of stages and size.
+
+    Where there are few cuts, all of those as such a best one is configured.
+    """
+    best: dict[tuple[int, int], Candidate] = {}
+    for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
+        found = each.candidate
+        alone = all(len(place.ranks) == 1 for place in found.places) and found.num_devices == found.num_stages
+        if alone and found.num_stages > 1:
+            best.setdefault((found.num_stages, found.microbatch_size), found)
+    chosen = list(best.values())[:NUM_CUTS]
+    if not chosen:
+        return []
+    one, config = chosen[0], chosen[0].places[0].config
+    one = replace(one, in_flight=())
+    few = filter(any, every_partition(setting.cuts(Family(config, one.microbatch_size))))
+    return chosen + [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
+
+
+def _dealt(setting: Setting, found: Candidate, number: int) -> list[range] | None:
+    """Return the positions in an order of devices that each stage gets; None if none gets several.
+
+    The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
+    sets its pace; devices that serve nothing stay idle.
+    """
+    family = Family(replace(found.places[0].config, data=1), found.microbatch_size, order=number)
+    cuts, speeds = setting.cuts(family), np.array(setting.families.speeds(family))
+    works, closings = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
+    count, size = setting.problem.global_batch // found.microbatch_size, len(speeds)
+    replicas = np.arange(size + 1) - np.arange(size)[:, None]  # of a stage that begins at i and ends before j
+    slowest = np.full(replicas.shape, np.inf)
+    for first in range(size):
+        slowest[first, first + 1 :] = np.minimum.accumulate(speeds[first:])
+    open_ones = (replicas > 0) & (replicas <= count)
+    rounds = np.where(open_ones, -(-count // np.maximum(replicas, 1)), 0)
+    longest, total = np.full(size + 1, np.inf), np.zeros(size + 1)
+    longest[0] = 0.0
+    firsts: list[np.ndarray] = []
+    ends = np.arange(size + 1)
+    for work, closing in zip(works, closings, strict=True):
+        load = np.where(open_ones, (rounds * work + closing) / slowest, np.inf)
+        worst = np.maximum(longest[:-1, None], load)
+        first = np.argmin(worst + TIE * np.where(open_ones, total[:-1, None] + load, 0.0), axis=0)
+        longest, total = worst[first, ends], total[first] + load[first, ends]
+        firsts.append(first)
+    stop = int(np.argmin(longest + TIE * np.where(np.isfinite(longest), total, 0.0)))
+    if not np.isfinite(longest[stop]):
+        return None
+    dealt: list[range] = []
+    for first in reversed(firsts):
+        dealt.insert(0, range(int(first[stop]), stop))
+        stop = dealt[0].start
+    return dealt if max(map(len, dealt)) > 1 else None
+
+
+def _places(places: Sequence[Place], dealt: Sequence[range], order: Sequence[int]) -> tuple[Place, ...]:
+    """Return the places of stages that get these positions in an order of the ranks."""
+    return tuple(
+        Place(replace(place.config, data=len(row)), tuple(order[row.start : row.stop]))
+        for place, row in zip(places, dealt, strict=True)
+    )

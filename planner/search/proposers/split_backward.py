@@ -1,0 +1,80 @@
+"""Where a search runs backwards in two halves: of its best plans and lines, and in families cut for that.
+
+Leaves out which plans are halved (`planner.search.proposers.split_orders`), and when the search does it.
+"""
+
+from collections.abc import Iterable
+
+from planner.candidate.candidate import Candidate
+from planner.search.bounders.family_bounds import FamilyBounds
+from planner.search.limits import Limits, OrderPace
+from planner.search.proposers.local_search import improve
+from planner.search.proposers.order_segments import NUM_EVALUATIONS, under_all
+from planner.search.proposers.split_orders import in_halves
+from planner.search.space.family import Family
+from planner.search.space.open_choices import allows_split_backward, with_split_backward
+from planner.search.state.pool import Incumbent
+
+SETTLE_PART = 0.3
+"""Most of the time left of the whole search for bounds of halves that need no search."""
+WORK, FEWEST = 25_000, 4
+"""Actions of all cuts by which the best one is improved, and how many cuts there must be time for."""
+
+
+class Halving:
+    """Backwards in halves within one search.
+
+    Parameters
+    ----------
+    bounds : FamilyBounds
+        With the search's setting and incumbent.
+    pace : OrderPace
+    """
+
+    def __init__(self, bounds: FamilyBounds, pace: OrderPace) -> None:
+        self._bounds, self._setting, self._incumbent = bounds, bounds.setting, bounds.incumbent
+        self.is_open, self._pace = allows_split_backward(self._setting.problem), pace
+        self._improved: set[Candidate] = set()
+
+    def halve(self, limits: Limits, whole: Limits) -> None:
+        """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.
+
+        `limits` are for plans, a part of the `whole` that the search has left for bounds.
+        """
+        if not self.is_open or self._setting.pinned.in_flight:
+            return
+        incumbent = self._incumbent
+        lines = Incumbent(incumbent.problem, incumbent.aim, incumbent.tears)
+        lines.offer(each for each in incumbent.found.values() if each.candidate.line)
+        for found in (lines, incumbent):
+            with self._setting.dropped.candidate():
+                if found.found and not found.best.num_mixed:
+                    self._halve(found, limits)
+            incumbent.offer(found.found.values())
+        if self._bounds.halves_count:
+            self._bounds.settle(Limits(whole.left_s * SETTLE_PART))
+        incumbent.say("split backwards")
+
+    def _halve(self, incumbent: Incumbent, limits: Limits) -> None:
+        """Run backwards of an incumbent's best plans in halves, and move atoms of what is best then."""
+        for family, each in in_halves(self._setting, incumbent, self._pace, limits):
+            if family:
+                self._bounds.know(family)
+            incumbent.offer([each])
+        best, own = incumbent.best, self._setting.family_of.get(incumbent.best.candidate)
+        allowed = self._pace.allows(FEWEST * best.num_actions, limits)
+        anew = best.candidate not in self._improved  # from the same plan the same moves lead to the same one
+        if own and own.split and allowed and anew and not self._setting.pinned_partition:
+            cuts, number = self._setting.cuts(own), WORK // max(1, best.num_actions)
+            under_all(cuts, improve(cuts, best, min(NUM_EVALUATIONS, number), limits), incumbent)
+            if not limits.over:
+                self._improved.add(best.candidate)
+
+    def families(self, families: Iterable[Family]) -> list[Family]:
+        """Return these families with backwards in halves, to be annealed; none where halves are closed."""
+        if not self.is_open or self._setting.pinned.in_flight:
+            return []
+        found = list(map(with_split_backward, families))
+        for family in found:
+            self._bounds.know(family)
+        return found

@@ -1,0 +1,64 @@
+"""Plans whose backwards run in two halves, made of the best plans that run them whole.
+
+What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its work;
+W may come last. Leaves out cuts made for halves, which annealing (`planner.search.solvers.annealing`), the bound and local
+search find.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluated
+from planner.candidate.order import WITHIN_LIMIT
+from planner.search.limits import Limits, OrderPace
+from planner.search.space.family import Family
+from planner.search.space.open_choices import with_split_backward
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+
+MOST_ACTIONS = 150_000
+"""Actions of a whole plan up to which its backwards are halved."""
+MOST_TRIED = 16
+"""Plans that are halved, the best first."""
+
+
+def in_halves(
+    setting: Setting, incumbent: Incumbent, pace: OrderPace, limits: Limits
+) -> Iterator[tuple[Family | None, Evaluated]]:
+    """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
+    whole: dict[Candidate, Evaluated] = {}
+    for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
+        known = each.candidate
+        short = 0 < each.num_actions <= MOST_ACTIONS
+        if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
+            whole.setdefault(in_halves_of(known), each)
+    for candidate, each in list(whole.items())[:MOST_TRIED]:
+        if limits.over:
+            return
+        if not pace.allows(each.num_actions, limits):
+            continue
+        evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
+        best = incumbent.best
+        least_ns = (setting.dropped.bound(partial(evaluator.least_ns, candidate)) or 0) if best.fits else 0
+        if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
+            continue
+        with pace.timed(each.num_actions):
+            made = list(made_in_halves(setting, candidate, family))
+        yield from made
+
+
+def made_in_halves(
+    setting: Setting, candidate: Candidate, family: Family | None
+) -> Iterator[tuple[Family | None, Evaluated]]:
+    """Yield the plan of a candidate in halves, with its family; nothing where it has no order."""
+    for found in setting.evaluated(candidate):
+        if family:
+            setting.family_of[candidate] = with_split_backward(family)
+        yield with_split_backward(family) if family else None, found
+
+
+def in_halves_of(known: Candidate) -> Candidate:
+    """Return a candidate whose backwards run in halves."""
+    return replace(known, schedule=WITHIN_LIMIT, in_flight=())

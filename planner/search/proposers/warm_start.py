@@ -1,0 +1,212 @@
+"""An old plan as the start of a search (``plan --from``): as it stands where it is in the space, else its cut alone.
+
+What flags, devices and batch say now comes first: an old plan that contradicts them is priced, that it may be compared,
+and gives its cut to the nearest family that admits it. Leaves out what moved (`planner.report.moved`).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from costmodel.errors import PenstockError
+from costmodel.machines.cluster import Cluster
+from costmodel.stages.config import StageConfig
+from planner.ask.problem import AUTO, Problem
+from planner.ask.targets import in_line, refusal
+from planner.candidate.again import candidate_of, is_line, partition_of, passes_on
+from planner.candidate.candidate import IN_FLIGHT, Candidate, is_looped
+from planner.candidate.evaluate import Evaluated
+from planner.candidate.make import make
+from planner.candidate.order import WITHIN_LIMIT
+from planner.graph.atoms import Partition
+from planner.plan import Plan, SearchResult
+from planner.search.bounders.family_bounds import FamilyBounds
+from planner.search.space.family import Family
+from planner.search.space.open_choices import (
+    allows_custom_in_flight,
+    allows_per_stage_replicas,
+    allows_split_backward,
+    with_split_backward,
+)
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+from planner.search.state.result import CUT, NOTHING, PLAN, OldPlan
+
+NUM_FAMILIES = 16
+"""Families near the old plan's that are tried until its cut fits in one."""
+
+
+def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds) -> OldPlan:
+    """Offer the incumbent what is possible of an old plan."""
+    partition, torn = partition_of(old, setting.atoms)
+    if partition is None:
+        return OldPlan(NOTHING, torn, None)
+    candidate = _candidate(old, setting, partition)
+    conflicts, each, in_space = list(_conflicts(old, setting)), None, True
+    if len(old.orders) <= setting.problem.num_devices and not setting.problem.global_batch % candidate.microbatch_size:
+        try:
+            each = setting.evaluator(candidate.microbatch_size).evaluate(candidate)
+        except PenstockError as error:
+            conflicts.append(str(error))
+    if each and not conflicts:
+        family = _family(setting, each.candidate)
+        in_space = family is not None or _is_varied(setting, each.candidate)
+        conflicts += islice(_refusals(setting, incumbent, each, family), 1)
+        if not conflicts:
+            _offer(setting, incumbent, bounds, [each], family)
+    used = CUT if _offer_cut(old, setting, incumbent, bounds, candidate) else NOTHING
+    return OldPlan(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None, in_space)
+
+
+def _candidate(old: Plan, setting: Setting, partition: Partition) -> Candidate:
+    """Return the old plan as a candidate."""
+    line = passes_on(old, setting.atoms, setting.problem)
+    return candidate_of(old, setting.atoms, partition, _ranks(old, setting.problem), line=line)
+
+
+def _ranks(old: Plan, problem: Problem) -> Sequence[int]:
+    """Return the rank here of each of the old plan's: the next of its kind, where there are enough; else its number.
+
+    A plan numbers the devices that it uses, which need not be the first of a cluster.
+    """
+
+    def kind(cluster: Cluster, rank: int) -> tuple[str, float]:
+        return cluster.device_of(rank).name, dict(cluster.speeds).get(rank, 1.0)
+
+    free, found = {rank: kind(problem.machines, rank) for rank in range(problem.num_devices)}, []
+    for rank in range(len(old.orders)):
+        own = kind(old.cluster, rank)
+        here = next((other for other, each in free.items() if each == own), None)
+        if here is None:
+            return range(len(old.orders))
+        found.append(here)
+        del free[here]
+    return found
+
+
+def _num_places(old: Plan) -> int:
+    return len({stage.ranks for stage in old.stages})
+
+
+def _conflicts(old: Plan, setting: Setting) -> Iterator[str]:
+    """Yield what devices, batch and flags say otherwise: they win."""
+    problem, size, places = setting.problem, old.batch.microbatch_size, _num_places(old)
+    replicas = {stage.config.data for stage in old.stages}
+    if len(old.orders) > problem.num_devices:
+        yield f"it needs {len(old.orders)} devices, there are {problem.num_devices}"
+    if problem.global_batch % (size * (min(replicas) if len(replicas) == 1 else 1)):
+        on = f" on {min(replicas)} replicas" if replicas != {1} else ""
+        yield f"its micro-batches of {size}{on} do not divide the batch of {problem.global_batch}"
+    own = {"stages": {places}, "chunks": {len(old.stages) // places}}
+    own["sequence_parallel"] = {stage.config.sequence > 1 for stage in old.stages}
+    for name, value in problem.space.to_json().items():
+        has = own.get(name) or {getattr(stage.config, name) for stage in old.stages}
+        if has != {value}:
+            yield f"--{name.replace('_', '-')} {value} is fixed, and it has {' and '.join(map(str, sorted(has)))}"
+    if problem.microbatch_size not in (None, size):
+        yield f"--microbatch-size {problem.microbatch_size} is fixed, and it has {size}"
+    if problem.schedule not in (AUTO, old.schedule):
+        yield f"--schedule {problem.schedule} is fixed, and it has {old.schedule}"
+    if problem.max_stages is not None and len(old.stages) > problem.max_stages:
+        yield f"--max-stages {problem.max_stages} is fixed, and it has {len(old.stages)}"
+    if setting.pinned.places:
+        yield "--pin gives stages of its own"
+    if in_line(problem) and not is_line(old):
+        yield "its stages form no line, and must here"
+
+
+def _family(setting: Setting, candidate: Candidate) -> Family | None:
+    """Return the family whose cuts place such a candidate."""
+    places = candidate.places
+    chunks = candidate.num_stages // len({place.ranks for place in places})
+    own = places[0].config, candidate.microbatch_size, chunks
+    for order in range(len(setting.families.orders)) if not setting.pinned.places else ():
+        family = Family(*own, order)
+        if setting.families.holds(family) and setting.cuts(family).places(candidate.partition) == places:
+            split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(setting.problem)
+            return with_split_backward(family) if split else family
+    return None
+
+
+def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: Family | None) -> Iterator[str]:
+    """Yield why a candidate that no flag contradicts is none of what is searched and may be chosen."""
+    problem, found = setting.problem, each.candidate
+    schedules = setting.cuts(family).schedules if family else problem.schedules
+    if not is_looped(found.places) and allows_custom_in_flight(problem):
+        schedules = (*schedules, IN_FLIGHT)
+    if allows_split_backward(problem):
+        schedules = tuple(dict.fromkeys((*schedules, WITHIN_LIMIT)))
+    if found.schedule not in schedules:
+        yield f"its schedule {found.schedule} is none of those tried ({', '.join(schedules)}); --schedule keeps it"
+    if each.num_mixed:
+        yield "it puts into one stage what --pin keeps apart"
+    if each.excess_bytes:
+        yield f"it is over the memory of a device by {each.excess_bytes / 2**20:.3f} MiB"
+    if why := incumbent.why_not_run(each):
+        yield f"{incumbent.aim} does not run {why}; --target any does with it"
+    if incumbent.writing and not incumbent.writing.fits(each.num_actions, each.copies):
+        yield f"its {each.num_actions} actions take too long to be written; allow more --time-limit"
+    evaluator, result = setting.evaluator(found.microbatch_size), SearchResult("heuristic", each.step_time_ns, None, "")
+    if problem.target and refusal(problem, made := make(evaluator, found, result, "", lowered=False)):
+        yield refusal(problem, made)
+
+
+def _is_varied(setting: Setting, found: Candidate) -> bool:
+    """Whether it is what replicas by stage, or another placing of its stages, may come to."""
+    plain = all(
+        place.microbatch_multiple == 1
+        and place.config.offload == "none"
+        and place.config.tensor == place.config.context == place.config.expert == 1
+        for place in found.places
+    )
+    sizes = setting.problem.microbatch_sizes_of(1)
+    alone = StageConfig() in setting.families.degrees and found.microbatch_size in sizes
+    return (
+        plain and alone and allows_per_stage_replicas(setting.problem, setting.pinned) and not is_looped(found.places)
+    )
+
+
+def _offer_cut(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds, candidate: Candidate) -> bool:
+    """Offer the old cut in the nearest families that admit it, until one fits; return whether there was any."""
+    offered = False
+    for family in _nearest(old, setting)[:NUM_FAMILIES]:
+        cuts = setting.cuts(family)
+        found = cuts.under(candidate.partition, cuts.schedules, line=candidate.line)
+        _offer(setting, incumbent, bounds, found, family)
+        offered = offered or bool(found)
+        if any(each.fits for each in found):
+            break
+    return offered
+
+
+def _nearest(old: Plan, setting: Setting) -> list[Family]:
+    """Return families into whose places the old cut goes, the least different first, then those with most devices."""
+    stage, problem, num_stages = old.stages[0], setting.problem, len(old.stages)
+    chunks = num_stages // _num_places(old)
+    names = ("tensor", "sequence", "context", "expert", "zero", "recompute", "offload")
+
+    def differences(family: Family) -> tuple[int, ...]:
+        unlike = [getattr(family.config, name) != getattr(stage.config, name) for name in names]
+        others = (family.chunks != chunks) + (family.microbatch_size != old.batch.microbatch_size)
+        return sum(unlike) + others, -(num_stages // family.chunks) * family.devices_a_place
+
+    return sorted(
+        (
+            family
+            for family in setting.families.all
+            if num_stages % family.chunks == 0
+            and num_stages // family.chunks <= setting.families.most_places(family)
+            and problem.space.stages in (None, num_stages // family.chunks)
+            and setting.pinned_partition is None
+        ),
+        key=differences,
+    )
+
+
+def _offer(
+    setting: Setting, incumbent: Incumbent, bounds: FamilyBounds, found: Sequence[Evaluated], family: Family | None
+) -> None:
+    """Tell the incumbent, and what bounds and cuts with care know of a family."""
+    if family:
+        bounds.know(family)
+        setting.family_of.update((each.candidate, family) for each in found)
+    incumbent.offer(found)

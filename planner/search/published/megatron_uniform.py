@@ -1,0 +1,69 @@
+"""Megatron-LM's own layout (Narayanan et al., SC 2021): equally many layers a stage on a grid of devices.
+
+Modelled: data x tensor x context x pipeline degrees alike for all stages, V chunks a place, distributed optimizer
+(ZeRO-1), recompute; layers are divided evenly, or so that embedding and loss count as a layer each, or one of them
+(`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`). Every grid is simulated, the best
+counts. Left out: layouts written by hand (`--pipeline-model-parallel-layout`), and models without repeated layers,
+which are refused.
+"""
+
+from collections.abc import Iterator
+
+from costmodel.errors import NoPlanFits
+from planner.ask.problem import Problem, Report
+from planner.ask.targets import default_target
+from planner.graph.atoms import Partition
+from planner.plan.limited_by import LimitedBy
+from planner.search.limits import Limits
+from planner.search.state.pool import Incumbent
+from planner.search.state.prepared import Setting
+from planner.search.state.result import Outcome
+from planner.search.writing import clock_s
+
+COUNTED = ((0, 0), (1, 1), (1, 0), (0, 1))
+"""Whether the embedding counts as a layer, and the loss."""
+
+
+def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
+    """Return the best grid.
+
+    Raises
+    ------
+    NoPlanFits
+        For a model without repeated layers.
+    """
+    setting, limits = Setting(problem), Limits(clock_s(problem))
+    if len(setting.layers) < 2:
+        raise NoPlanFits(
+            f"--planner megatron-uniform divides repeated layers, and {problem.profile.graph.name} has none that its "
+            "operators' modules tell; take --planner uniform"
+        )
+    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears, report)
+    for family in setting.families.all:
+        if limits.over and incumbent.best_fits:
+            break
+        cuts = setting.cuts(family)
+        for places in range(1, cuts.num_places + 1):
+            stages = places * family.chunks
+            if places * family.devices_a_place != problem.num_devices or cuts.fixed_stages not in (None, stages):
+                continue
+            for partition in _partitions(setting, stages):
+                incumbent.offer(cuts.under(partition, cuts.schedules, line=True))
+        if incumbent.found:
+            incumbent.say("grid")
+    if not incumbent.found:
+        raise NoPlanFits(
+            "--planner megatron-uniform finds no grid of data x tensor x context x stages that uses all "
+            f"{problem.num_devices} devices, divides a batch of {problem.global_batch} and gives every stage whole "
+            "layers; change one of these, or take --planner ours"
+        )
+    limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
+    return Outcome(setting, incumbent, None, {}, limited_by, not limits.hit)
+
+
+def _partitions(setting: Setting, num_stages: int) -> Iterator[Partition]:
+    """Yield the cuts into whole layers that the four ways to count give."""
+    for embedding, loss in COUNTED if num_stages > 1 else COUNTED[:1]:
+        found = setting.equal_layers(num_stages, embedding, loss)
+        if found is not None:
+            yield found

@@ -1,0 +1,81 @@
+"""A lower bound on the step of every cut whose stages have replicas of their own number, on so many devices together.
+
+For a step T each stage needs at least so many replicas that it is done in time: they share its micro-batches, and one
+of them has no fewer than the others. The chain of downsets whose stages need the fewest devices together needs no more
+than there are, or no cut takes T; the largest such T is sought by bisection. Leaves out sums of gradients, memory and
+the host's time.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.search.solvers.lattice.bound import CLOSE, MOST_PAIRS, ROUNDED, Proved, downsets_of
+from planner.search.solvers.lattice.graph import BACK, CLOSING, THERE, WORK, Floats, kinds_of, lattice_of
+from planner.search.solvers.lattice.kernels import NEVER, fewest, heads_of, pairs_of
+from planner.search.solvers.relaxation.data import CutData
+
+
+class ReplicasBound:
+    """The bound of one cut problem, which can be asked to rise again and again.
+
+    Parameters
+    ----------
+    data : CutData
+        Of stages of one replica each.
+    num_devices : int
+        How many replicas all stages have together at most.
+    sharded : bool
+        Whether replicas share the optimizer's step (ZeRO).
+    added : sequence of int
+        What of each atom's B adds up gradients, in units: nothing on a replica with one micro-batch.
+    """
+
+    def __init__(self, data: CutData, num_devices: int, added: Sequence[int], *, sharded: bool) -> None:
+        self._num_devices = num_devices
+        self._bound = 0.0
+        data, pattern, self._downsets = downsets_of(data)
+        self._data = data
+        if self._downsets is None:
+            return
+        most = [max(added[i] for i, c in enumerate(pattern.class_of) if c == mine) for mine in pattern.class_of]
+        alone = replace(data, backward=tuple(max(0, b - a) for b, a in zip(data.backward, most, strict=True)))
+        kinds = kinds_of(data, pattern)
+        at, once = (lattice_of(each, self._downsets, kinds) for each in (data, alone))
+        self._at, self._pairs = at, pairs_of(at, float("inf"), MOST_PAIRS)
+        pairs = self._pairs
+        larger = np.repeat(np.arange(len(at.sums)), np.diff(pairs.first))
+        own = at.sums[larger] - at.sums[pairs.smaller]
+        self._works: Floats = own[:, WORK]
+        self._once: Floats = once.sums[larger, WORK] - once.sums[pairs.smaller, WORK]
+        heads = heads_of(once, pairs)
+        closing = own[:, CLOSING] / (num_devices if sharded else 1)
+        self._beside: Floats = np.maximum(heads[:, BACK], heads[:, THERE] + closing)
+
+    def rise(self, best_ns: int) -> Iterator[Proved]:
+        """Yield bounds until no cut can be better than a known step, or hardly more can be proved."""
+        high = best_ns / self._data.unit_ns
+        if self._downsets is None or not len(self._works):
+            return
+        step = high
+        while high > self._bound * (1 + CLOSE):
+            if self._devices(step) > self._num_devices:
+                self._bound = step
+            else:
+                high = step
+            bound_ns = int(self._bound * self._data.unit_ns * (1 - ROUNDED))
+            yield Proved(bound_ns, (), len(self._works))
+            step = (self._bound + high) / 2
+
+    def _devices(self, step: float) -> float:
+        """Return how many devices any cut needs at least to take no more than a step."""
+        count = self._data.num_microbatches
+        left = step - self._beside
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rounds = np.floor(left / self._works * (1 + ROUNDED) + ROUNDED)  # that fit, of one replica
+            several = np.ceil(count / np.minimum(rounds, count))
+        several = np.where(self._works > 0, several, 1.0)
+        adds = (rounds > 1) | (self._works == 0) & (left >= 0)
+        once = np.where(left * (1 + ROUNDED) + ROUNDED >= self._once, float(count), NEVER)
+        return float(fewest(self._at, self._pairs, np.where(adds, several, once))[-1])

@@ -1,0 +1,1 @@
+"""A family of cuts as numbers, which both CP-SAT and bounds in closed form solve."""

@@ -1,0 +1,361 @@
+"""Families: candidates alike in everything but cut, number of places and schedule; and all of them that a space holds.
+
+A family fixes how each stage is configured, the micro-batch size on one replica, and how many stages a place holds.
+Leaves out stages that are configured differently (`planner.search.proposers.replicas_by_stage`, pins), and what families take (`Families`).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, product
+
+from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
+from costmodel.stages.strategies import StrategyModel
+from costmodel.stages.strategies.blocks import block_names
+from planner.ask.problem import AUTO, ONE_A_DEVICE, Problem, divisors
+from planner.ask.targets import config_not_run
+from planner.candidate.order import WITHIN_LIMIT
+from planner.search.space.device_permutations import device_orders
+from planner.search.space.dropped import Dropped
+from simulator.schedules import SCHEDULES
+
+FEW_CHUNKS = (1, 2, 4)
+"""Stages a place that are always tried where their number is free."""
+MOST_CHUNKS = 20
+"""More stages a place than any published layout has."""
+SPARE_LAYERS = 2
+"""Layers that the embedding and the loss may stand for where stages are to have equally many."""
+LEAST_TOKENS = 256
+"""Fewest tokens of a sample on a rank along which sequences are divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What all candidates of a family have in common.
+
+    `order` numbers the order of devices (`device_orders`); `split` says whether backwards run in two halves where
+    schedules are open (`planner.search.proposers.split_orders`).
+    """
+
+    config: StageConfig
+    microbatch_size: int
+    chunks: int = 1
+    order: int = 0
+    split: bool = False
+
+    @property
+    def devices_a_place(self) -> int:
+        """Devices on which one place of the pipeline stands."""
+        return self.config.data * self.config.tensor * self.config.context
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyGroup:
+    """Families that divide operators and batch alike, of one stage a place or of several.
+
+    Attributes
+    ----------
+    configs : tuple of StageConfig
+    microbatch_size : int
+    chunks : tuple of int
+    num_orders : int
+    split : bool
+        As of each family.
+    """
+
+    configs: tuple[StageConfig, ...]
+    microbatch_size: int
+    chunks: tuple[int, ...]
+    num_orders: int
+    split: bool = False
+
+    def __len__(self) -> int:
+        return len(self.configs) * len(self.chunks) * self.num_orders
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a place."""
+        config = self.configs[0]
+        return config.data * config.tensor * config.context
+
+    def __iter__(self) -> Iterator[Family]:
+        for config, chunks, order in product(self.configs, self.chunks, range(self.num_orders)):
+            yield Family(config, self.microbatch_size, chunks, order, self.split)
+
+
+class FamilySpace:
+    """All families that the devices, the target and the fixed choices admit.
+
+    Attributes
+    ----------
+    dropped : Dropped
+        What could not be divided, placed or ordered.
+    not_run : str
+        Why the target runs no family.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.dropped, self.not_run = Dropped(), ""
+        self._divided: dict[tuple[int, int, int], bool] = {}
+        self._chunks: dict[int, tuple[int, ...]] = {}
+        self._run: dict[StageConfig, tuple[StageConfig, ...]] = {}
+
+    @cached_property
+    def all(self) -> tuple[Family, ...]:
+        """Every family that the devices, the target and the fixed choices admit."""
+        return tuple(self.every())
+
+    def every(self) -> Iterator[Family]:
+        """Yield every family, those that divide operators and batch alike together."""
+        return chain.from_iterable(self.groups())
+
+    def groups(self, wanted: Callable[[StageConfig], bool] | None = None) -> Iterator["FamilyGroup"]:
+        """Yield all families by how they divide operators and batch, or those of the degrees that are wanted."""
+        for config in filter(wanted, self.degrees):
+            choices = self._run_with(config)
+            for size in self.problem.microbatch_sizes_of(config.data) if choices else ():
+                numbers = self.numbers_of_chunks(config)
+                for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
+                    yield FamilyGroup(choices, size, chunks, len(self.orders))
+
+    def holds(self, family: Family) -> bool:
+        """Whether the space has such a family."""
+        config = family.config
+        degrees = StageConfig(config.data, config.tensor, config.sequence, config.context, config.expert)
+        return (
+            degrees in self._known_degrees
+            and config in self._run_with(degrees)
+            and family.microbatch_size in self.problem.microbatch_sizes_of(config.data)
+            and family.chunks in self.numbers_of_chunks(degrees)
+            and family.order < len(self.orders)
+        )
+
+    @cached_property
+    def _known_degrees(self) -> frozenset[StageConfig]:
+        return frozenset(self.degrees)
+
+    @cached_property
+    def number(self) -> int:
+        """How many families there are."""
+        sizes = self.problem.microbatch_sizes_of
+        return len(self.orders) * sum(
+            len(self._run_with(config)) * len(sizes(config.data)) * len(self.numbers_of_chunks(config))
+            for config in self.degrees
+        )
+
+    def _run_with(self, config: StageConfig) -> tuple[StageConfig, ...]:
+        """Return what ZeRO, recompute and offload make of degrees, as far as the target runs it."""
+        if config not in self._run:
+            self._run[config] = tuple(filter(self._is_run, self._chosen_with(config)))
+        return self._run[config]
+
+    def _chosen_with(self, config: StageConfig) -> Iterator[StageConfig]:
+        several = config.data * config.context > 1
+        for choice in self.choices:
+            if several or choice.zero == 0:
+                yield replace(config, zero=choice.zero, recompute=choice.recompute, offload=choice.offload)
+
+    @cached_property
+    def single_replicas(self) -> tuple[Family, ...]:
+        """One replica of each way to run stages whose replicas may differ in number (`varied.py`, `starts.py`)."""
+        space = self.problem.space
+        tensor, zero = space.tensor or 1, space.zero or 0
+        configs = (
+            StageConfig(1, tensor, sequence, zero=zero, offload=offload)
+            for sequence in self._sequences(tensor)
+            for offload in self._values("offload", OFFLOAD)
+        )
+        return tuple(
+            Family(config, size) for config in configs if _is_sensible(config) for size in self.problem.microbatch_sizes
+        )
+
+    @cached_property
+    def orders(self) -> tuple[tuple[int, ...], ...]:
+        """Orders of the ranks in which places may take them; their own alone where pins place stages."""
+        if self.problem.pins and self.problem.pins.stages:
+            return (tuple(range(self.problem.num_devices)),)
+        return device_orders(self._kinds)
+
+    @cached_property
+    def _kinds(self) -> list[tuple[int, float]]:
+        """Type, by its number, and speed of each rank."""
+        types = map(self.type_names.index, self.problem.device_names)
+        return list(zip(types, self.problem.speeds, strict=True))
+
+    def numbers_of_chunks(self, config: StageConfig) -> tuple[int, ...]:
+        """Return the numbers of chunks that any number of places may have."""
+        most = self.most_places(Family(config, 1))
+        if most not in self._chunks:
+            found = (v for places in {most, 2} if places <= most for v in self.chunks_of(places))
+            self._chunks[most] = tuple(dict.fromkeys(found)) or (1,)
+        return self._chunks[most]
+
+    def chunks_of(self, places: int) -> tuple[int, ...]:
+        """Return how many stages a place may hold: few, and as many as divide the layers, or all but one or two."""
+        problem, fixed = self.problem, self.problem.space.chunks
+        if fixed:
+            return (fixed,)
+        looped = problem.schedule in (AUTO, WITHIN_LIMIT) or SCHEDULES[problem.schedule].placement == "loop"
+        if not looped or places == 1 or problem.target == ONE_A_DEVICE or problem.pins is not None:
+            return (1,)
+        most = problem.max_stages or places * MOST_CHUNKS
+        layers = self.num_layers
+        even = (
+            v
+            for v in range(2, MOST_CHUNKS + 1)
+            if any((layers + i) % (places * v) == 0 for i in range(SPARE_LAYERS + 1))
+        )
+        known = sorted({*FEW_CHUNKS, *even})
+        return tuple(v for v in known if v == 1 or (v * places <= most and v * places <= max(layers + 1, 2 * places)))
+
+    @cached_property
+    def num_layers(self) -> int:
+        """Blocks of the model that follow each other."""
+        return len({name for name in block_names(self.problem.profile.graph.operators) if name})
+
+    @cached_property
+    def choices(self) -> tuple[StageConfig, ...]:
+        """ZeRO, recompute and offload as they go together."""
+        zeros = [zero for zero in range(4) if self.problem.space.allows("zero", zero)]
+        rows = product(zeros, self._values("recompute", RECOMPUTE), self._values("offload", OFFLOAD))
+        found = (StageConfig(zero=zero, recompute=recompute, offload=offload) for zero, recompute, offload in rows)
+        return tuple(filter(_is_sensible, found))
+
+    @cached_property
+    def degrees(self) -> tuple[StageConfig, ...]:
+        """Every way to divide a stage among its ranks."""
+        return self.degrees_where(lambda _: True)
+
+    def degrees_where(self, wanted: Callable[[StageConfig], bool]) -> tuple[StageConfig, ...]:
+        """Return the wanted ways to divide a stage among its ranks; no other is tried on the operators."""
+        return tuple(dict.fromkeys(self._degrees(wanted)))
+
+    def _degrees(self, wanted: Callable[[StageConfig], bool]) -> Iterator[StageConfig]:
+        num = self.problem.num_devices // (self.problem.space.stages or 1)
+        for tensor in self._degree("tensor", num):
+            for context in self._degree("context", num // tensor):
+                for data in self._datas(num // (tensor * context)):
+                    for expert in self._experts(data * context):
+                        for sequence in self._sequences(tensor):
+                            config = StageConfig(data, tensor, sequence, context, expert)
+                            if wanted(config) and self._divides(tensor, context, expert):
+                                yield config
+
+    def _divides(self, tensor: int, context: int, expert: int) -> bool:
+        """Whether all operators can be divided so; what cannot be refuses no other way."""
+        key = tensor, context, expert
+        if key not in self._divided:
+            config = StageConfig(expert, tensor, 1, context, expert)
+            operators = range(len(self.problem.profile.graph.operators))
+            self._divided[key] = False
+            with self.dropped.candidate():
+                for model in self.models(self.problem.profile.microbatch_sizes[0]):
+                    model.check_divides(operators, config)
+                self._divided[key] = True
+        return self._divided[key]
+
+    def _degree(self, name: str, most: int) -> tuple[int, ...]:
+        """Return degrees to try where operators say what they compute, and so can be divided.
+
+        Divisors of the devices, and powers of two: of 9 devices a plan may leave one idle.
+        """
+        fixed = getattr(self.problem.space, name)
+        if fixed:
+            return (fixed,) if fixed <= most else ()
+        if not self._divisible or (name == "context" and self.problem.has_module):
+            return (1,)  # a module's own code works on whole sequences
+        if name == "context":
+            most = min(most, max(1, self.num_tokens // LEAST_TOKENS))
+        powers = (1 << i for i in range(most.bit_length()))
+        return tuple(d for d in sorted({*divisors(self.problem.num_devices), *powers}) if d <= most)
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Tokens of a sample along which sequences may be divided."""
+        works = (operator.work for operator in self.problem.profile.graph.operators)
+        return max((work.tokens for work in works if work), default=1)
+
+    @cached_property
+    def host_devices(self) -> int:
+        """Devices of the largest host."""
+        return max(host.devices for host in self.problem.machines.hosts)
+
+    @cached_property
+    def expert_degrees(self) -> tuple[int, ...]:
+        """Numbers of ranks over which experts can be spread."""
+        return tuple(sorted({config.expert for config in self.degrees}))
+
+    @cached_property
+    def unlike(self) -> bool:
+        """Whether ranks differ in type or speed."""
+        return len(set(self._kinds)) > 1
+
+    def _datas(self, most: int) -> tuple[int, ...]:
+        fixed = self.problem.space.data
+        if fixed:
+            return (fixed,) if fixed <= most else ()
+        return tuple(d for d in divisors(self.problem.global_batch) if d <= most)
+
+    def _experts(self, copies: int) -> tuple[int, ...]:
+        fixed = self.problem.space.expert
+        if fixed:
+            return (fixed,) if copies % fixed == 0 else ()
+        return divisors(copies) if self._has_experts else (1,)
+
+    def _sequences(self, tensor: int) -> tuple[int, ...]:
+        fixed = self.problem.space.sequence_parallel
+        if tensor == 1 or (not fixed and (fixed is False or self.problem.has_module)):
+            return () if fixed else (1,)
+        return (tensor,) if fixed else (1, tensor)
+
+    def _values(self, name: str, values: tuple[str, ...]) -> tuple[str, ...]:
+        if name == "offload" and not any(host.memory_bytes for host in self.problem.machines.hosts):
+            values = (getattr(self.problem.space, name) or "none",)
+        return tuple(value for value in values if self.problem.space.allows(name, value))
+
+    def _is_run(self, config: StageConfig) -> bool:
+        """Whether the target that was asked for runs such stages; a default target still shows what others run."""
+        target, problem = self.problem.target, self.problem
+        refusals = [config_not_run(target, problem, config, pipelined) for pipelined in (True, False)]
+        if all(refusals):
+            self.not_run = self.not_run or refusals[0]  # of the plainest configuration, which has what was asked for
+        return not all(refusals)
+
+    @cached_property
+    def _divisible(self) -> bool:
+        """Whether operators say what they compute, so that they can be divided."""
+        return all(operator.work for operator in self.problem.profile.graph.operators)
+
+    @cached_property
+    def _has_experts(self) -> bool:
+        return any(operator.work and operator.work.experts for operator in self.problem.profile.graph.operators)
+
+    def models(self, microbatch_size: int) -> list[StrategyModel]:
+        """Return the price of stages on each type of device among those planned for."""
+        machines = self.problem.machines
+        known = {device.name: device for device in machines.devices}
+        return [self.problem.stage_model(known[name], microbatch_size) for name in self.type_names]
+
+    @cached_property
+    def type_names(self) -> tuple[str, ...]:
+        """Types of device among those planned for, as the cluster lists them, whatever the order of its hosts."""
+        names = set(self.problem.device_names)
+        return tuple(device.name for device in self.problem.machines.devices if device.name in names)
+
+    def most_places(self, family: Family) -> int:
+        """Return the most places that a pipeline of this family may have."""
+        problem = self.problem
+        most = problem.num_devices // family.devices_a_place
+        if problem.space.stages is not None:
+            most = min(most, problem.space.stages)
+        return most if problem.max_stages is None else min(most, max(1, problem.max_stages // family.chunks))
+
+    def rounds(self, family: Family) -> int:
+        """Return how many micro-batches one replica works on."""
+        return self.problem.global_batch // (family.microbatch_size * family.config.data)
+
+
+def _is_sensible(config: StageConfig) -> bool:
+    """Whether choices go together: parameters on the host are gathered by ZeRO-3."""
+    return config.offload != "parameters" or config.zero == 3

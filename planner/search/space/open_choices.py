@@ -1,0 +1,45 @@
+"""Which choices beside cuts and configurations a search may make: split backward, replicas by stage, custom in-flight.
+
+Each depends on the question alone. Leaves out who makes them, and whether that gains anything.
+"""
+
+from dataclasses import replace
+
+from planner.ask.problem import AUTO, Problem
+from planner.ask.targets import LINE_TARGETS
+from planner.candidate.candidate import IN_FLIGHT
+from planner.candidate.order import WITHIN_LIMIT
+from planner.search.space.family import Family
+from planner.search.space.pinned import PinnedPlaces
+
+REPLICA_SCHEDULES = ("graph-1f1b", "graph-eager-1f1b")
+"""Schedules of the catalogue for stages with replicas of their own number, in the order of `auto`."""
+
+
+def allows_split_backward(problem: Problem) -> bool:
+    """Whether backwards may be split: rivals run schedules by name, and a proof ranges over whole backwards."""
+    searches = problem.schedule == AUTO and problem.planner in ("ours", "chain") and not problem.exact
+    return searches and problem.target not in LINE_TARGETS and problem.num_devices > 1
+
+
+def with_split_backward(family: Family) -> Family:
+    """Return the family of the same cuts with split backwards."""
+    return replace(family, split=True)
+
+
+def allows_custom_in_flight(problem: Problem) -> bool:
+    """Whether a search may choose the micro-batches in flight: a proof and other trainers know named schedules alone."""
+    named = problem.target in LINE_TARGETS or problem.exact
+    return problem.schedule in (AUTO, IN_FLIGHT) and not named
+
+
+def allows_per_stage_replicas(problem: Problem, pinned: PinnedPlaces, *, singly: bool = False) -> bool:
+    """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently.
+
+    A proof leaves them out. With `singly` they may be fixed to one each.
+    """
+    data = (None, 1) if singly else (None,)
+    fixed = problem.space.data not in data or problem.space.stages or pinned.places or problem.num_devices == 1
+    run = problem.schedule in (AUTO, IN_FLIGHT, WITHIN_LIMIT, *REPLICA_SCHEDULES)
+    run = run and problem.target in ("", "any", "executor")
+    return run and not fixed and problem.planner == "ours" and not problem.exact

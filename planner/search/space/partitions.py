@@ -1,0 +1,246 @@
+"""The cuts of one family: what the partition search sees of a problem.
+
+Places stand in a loop, or, for stages that pins fix, where these say; what no pin fixes stands on the ranks left, in
+order. Leaves out which cuts are worth trying.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from costmodel.errors import NoPlanFits
+from costmodel.stages.costs import largest
+from planner.ask.problem import AUTO, AUTO_LOOPED
+from planner.ask.targets import LINE_TARGETS
+from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
+from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.order import WITHIN_LIMIT
+from planner.graph.atoms import Atoms, Partition
+from planner.search.space.dropped import Dropped
+from planner.search.space.family import Family
+from planner.search.space.family_work import Families
+from planner.search.space.open_choices import allows_custom_in_flight
+from planner.search.space.pinned import PinnedPlaces
+from simulator.schedules import SCHEDULES
+from simulator.schedules.graph_auto import Numbers
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """One family's cuts between one set of atoms.
+
+    Attributes
+    ----------
+    evaluator : Evaluator
+        Of the family's micro-batch size.
+    families : Families
+    family : Family
+    pinned : PinnedPlaces
+        Atoms that pins make stages of their own.
+    family_of : dict of Candidate to Family
+        Filled with every candidate that is evaluated here; all families of a search share it.
+    """
+
+    evaluator: Evaluator
+    families: Families
+    family: Family
+    pinned: PinnedPlaces
+    family_of: dict[Candidate, Family]
+
+    @property
+    def atoms(self) -> Atoms:
+        """The pieces between which cuts are sought."""
+        return self.evaluator.atoms
+
+    @property
+    def dropped(self) -> Dropped:
+        """What the search has dropped."""
+        return self.families.dropped
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches that one replica works on."""
+        return self.evaluator.num_microbatches // self.family.config.data
+
+    @cached_property
+    def num_places(self) -> int:
+        """Most places of a pipeline."""
+        if self.pinned.places:
+            free = self.pinned.num_free_ranks // self.family.devices_a_place
+            return len(self.pinned.places) + free
+        return self.families.most_places(self.family)
+
+    @property
+    def num_stages(self) -> int:
+        """Most stages."""
+        return self.num_places * self.family.chunks
+
+    @property
+    def fixed_stages(self) -> int | None:
+        """The number of stages, where it is fixed."""
+        fixed = self.evaluator.problem.space.stages
+        return fixed * self.family.chunks if fixed else None
+
+    @cached_property
+    def schedules(self) -> tuple[str, ...]:
+        """Schedules to try, the simplest first."""
+        problem = self.evaluator.problem
+        if problem.schedule != AUTO:
+            return problem.schedules
+        if self.family.split:
+            return (WITHIN_LIMIT,)
+        if self.family.chunks > 1:
+            return AUTO_LOOPED
+        return (*problem.schedules, *(AUTO_LOOPED if self.pinned.share_ranks else ()))
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether backwards run in halves, one stage a place."""
+        return self.family.chunks == 1 and all(SCHEDULES[name].split for name in self.schedules)
+
+    @property
+    def seeks_in_flight(self) -> bool:
+        """Whether the micro-batches in flight of each stage are open."""
+        whole = self.family.chunks == 1 and not self.family.split
+        return whole and not self.pinned.in_flight and allows_custom_in_flight(self.evaluator.problem)
+
+    @property
+    def always_line(self) -> bool:
+        """Whether stages must form a line."""
+        problem = self.evaluator.problem
+        return problem.planner == "chain" or problem.target in LINE_TARGETS
+
+    @cached_property
+    def works_ns(self) -> tuple[int, ...]:
+        """What each atom takes of one micro-batch on one rank, F, I and W together."""
+        each = self.families.works_ns(self.family)
+        return tuple(sum(each[operator] for operator in members) for members in self.atoms.members)
+
+    @cached_property
+    def closing_ns(self) -> tuple[int, ...]:
+        """What each atom adds once a step, sums of gradients and the optimizer: its part by bytes, an estimate."""
+        sizes = self.atoms.trained_bytes
+        whole_ns, total = self.families.closing_ns(self.family), max(1, sum(sizes))
+        return tuple(whole_ns * size // total for size in sizes)
+
+    @cached_property
+    def accumulation_ns(self) -> tuple[int, ...]:
+        """What adding up gradients takes of each atom, for one micro-batch; a shared parameter's with its first reader.
+
+        Rounded down where operators stay whole; an estimate where they are divided.
+        """
+        found = [0] * len(self.atoms)
+        if self.num_microbatches > 1:
+            known = [model.measured.accumulation for model in self.families.models(self.family.microbatch_size)]
+            for name, atom in self.atoms.trained_by.items():
+                found[atom] += min(each.at_least(name) for each in known) // self.family.config.tensor
+        return tuple(found)
+
+    @cached_property
+    def paces_ns(self) -> tuple[int, ...]:
+        """What each atom takes of one micro-batch on one rank, gradients added up."""
+        return tuple(map(sum, zip(self.works_ns, self.accumulation_ns, strict=True)))
+
+    @cached_property
+    def shares_ns(self) -> tuple[int, ...]:
+        """What each atom takes of a step, divided by its micro-batches."""
+        return tuple(p + c // self.num_microbatches for p, c in zip(self.paces_ns, self.closing_ns, strict=True))
+
+    def loads_ns(self, partition: Partition) -> list[int]:
+        """Return what each stage of a cut takes of a step, divided by its micro-batches."""
+        return by_stage(partition, self.shares_ns)
+
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """Speed of each place: that of its slowest rank, in units of the slowest type of device."""
+        speeds, size = self.families.speeds(self.family), self.family.devices_a_place
+        return tuple(min(speeds[i * size : (i + 1) * size]) for i in range(max(1, len(speeds) // size)))
+
+    @property
+    def stage_speeds(self) -> tuple[float, ...]:
+        """Speed of the place of each stage, of the most stages."""
+        return tuple(self.speeds[stage % self.num_places] for stage in range(self.num_stages))
+
+    def at_places(self, amounts_ns: Sequence[int], num_stages: int) -> list[list[int]]:
+        """Return what items of these amounts take on the place of each stage."""
+        places = max(1, num_stages // self.family.chunks)
+        rows = {speed: [round(ns / speed) for ns in amounts_ns] for speed in set(self.speeds[:places])}
+        return [rows[self.speeds[stage % places]] for stage in range(num_stages)]
+
+    @cached_property
+    def memory_can_bind(self) -> bool:
+        """Whether a rank could be over its limit with the whole model and all micro-batches in flight.
+
+        Messages are held at both ends: each tensor counts twice more for a micro-batch.
+        """
+        limits = [limit for limit in self.evaluator.problem.memory_limits_bytes if limit]
+        if not limits:
+            return False
+        pricer = self.evaluator.pricer
+        try:
+            whole = pricer.price((0,) * len(self.atoms), self.places((0,))).costs.stages[0]
+        except NoPlanFits:  # no host has room for all of it
+            return True
+        kept = largest(whole.activation_bytes)
+        flowing = 3 * pricer.message_bytes([flow.tensor for flow in self.atoms.flows], self.family.config, 1)
+        return whole.static_bytes + self.num_microbatches * (kept + flowing) > min(limits)
+
+    def places(self, partition: Partition) -> tuple[Place, ...]:
+        """Return where the stages of a partition run."""
+        if self.pinned.places:
+            return self.pinned.around(partition, self.family.config)
+        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition), self.order)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Ranks in the order in which places take them."""
+        return self.families.orders[self.family.order]
+
+    def places_of(self, partition: Partition) -> int:
+        """Return in how many places of a loop the stages of a partition run."""
+        return max(1, (max(partition) + 1) // self.family.chunks)
+
+    def candidate(self, partition: Partition, schedule: str, *, line: bool, in_flight: Numbers = ()) -> Candidate:
+        """Return the candidate that a cut makes."""
+        return Candidate(partition, self.places(partition), self.family.microbatch_size, schedule, line, in_flight)
+
+    def under(
+        self, partition: Partition, schedules: Iterable[str], *, line: bool = False, in_flight: Numbers = ()
+    ) -> list[Evaluated]:
+        """Simulate a cut under those schedules that run on its places; what cannot be made is dropped."""
+        found = []
+        for name in schedules:
+            with self.dropped.candidate():
+                found.append(self.evaluate(partition, name, line=line, in_flight=in_flight))
+        return found
+
+    def may_beat(self, best: Evaluated, partition: Partition) -> bool:
+        """Whether a cut may be faster than the best one under its schedule: a bound tells, where orders are sought.
+
+        To seek an order takes a hundred times as long as the bound.
+        """
+        known = best.candidate
+        if known.schedule != WITHIN_LIMIT or not best.fits:
+            return True
+        candidate = self.candidate(partition, known.schedule, line=known.line or self.always_line)
+        return self.evaluator.least_ns(candidate) < best.step_time_ns
+
+    def evaluate(
+        self, partition: Partition, schedule: str = "", *, line: bool = False, in_flight: Numbers = ()
+    ) -> Evaluated:
+        """Simulate a cut; under the first schedule by default."""
+        name, fits = schedule or self.schedules[0], len(in_flight) == max(partition) + 1
+        numbers = (self.pinned.in_flight_of(partition) or in_flight * fits) if name == IN_FLIGHT else ()
+        found = self.evaluator.evaluate(
+            self.candidate(partition, name, line=line or self.always_line, in_flight=numbers)
+        )
+        self.family_of[found.candidate] = self.family
+        return found
+
+
+def by_stage(partition: Partition, amounts: Iterable[int]) -> list[int]:
+    """Return the sum of the atoms' amounts for each stage of a cut."""
+    sums = [0] * (max(partition) + 1)
+    for stage, amount in zip(partition, amounts, strict=True):
+        sums[stage] += amount
+    return sums

@@ -1,0 +1,211 @@
+"""The best candidates so far, rung by rung, and the choice among them: the simplest rung wins.
+
+Leaves out how candidates are found.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import EXECUTOR
+from planner.ask.lines import schedule_refusal
+from planner.ask.problem import Problem, Report
+from planner.ask.targets import RUNNERS, config_not_run
+from planner.candidate.candidate import alike, is_looped
+from planner.candidate.evaluate import Evaluated
+from planner.candidate.order import WITHIN_LIMIT
+from planner.graph.atoms import Partition
+from planner.plan.rung import RUNGS
+from planner.search.state.record import SearchRecord
+from planner.search.writing import Writing
+
+NEAR = 1.01
+"""Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
+TORN = 2
+"""What `tears` says of a partition that divides layers, which trainers of lines do not."""
+PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
+"""Fused schedules, fewest micro-batches in flight first; any other is no simpler than these."""
+
+
+@dataclass
+class Incumbent:
+    """Best candidate of each kind: strategy, numbers of stages and places, schedule, line or graph, size, who runs it.
+
+    Attributes
+    ----------
+    problem : Problem
+    aim : str
+        The target that the answer is for.
+    tears : function
+        How a partition treats the model's layers (`Setting.tears`): the least is what people cut by hand.
+    report : Report, optional
+    lower_bound_ns : int
+    writing : Writing, optional
+        Refuses what could no longer be written within the time limit, unless there is nothing else.
+    record : SearchRecord
+        Told of each best plan that fits and that the target runs.
+    """
+
+    problem: Problem
+    aim: str
+    tears: Callable[[Partition], int]
+    report: Report | None = None
+    lower_bound_ns: int = 0
+    writing: Writing | None = None
+    record: SearchRecord = field(default_factory=SearchRecord)
+    found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
+    _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
+    _said: object = None
+    _late: bool = False
+
+    def offer(self, candidates: Iterable[Evaluated]) -> None:
+        """Take each candidate that is the best of its kind."""
+        for each in candidates:
+            if not self._can_be_written(each):
+                continue
+            known, runs = each.candidate, self.runs(each)
+            recompute = {place.config.recompute for place in known.places} != {"none"}
+            kind = (
+                each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
+                self.tears(known.partition), known.num_devices == self.problem.num_devices, len(set(known.places)),
+            )  # fmt: skip
+            if kind not in self.found or each.rank < self.found[kind].rank:
+                self.found[kind] = each
+                self.__dict__.pop("best", None)
+                rung = (_in_line(each.strategy), runs)
+                if each.fits and runs:
+                    self.record.met(each.step_time_ns)
+                if each.fits:
+                    self._best_ns[rung] = min(each.step_time_ns, self._best_ns.get(rung, each.step_time_ns))
+        if self.writing and self.found:
+            self.writing.reserve(self.best)
+
+    def _can_be_written(self, each: Evaluated) -> bool:
+        """Whether to take a candidate; what was taken for want of another gives way to the first that is in time."""
+        if not self.writing:
+            return True
+        if self.writing.fits(each.num_actions, each.copies):
+            if self._late and each.fits:
+                self.found.clear()
+                self._best_ns.clear()
+                self.__dict__.pop("best", None)
+                self._late = False
+                self.record.forget()
+            return True
+        if self.found and (self.best.fits or not each.fits):
+            return False
+        self._late = True
+        return True
+
+    def runs(self, each: Evaluated) -> bool:
+        """Whether the target runs such a candidate."""
+        pipelined = each.candidate.num_stages > 1
+        return (self.aim != EXECUTOR or not each.not_divided) and all(
+            self.runs_config(config, pipelined=pipelined) for config in {p.config for p in each.candidate.places}
+        )
+
+    def somebody_may_run(self, each: Evaluated) -> bool:
+        """Whether some trainer takes a candidate, as far as can be said without its plan, which takes long to make."""
+        known, pipelined = each.candidate, each.candidate.num_stages > 1
+        configs, looped = {place.config for place in known.places}, is_looped(known.places)
+        in_line = each.is_line and (not pipelined or (alike(known.places) and self.tears(known.partition) < TORN))
+        for name in RUNNERS:
+            if any(config_not_run(name, self.problem, config, pipelined) for config in configs):
+                continue
+            if name == EXECUTOR and not each.not_divided:
+                return True
+            refused = schedule_refusal(name, known.schedule, pipelined=pipelined, looped=looped)
+            if name != EXECUTOR and in_line and not refused:
+                return True
+        return False
+
+    def why_not_run(self, each: Evaluated) -> str:
+        """Return why the target does not run a candidate; nothing where it does."""
+        found = each.candidate
+        configs, pipelined = {place.config for place in found.places}, found.num_stages > 1
+        why = max(config_not_run(self.aim, self.problem, config, pipelined) for config in configs)
+        return why or (each.not_divided if self.aim == EXECUTOR else "")
+
+    def runs_config(self, config: StageConfig, *, pipelined: bool) -> bool:
+        """Whether the target runs a stage configured so."""
+        return not config_not_run(self.aim, self.problem, config, pipelined)
+
+    @cached_property
+    def best(self) -> Evaluated:
+        """The best of all that the target runs; where there are none, of all."""
+        own = [each for each in self.found.values() if self.runs(each)]
+        return min(own or self.found.values(), key=lambda each: each.rank)
+
+    @property
+    def best_fits(self) -> bool:
+        """Whether anything that the target runs was found to fit."""
+        return bool(self.found) and self.best.fits
+
+    def best_ns(self, strategy: str, *, runs: bool) -> int | None:
+        """Return the best time on a rung, stages in a line or a graph alike, of what the target runs or does not."""
+        return self._best_ns.get((_in_line(strategy), runs))
+
+    def rungs(self) -> list[Evaluated]:
+        """Return the plan of each rung, the fastest rung first; what the target runs beside what it does not."""
+        rows: dict[tuple[str, bool], list[Evaluated]] = {}
+        for each in sorted(self.found.values(), key=lambda each: each.rank):
+            if each.fits:
+                rows.setdefault((each.strategy, self.runs(each)), []).append(each)
+        return [self._simplest(row) for row in rows.values()]
+
+    def _simplest(self, row: Sequence[Evaluated]) -> Evaluated:
+        """Return the simplest within 1 % of the first."""
+        near = [each for each in row if each.step_time_ns <= row[0].step_time_ns * NEAR]
+        return min(near, key=self.simplicity)
+
+    def choices(self, never_above_ns: int | None = None) -> list[Evaluated]:
+        """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
+
+        Where a proof is asked for, those of the best time alone come first.
+
+        Fewer mechanisms first, then simpler ones, equally many layers a stage, fewer stages, fewer micro-batches in
+        flight, then time.
+        """
+        best = self.best
+        if not best.fits:
+            return [best]
+        worst = best.step_time_ns * (1 if self.problem.exact else NEAR)
+        if never_above_ns is not None:
+            worst = max(best.step_time_ns, min(worst, never_above_ns))
+        own = [each for each in self.found.values() if each.fits and self.runs(each)]
+        near = [each for each in own if each.step_time_ns <= worst]
+        rest = [each for each in own if each.step_time_ns > worst]
+        return sorted(near, key=self.simplicity) + sorted(rest, key=lambda each: each.rank)
+
+    def simplicity(self, each: Evaluated) -> tuple[object, ...]:
+        """Return how simple a candidate is; smaller is simpler."""
+        rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
+        known = each.candidate
+        remade = any(place.config.recompute != "none" for place in known.places)
+        torn = self.tears(known.partition) if known.num_stages > 1 else 0
+        schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
+        schedule += known.schedule == WITHIN_LIMIT  # fused before split
+        return len(rungs) + remade, sorted(rungs, reverse=True), torn, known.num_stages, schedule, known.line, each.rank
+
+    def announce(self, line: str) -> None:
+        """Report a line, if there is any."""
+        if self.report and line:
+            self.report(line)
+
+    def say(self, phase: str) -> None:
+        """Report the best time, the bound and the gap, if any of them is news."""
+        best = self.best
+        news = (best.rank, self.lower_bound_ns)
+        if not self.report or news == self._said:
+            return
+        self._said = news
+        line = f"{phase}: {best.strategy} {best.step_time_ns / 1e6:.3f} ms" if best.fits else f"{phase}: nothing fits"
+        if best.fits and self.lower_bound_ns:
+            gap = best.step_time_ns / self.lower_bound_ns - 1
+            line += f", bound {self.lower_bound_ns / 1e6:.3f} ms, gap {100 * gap:.2f} %"
+        self.report(line)
+
+
+def _in_line(strategy: str) -> str:
+    return strategy.replace("graph-pipeline", "pipeline")
