@@ -42,7 +42,7 @@ docs: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,test,docs]'
-	$(BIN)/python -m planner.search.compile_kernels
+	$(BIN)/python -m planner.search.solvers.compile_kernels
 	touch .venv/installed
 
 clean:

@@ -3,7 +3,7 @@
 Piper's nodes count with their first variant on one device, a third of the time as forward; PipeDream's keep what they
 put out for their backward. dnn-partitioning says of tensors how long they take, and of nodes how many bytes they hold:
 tensors become what a link of a given bandwidth carries in that time, nodes parameters of those bytes. Leaves out the
-peers' objectives (`planner.search.peers`).
+peers' objectives (`planner.search.published.peers`).
 """
 
 from pathlib import Path

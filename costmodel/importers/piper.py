@@ -1,7 +1,7 @@
 """Instances of Piper (Tarnawski et al., NeurIPS 2021): time and memory of each node for each tensor degree and variant.
 
 Times in s, sizes in bytes, bandwidth in bytes a second. Variants of one degree differ in recompute. Leaves out what
-the planner makes of them (`planner.search.peers.piper`).
+the planner makes of them (`planner.search.published.peers.piper`).
 """
 
 from collections.abc import Mapping
