@@ -5,18 +5,29 @@ from pathlib import Path
 
 import grimp
 import networkx as nx
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("costmodel", "simulator", "planner", "executor")
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports for annotations alone left out."""
-    imports = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    """Imports for annotations count: who reads a module has to know them."""
+    imports = grimp.build_graph(*PACKAGES, cache_dir=None)
     graph: nx.DiGraph[str] = nx.DiGraph()
     for module in imports.modules:
         graph.add_edges_from((module, other) for other in imports.find_modules_directly_imported_by(module))
     assert [found for found in nx.strongly_connected_components(graph) if len(found) > 1] == []
+
+
+ROOMS = {"planner/search": 12}
+"""Entries that a room may have at its root."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_few_entries(room: str) -> None:
+    entries = [path.name for path in (ROOT / room).iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= ROOMS[room], sorted(entries)
 
 
 def public_classes() -> dict[str, list[str]]:

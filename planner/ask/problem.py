@@ -25,7 +25,7 @@ from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECI
 from planner.ask.effort import Effort, check_reach
 from planner.ask.pins import Pins
 from planner.ask.space import Space
-from planner.ask.together import check_together, is_of
+from planner.ask.together import check_devices, check_old_plan, check_stages, is_of
 from planner.plan import Assumptions, Plan
 from simulator.schedules import SCHEDULES
 
@@ -161,7 +161,12 @@ class Problem:
                 "every operator of the profile takes 0 ns; there is nothing to plan: profile the model again"
             )
         self.space.check(self.num_devices, self.global_batch)
-        check_together(self)
+        graph = self.profile.graph
+        check_stages(self.space, self.max_stages, len(self.pins.stages) if self.pins else 0, graph)
+        devices = [self.machines.device_of(rank) for rank in range(self.num_devices)]
+        check_devices(devices, self.precision_name, self.profile, self.other_profiles)
+        if self.old_plan:
+            check_old_plan(self.planner, self.old_plan, graph)
 
     @cached_property
     def machines(self) -> Cluster:

@@ -122,7 +122,7 @@ class Comparison:
 
     def text(self) -> list[str | Table]:
         """Return what people read."""
-        return tables(self)
+        return tables(self.plans, self.differing)
 
     def _pictures(self) -> "Iterator[Picture]":
         from planner.report.pictures import Picture

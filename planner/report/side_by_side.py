@@ -3,8 +3,7 @@
 The command prints them and the page shows them. Leaves out how the figures come about.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from planner.plan.replay import depth
 from planner.report.compared import ASSUMED, ComparedPlan
@@ -13,8 +12,9 @@ from planner.report.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.text import Table, milliseconds, percent, size
 from simulator.attribution import Attribution
 
-if TYPE_CHECKING:
-    from planner.report.comparison import Comparison
+Plans = Sequence[ComparedPlan]
+Differing = Callable[[ComparedPlan], list[str]]
+"""Returns in what a plan differs from the first."""
 
 NUM_DRIFTS = 5
 """Kinds of action that people are shown."""
@@ -22,12 +22,12 @@ NUM_CAUSES = 6
 """Causes of idle time with a column of their own; the rest share one."""
 
 
-def tables(comparison: "Comparison") -> list[str | Table]:
-    """Return what people read."""
-    names = [each.name + (" *" if comparison.differing(each) else "") for each in comparison.plans]
-    named = list(zip(names, comparison.plans, strict=True))
+def tables(plans: Plans, differing: Differing) -> list[str | Table]:
+    """Return what people read of some plans."""
+    names = [each.name + (" *" if differing(each) else "") for each in plans]
+    named = list(zip(names, plans, strict=True))
     return [
-        *_models(comparison),
+        *_models(plans),
         Table(_SPEED, [(name, *_speed(each)) for name, each in named]),
         Table(_ROOM, [(name, *_room(each)) for name, each in named], _ROOM_TITLE),
         _idle(named),
@@ -35,8 +35,8 @@ def tables(comparison: "Comparison") -> list[str | Table]:
             ("plan", "gap", "lower bound", "status", "what the bound ranges over"),
             [(name, *_scope(each)) for name, each in named],
         ),
-        *_differences(comparison),
-        *_measured(comparison),
+        *_differences(plans, differing),
+        *_measured(plans),
     ]
 
 
@@ -47,9 +47,9 @@ def difference(measurement: Measurement) -> str:
     return f"difference on rank {found.rank}: {parts}"
 
 
-def _models(comparison: "Comparison") -> list[str]:
+def _models(plans: Plans) -> list[str]:
     """Say so where the plans are of several models."""
-    names = {each.plan.fingerprint: each.plan.model_name for each in comparison.plans}
+    names = {each.plan.fingerprint: each.plan.model_name for each in plans}
     if len(names) < 2:
         return []
     return [f"plans of {len(names)} different models ({', '.join(names.values())}): their times do not compare"]
@@ -115,12 +115,12 @@ def _scope(compared: ComparedPlan) -> tuple[str, ...]:
     return percent(search.gap), milliseconds(search.lower_bound_ns), search.status, search.scope
 
 
-def _differences(comparison: "Comparison") -> Iterator[Table]:
+def _differences(plans: Plans, differing: Differing) -> Iterator[Table]:
     """Yield the table of what differs, if anything does."""
-    differing = {name for each in comparison.plans for name in comparison.differing(each)}
-    if differing:
-        columns = [name for name in ("model", "batch", *ASSUMED) if name in differing]
-        rows = [(each.name, *(_said(each, name) for name in columns)) for each in comparison.plans]
+    found = {name for each in plans for name in differing(each)}
+    if found:
+        columns = [name for name in ("model", "batch", *ASSUMED) if name in found]
+        rows = [(each.name, *(_said(each, name) for name in columns)) for each in plans]
         yield Table(("plan", *columns), rows, "* differs in this from the first plan: the step times do not compare")
 
 
@@ -132,9 +132,9 @@ def _said(compared: ComparedPlan, name: str) -> str:
     return found or "not said"
 
 
-def _measured(comparison: "Comparison") -> list[Table]:
+def _measured(plans: Plans) -> list[Table]:
     """Return the tables of the measured runs: the step times and their differences, and what is furthest off."""
-    measured = [(each.name, each.measurement) for each in comparison.plans if each.measurement]
+    measured = [(each.name, each.measurement) for each in plans if each.measurement]
     if not measured:
         return []
     steps = [_step(name, measurement) for name, measurement in measured]

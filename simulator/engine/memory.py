@@ -14,61 +14,14 @@ except that actions on one rank follow each other strictly. A buffer that is hel
 Leaves out allocator rounding, fragmentation, and the working memory inside an action.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.stages.costs import Costs
 from simulator.engine.amounts import TableRows, per_column, uniform
-from simulator.engine.order_arrays import OFFLOAD, RELOAD, F, Ints, OrderArrays
-
-if TYPE_CHECKING:
-    from costmodel.stages.costs import Costs
-    from simulator.engine.flows import Flows
-    from simulator.engine.times import Times
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Holds:
-    """From when to when actions hold what; every array has one entry a hold.
-
-    A moment is twice the index of an action, plus 1 for its end.
-
-    Attributes
-    ----------
-    forward : array of int64
-        The F whose activation it is a part of.
-    take, free : arrays of int64
-        Moments.
-    part : array of int64
-        0 the whole activation, 1 what only I needs, 2 what stays until W.
-    """
-
-    forward: Ints
-    take: Ints
-    free: Ints
-    part: Ints
-
-
-def activation_holds(arrays: OrderArrays, flow: Flows) -> Holds:
-    """Return the holds of activations."""
-    forward = np.flatnonzero(arrays.code == F)
-    backward = flow.backward_of[forward]
-    has = backward >= 0
-    weight = np.where(has, flow.weight_of[backward], -1)
-    again = np.maximum(np.where(has, flow.recompute_of[backward], -1), flow.reload_of[forward])
-    take = 2 * np.where(again >= 0, again, forward)
-    split = weight >= 0
-    free = 2 * np.where(has, backward, forward) + 1
-    away = flow.offload_of[forward] >= 0
-    return Holds(
-        np.concatenate([forward, forward[split], forward[away]]),
-        np.concatenate([take, take[split], 2 * forward[away]]),
-        np.concatenate([free, 2 * weight[split] + 1, 2 * flow.offload_of[forward[away]] + 1]),
-        np.concatenate([split.astype(np.int64), np.full(split.sum(), 2), np.zeros(away.sum(), np.int64)]),
-    )
+from simulator.engine.event_times import EventTimes
+from simulator.engine.order_arrays import OFFLOAD, RELOAD, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +62,7 @@ class Memory:
         return tuple(peaks.tolist())
 
 
-def memory(times: Times) -> Memory:
+def memory(times: EventTimes) -> Memory:
     """Return the memory of all ranks under some times."""
     structure, costs = times.structure, times.costs
     arrays, num_ranks = structure.arrays, structure.schedule.graph.num_ranks
@@ -148,7 +101,7 @@ def _turns(code: Ints) -> Ints:
     return np.where(code == OFFLOAD, _FREED, np.where(code == RELOAD, _TAKEN, _IN_ORDER))
 
 
-def _activation_changes(times: Times) -> Ints:
+def _activation_changes(times: EventTimes) -> Ints:
     """Change at each moment (two an action) from activations."""
     structure, costs = times.structure, times.costs
     holds, stage = structure.holds, structure.arrays.stage[structure.holds.forward]
@@ -180,29 +133,14 @@ def _tables(costs: Costs, places: TableRows) -> tuple[Ints, Ints]:
     return tables[0], tables[1]
 
 
-def _again(times: Times) -> Ints:
+def _again(times: EventTimes) -> Ints:
     """For each action, the R of its F; -1 where there is none."""
     flow = times.structure.wiring.flow
     backward = flow.backward_of
     return np.where(backward >= 0, flow.recompute_of[backward], -1)
 
 
-def inputs_kept(arrays: OrderArrays, flow: Flows) -> tuple[Ints, Ints, Ints]:
-    """Return each F that keeps an input for its R which was made on the same rank: the edge, the F and the R."""
-    again, forwards = flow.recompute_of[flow.backward_of], np.flatnonzero((arrays.code == F) & (flow.backward_of >= 0))
-    forwards = forwards[again[forwards] >= 0]
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for number, edge in enumerate(arrays.graph.edges if len(forwards) else ()):
-        homes = arrays.graph.ranks[edge.source]
-        kept = forwards[arrays.stage[forwards] == edge.target]
-        groups = arrays.microbatch[kept] // arrays.graph.multiples[edge.source]
-        kept = kept[np.array(homes)[groups % len(homes)] == arrays.rank[kept]]
-        found.append((np.full(len(kept), number), kept))
-    edges, kept = map(np.concatenate, zip(*found, strict=True))
-    return edges, kept, again[kept]
-
-
-def _kept_inputs(times: Times) -> Ints:
+def _kept_inputs(times: EventTimes) -> Ints:
     """Change at each moment from inputs that F keeps for R, made on the rank itself."""
     arrays, (edges, kept, again) = times.structure.arrays, times.structure.inputs_kept
     change, multiples = np.zeros(2 * len(arrays.actions), np.int64), arrays.graph.multiples
@@ -214,7 +152,7 @@ def _kept_inputs(times: Times) -> Ints:
     return change
 
 
-def _buffers(times: Times) -> tuple[Ints, Ints, Ints, Ints]:
+def _buffers(times: EventTimes) -> tuple[Ints, Ints, Ints, Ints]:
     """Ranks, times, changes and turns of send and receive buffers."""
     structure, messages = times.structure, times.structure.wiring.messages
     arrays, again = structure.arrays, _again(times)

@@ -1,20 +1,15 @@
 """From times to a `Timeline`: spans of actions and messages, and the points of each rank's memory."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from simulator.actions import Action, Kind
+from simulator.engine.event_times import EventTimes
+from simulator.engine.memory import Memory
 from simulator.engine.order_arrays import OFFLOAD, REDUCE, RELOAD, SEND_F
 from simulator.timeline import STREAMS, Span, Timeline
 
-if TYPE_CHECKING:
-    from simulator.engine.times import Times
 
-
-def timeline(times: Times) -> Timeline:
+def timeline(times: EventTimes, memory: Memory) -> Timeline:
     """Return the timeline of all actions; messages appear whether or not the orders are lowered.
 
     The two of an overlapped pair stand one behind the other within the pair's time.
@@ -38,10 +33,10 @@ def timeline(times: Times) -> Timeline:
     spans += _messages(times)
     spans.sort(key=lambda span: (span.rank, STREAMS.index(span.stream), span.start_ns))
     num_ranks = structure.schedule.graph.num_ranks
-    return Timeline(num_ranks, tuple(spans), tuple(times.memory.points(rank) for rank in range(num_ranks)))
+    return Timeline(num_ranks, tuple(spans), tuple(memory.points(rank) for rank in range(num_ranks)))
 
 
-def _messages(times: Times) -> list[Span]:
+def _messages(times: EventTimes) -> list[Span]:
     arrays, messages = times.structure.arrays, times.structure.wiring.messages
     source, target = messages.source, messages.target
     columns = (
