@@ -28,7 +28,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner import Effort, Plan, Problem, make_plan
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
 
@@ -89,7 +89,7 @@ def steps_on(problem: Problem, plan: Plan) -> Iterator[int]:
     pieces = Atoms(graph, tuple((i,) for i in range(len(graph.operators))))
     stage_of = {name: number for number, stage in enumerate(plan.stages) for name in stage.operators}
     partition = tuple(stage_of[operator.name] for operator in graph.operators)
-    places = tuple(Place(stage.config, stage.ranks, stage.microbatch_multiple) for stage in plan.stages)
+    places = tuple(StagePlacement(stage.config, stage.ranks, stage.microbatch_multiple) for stage in plan.stages)
     for line in (False, True):
         candidate = Candidate(partition, places, plan.batch.microbatch_size, plan.schedule, line, plan.in_flight)
         try:

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.sweep_choices import Choice, Group, Job, choices, divisors, groups
-from benchmarks.sweep_prices import Cuts, Price, Prices, even_cuts
+from benchmarks.sweep_prices import FamilyPartitions, Price, Prices, even_cuts
 from costmodel.architectures.command import make
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
@@ -60,7 +60,7 @@ class Sweep:
     profile: Profile
     cluster: Cluster
     job: Job
-    cuts: Mapping[int, Cuts]
+    cuts: Mapping[int, FamilyPartitions]
 
     @classmethod
     def of(cls, devices: int, batch: int, largest_microbatch: int, model: str = MODEL) -> "Sweep":

@@ -37,7 +37,7 @@ class Cut:
     received: tuple[int, ...]
 
 
-Cuts = tuple[Cut, ...]
+FamilyPartitions = tuple[Cut, ...]
 
 
 class Prices:
@@ -53,7 +53,9 @@ class Prices:
     group : Group
     """
 
-    def __init__(self, profile: Profile, cluster: Cluster, job: Job, cuts: Mapping[int, Cuts], group: Group) -> None:
+    def __init__(
+        self, profile: Profile, cluster: Cluster, job: Job, cuts: Mapping[int, FamilyPartitions], group: Group
+    ) -> None:
         training = TrainingJob("bf16", "adam", group.sequence_parallel, overlap=group.overlap)
         self.cluster, self.cuts, self.global_batch = cluster, cuts, job.global_batch
         self._known_transfers: dict[tuple[int, int, int], int] = {}
@@ -92,14 +94,14 @@ class Prices:
         m = choice.num_microbatches(self.global_batch)
         return self.model.stage(cut.operators, choice.config, _ranks(choice, index), cut.received, m)
 
-    def _memory(self, choice: Choice, cuts: Cuts, index: int) -> tuple[int, int]:
+    def _memory(self, choice: Choice, cuts: FamilyPartitions, index: int) -> tuple[int, int]:
         """Return estimate and upper bound with the micro-batches that 1F1B keeps in flight."""
         cut, m = cuts[index], choice.num_microbatches(self.global_batch)
         in_flight = len(cuts) - index
         terms = self.model.terms(cut.operators, choice.config, _ranks(choice, index), m, in_flight, cut.received)
         return terms.point_bytes, terms.upper_bytes
 
-    def _transfer_ns(self, choice: Choice, cuts: Cuts) -> int:
+    def _transfer_ns(self, choice: Choice, cuts: FamilyPartitions) -> int:
         """Return the time of all transfers on one way; it depends on the layout alone."""
         config = choice.config
         layout = (choice.pipeline, config.context, config.data)
@@ -107,7 +109,7 @@ class Prices:
             self._known_transfers[layout] = sum(self._transfers(choice, cuts))
         return self._known_transfers[layout]
 
-    def _transfers(self, choice: Choice, cuts: Cuts) -> list[int]:
+    def _transfers(self, choice: Choice, cuts: FamilyPartitions) -> list[int]:
         """Return the time of each edge's message, one way."""
         size = sum(map(self.model.tensor_bytes(choice.config).__getitem__, cuts[-1].received))
         width = choice.ranks_per_stage
@@ -125,7 +127,7 @@ def _busy_ns(stage: StageCost) -> int:
     return sum(amount for amount in amounts if isinstance(amount, int))
 
 
-def even_cuts(graph: OperatorGraph, num_stages: int) -> Cuts:
+def even_cuts(graph: OperatorGraph, num_stages: int) -> FamilyPartitions:
     """Divide the layers evenly; `num_stages` divides them."""
     spans = block_spans(block_names(graph.operators))
     firsts = [0, *(spans[i * len(spans) // num_stages].start for i in range(1, num_stages)), len(graph.operators)]

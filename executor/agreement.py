@@ -17,7 +17,7 @@ import torch
 from costmodel.capture.capture import Capture
 from costmodel.capture.digests import digest_of, model_digests, program_digests
 from costmodel.errors import PeerLost, PenstockError
-from executor.groups import Company, RefusedAlike
+from executor.groups import ProcessGroups, RefusedAlike
 from executor.matching import place_in
 from planner.plan import Plan
 from planner.plan.file import plan_to_json
@@ -56,7 +56,7 @@ def held(plan: Plan, captured: Capture, options: Mapping[str, Any]) -> Agreed:
     return Agreed({**told, **{f"option {name}": str(value) for name, value in options.items()}}, operators)
 
 
-def agree(company: Company, own: Agreed) -> None:
+def agree(company: ProcessGroups, own: Agreed) -> None:
     """Refuse on all ranks what is not alike, or what one of them has refused by now; collective.
 
     Raises
@@ -77,8 +77,8 @@ def agree(company: Company, own: Agreed) -> None:
         raise RefusedAlike(f"{words}: start all ranks with {alike}")
 
 
-def _told(company: Company, own: Mapping[str, str]) -> list[dict[str, str]]:
-    return [json.loads(row) for row in company.tell_all(json.dumps(dict(own)).encode())]
+def _told(company: ProcessGroups, own: Mapping[str, str]) -> list[dict[str, str]]:
+    return [json.loads(row) for row in company.all_gather_bytes(json.dumps(dict(own)).encode())]
 
 
 def difference(rows: Sequence[Mapping[str, str]]) -> str:
@@ -136,7 +136,7 @@ def telling_others(timeout_s: float, group: Any = None) -> Iterator[None]:
 
 def _tell(error: Exception, rank: int, size: int, timeout_s: float, group: Any) -> None:
     try:
-        company = Company(rank, size, timeout_s, group)
+        company = ProcessGroups(rank, size, timeout_s, group)
     except (PeerLost, ValueError):  # nobody is there to hear of it, or nothing says where
         return
     code = getattr(error, "exit_code", 1)
@@ -151,14 +151,14 @@ def _tell(error: Exception, rank: int, size: int, timeout_s: float, group: Any) 
     error.alike = True  # type: ignore[attr-defined]
 
 
-def leave(company: Company) -> None:
+def leave(company: ProcessGroups) -> None:
     """Leave a company whose ranks have refused something together; collective."""
-    company.tell_all(b"")
+    company.all_gather_bytes(b"")
     company.end()
     company.watch.close()
 
 
-def agree_on_stepped(company: Company, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def agree_on_stepped(company: ProcessGroups, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Refuse optimizers of one class that ranks have made by themselves, and not alike; collective.
 
     A rank that has none, or several for parameters of several kinds, says nothing.

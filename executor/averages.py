@@ -15,7 +15,7 @@ import torch
 
 from costmodel.errors import DoesNotMatch
 from executor.borders import tried
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.stage import Stage
 
 
@@ -88,12 +88,12 @@ NEAR = 1e-3
 """By how much shares of what a buffer held may differ, in its own digits."""
 
 
-class Averages:
+class BufferSync:
     """Buffers of a rank's replicated stages.
 
     Parameters
     ----------
-    company : Company
+    company : ProcessGroups
     device : torch.device
     ranks : mapping of int to tuple of int
         That hold the same of each stage of this rank.
@@ -105,7 +105,7 @@ class Averages:
 
     def __init__(
         self,
-        company: Company,
+        company: ProcessGroups,
         device: torch.device,
         ranks: Mapping[int, tuple[int, ...]],
         buffers: Mapping[int, Sequence[torch.Tensor]],

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.lanes import Lanes
 from executor.stage import Stage
 from executor.users_loss import loss_left_alone
@@ -28,7 +28,9 @@ Told = dict[tuple[int, str], tuple[tuple[int, ...], str]]
 """Shapes and types of what a rank sends, by stage and tensor."""
 
 
-def agree_on_borders(wiring: Wiring, stages: Mapping[int, Stage], company: Company, device: torch.device) -> Wiring:
+def negotiate_boundary_shapes(
+    wiring: Wiring, stages: Mapping[int, Stage], company: ProcessGroups, device: torch.device
+) -> Wiring:
     """Return the wiring with the shapes of one micro-batch as this rank sends and receives them; collective.
 
     Raises
@@ -50,7 +52,7 @@ def agree_on_borders(wiring: Wiring, stages: Mapping[int, Stage], company: Compa
             incoming = tuple(wires[source, index] for source in graph.predecessors[index])
             first = graph.microbatches_of(index, wiring.lanes.lead_of(index, rank), stages[index].num_microbatches)[0]
             own = _sent(replace(stages[index], incoming=incoming), first, device)
-        rows = company.tell_all(json.dumps([[*key, *value] for key, value in own.items()]).encode())
+        rows = company.all_gather_bytes(json.dumps([[*key, *value] for key, value in own.items()]).encode())
         for known, row in zip(told, rows, strict=True):
             known |= {(stage, name): (tuple(shape), dtype) for stage, name, shape, dtype in json.loads(row)}
     for ends, wire in wiring.wires.items():
@@ -171,7 +173,7 @@ ALIKE = 0.05
 """Part of a gradient's norm by which lanes that compute the same may differ, in sixteen bits too."""
 
 
-def check_lanes(lanes: Lanes, company: Company, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
+def check_lanes(lanes: Lanes, company: ProcessGroups, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
     """Refuse stages whose lanes have other gradients of a parameter that is whole on each of them; collective.
 
     `parameters` are this rank's, by stage and name. Lanes would drift apart, each with its part of a sum.
@@ -186,7 +188,7 @@ def check_lanes(lanes: Lanes, company: Company, parameters: Mapping[int, Mapping
         for name, parameter in named.items():
             if parameter.grad is not None and not isinstance(parameter, DTensor):
                 own[stage][name] = float(parameter.grad.norm())
-    rows = [json.loads(row) for row in company.tell_all(json.dumps(own).encode())]
+    rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps(own).encode())]
     for stage, norms in own.items():
         lead = rows[lanes.lead_of(stage, company.rank)][str(stage)]
         for name, norm in norms.items():

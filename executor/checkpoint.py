@@ -44,7 +44,7 @@ def save(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
         if worker.rank == 0:
             target.mkdir(parents=True, exist_ok=True)
     told = json.dumps([secrets.token_hex(8), [held.described(name) for name in held.tensors]]).encode()
-    rows = [json.loads(row) for row in company.tell_all(told)]
+    rows = [json.loads(row) for row in company.all_gather_bytes(told)]
     identity, steps = rows[0][0], worker.draws.step
     tensors = _shared_out([row for _, row in rows])
     mine = {name: own_part(held.tensors[name]) for name in held.tensors if held.writes(tensors[name], name)}
@@ -211,7 +211,7 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     company = worker.company
     with company.refusing_alike(), _refused_in_words(Path(folder)):
         found = Checkpoint(Path(folder))
-    identities = company.tell_all(found.index.id.encode())
+    identities = company.all_gather_bytes(found.index.id.encode())
     if len(set(identities)) > 1:
         raise RefusedAlike(f"ranks see different checkpoints in {folder}: give a folder that all ranks share")
     with company.refusing_alike(), _refused_in_words(Path(folder)):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grad
 
 from costmodel.errors import UsageError
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.parallel import num_parts, own_part
 from planner.plan import Plan
 
@@ -22,7 +22,7 @@ def clip(
     parameters: Mapping[str, nn.Parameter],
     shares: Mapping[str, float],
     max_norm: float | None,
-    company: Company,
+    company: ProcessGroups,
     device: torch.device,
 ) -> torch.Tensor:
     """Scale gradients so that their norm over all ranks is at most `max_norm`, if one is given; collective.

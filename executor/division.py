@@ -24,7 +24,7 @@ from costmodel.errors import DoesNotMatch
 from costmodel.model.blocks import block_of
 from costmodel.stages.config import StageConfig
 from executor.borders import check_outcome, outcome
-from executor.making import Making
+from executor.making import StageBuilder
 from executor.parallel import Meshes, Parallelize, check_split, divide, named_parameters
 from executor.sharding import ShardedStage
 from executor.stage import Stage
@@ -38,7 +38,7 @@ class DividedStages:
     ----------
     plan : Plan
     capture : Capture
-    making : Making
+    making : StageBuilder
     parallelize : callable or None
         The user's function, which is given every stage; without one stages are divided that the plan divides.
     pairs : sequence of LinearPair
@@ -51,7 +51,12 @@ class DividedStages:
     """
 
     def __init__(
-        self, plan: Plan, capture: Capture, making: Making, parallelize: Parallelize | None, pairs: Sequence[LinearPair]
+        self,
+        plan: Plan,
+        capture: Capture,
+        making: StageBuilder,
+        parallelize: Parallelize | None,
+        pairs: Sequence[LinearPair],
     ) -> None:
         self._plan, self._capture, self._making, self._parallelize = plan, capture, making, parallelize
         self._pairs = pairs

@@ -17,7 +17,7 @@ from costmodel.capture.writes import inputs_written_by
 from costmodel.errors import DoesNotMatch, UsageError
 
 
-class Feed:
+class MicrobatchLoader:
     """Micro-batch groups of the batch that was loaded last.
 
     Parameters

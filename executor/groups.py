@@ -30,7 +30,7 @@ import torch.distributed as dist
 from costmodel.errors import DoesNotMatch, PeerLost
 from executor.devices import carrier, identity, reached
 from executor.mesh import connect_all
-from executor.watch import Watch
+from executor.watch import Watchdog
 
 _PIPELINES: dict[tuple[int, ...], int] = {}
 """How many pipelines this process has made over the same ranks of its world, as each of these ranks has."""
@@ -55,7 +55,7 @@ class RefusedAlike(DoesNotMatch):
     alike = True
 
 
-class Company:
+class ProcessGroups:
     """The ranks of one pipeline and what they share.
 
     Parameters
@@ -71,7 +71,7 @@ class Company:
     ----------
     control : ProcessGroup or None
         All ranks, on the CPU; None for a rank that is alone.
-    watch : Watch
+    watch : Watchdog
     carrier : str
         What takes tensors of the ranks' devices: ``gloo`` or ``nccl``; known after `choose_carrier`.
     communicators : int
@@ -92,7 +92,7 @@ class Company:
             sockets = self._meet(group) if size > 1 else {}
         except (RuntimeError, OSError) as error:  # torch's errors of its store and of gloo are RuntimeErrors
             raise PeerLost(f"rank {rank}: {self._not_there()} ({str(error).strip().splitlines()[0]})") from None
-        self.watch = Watch(rank, sockets, timeout_s)
+        self.watch = Watchdog(rank, sockets, timeout_s)
 
     def _meet(self, group: Any) -> dict[int, socket]:
         """Make the control group with all ranks once each has said that it is there; return sockets to the others."""
@@ -107,7 +107,7 @@ class Company:
         self._store = dist.distributed_c10d._get_default_store()
         self._here(self._name)
         self.control = self.group(range(self.size), "gloo")
-        return connect_all(self.rank, self.tell_all)
+        return connect_all(self.rank, self.all_gather_bytes)
 
     def _here(self, name: str) -> None:
         """Say that this rank is there, and wait until all have said so."""
@@ -192,7 +192,7 @@ class Company:
             _NAMED[name] = made
         return _NAMED[name]
 
-    def tell_all(self, data: bytes) -> list[bytes]:
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Return every rank's bytes, in order of rank; collective (and without numpy, which torch's objects need)."""
         return self._told(data, everyone=True) or []
 
@@ -222,7 +222,7 @@ class Company:
             yield
         except DoesNotMatch as error:
             refused = str(error)
-        for told in self.tell_all(refused.encode()):
+        for told in self.all_gather_bytes(refused.encode()):
             if told:
                 raise RefusedAlike(told.decode())
 
@@ -266,7 +266,7 @@ class Company:
 
     def choose_carrier(self, device: torch.device) -> None:
         """Agree on what carries tensors of the ranks' devices, and say it once; collective."""
-        self.carrier = carrier([row.decode() for row in self.tell_all(identity(device).encode())])
+        self.carrier = carrier([row.decode() for row in self.all_gather_bytes(identity(device).encode())])
         if self.rank == 0 and self.size > 1 and device.type == "cuda":
             how = "nccl" if self.asynchronous else "gloo through the host, for ranks share a GPU"
             print(f"messages of {self.size} ranks travel by {how}", file=sys.stderr, flush=True)
@@ -301,17 +301,17 @@ def bind(backend: Any, store: Any, place: int, size: int, device: torch.device) 
     group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, backend)
 
 
-class Membership:
+class GroupLifecycle:
     """One rank's part in its company, from the first collective to the last.
 
     Parameters
     ----------
-    company : Company
+    company : ProcessGroups
     disconnect : callable
         Gives up all that refers to the groups.
     """
 
-    def __init__(self, company: Company, disconnect: Callable[[], None]) -> None:
+    def __init__(self, company: ProcessGroups, disconnect: Callable[[], None]) -> None:
         self._company, self._disconnect = company, disconnect
         atexit.register(self._at_exit)
 
@@ -336,7 +336,7 @@ class Membership:
             self._company.watch.close(1, "an error ended its program")
             _end_process(1)
         self._company.watch.enters("the end")
-        self._company.tell_all(b"")
+        self._company.all_gather_bytes(b"")
         self._disconnect()
         self._company.end()
 

@@ -24,7 +24,7 @@ from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.model.graph import LOSS
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from planner.plan import Plan
 
 Tensors = dict[int, torch.Tensor]
@@ -46,7 +46,7 @@ def capture_where_built(model: TrainingModel, microbatch_size: int, values_follo
                 "stages and micro-batches too: make it a BatchNorm, whose averages are a micro-batch's, or a GroupNorm"
             )
     for name, parameter in model.module.named_parameters():
-        emptied = parameter.shape == (0,)  # as `keep_only` leaves it; a user's own may have no elements, too
+        emptied = parameter.shape == (0,)  # as `drop_unowned` leaves it; a user's own may have no elements, too
         if parameter.is_meta is not values_follow or emptied:
             raise DoesNotMatch(
                 f"the parameter {name!r} has values already: values= is for a model that was built on meta"
@@ -181,7 +181,7 @@ def held_tensors(plan: Plan, captured: Capture, rank: int) -> tuple[Tensors, Ten
     return own, unread if rank == 0 else {}
 
 
-def copies_start_alike(plan: Plan, captured: Capture, company: Company, device: torch.device) -> None:
+def copies_start_alike(plan: Plan, captured: Capture, company: ProcessGroups, device: torch.device) -> None:
     """Give each parameter and buffer that several ranks hold the values of the lowest of them; collective.
 
     A user's seed may differ from rank to rank.
@@ -247,7 +247,7 @@ def _refuse_emptied(
             )
 
 
-def keep_only(
+def drop_unowned(
     captured: Capture, own: Mapping[int, torch.Tensor], unread: Mapping[int, torch.Tensor], device: torch.device
 ) -> None:
     """Move a rank's tensors to its device, one after the other, and empty all that it neither reads nor saves."""

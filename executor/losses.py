@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.stage import Stage
 
 
@@ -47,12 +47,12 @@ class LossSum:
     ----------
     own : torch.Tensor
         Of `own_loss`.
-    company : Company
+    company : ProcessGroups
     beside : sequence of float
         Other numbers whose sums over all ranks are wanted; as many on each.
     """
 
-    def __init__(self, own: torch.Tensor, company: Company, beside: Sequence[float] = ()) -> None:
+    def __init__(self, own: torch.Tensor, company: ProcessGroups, beside: Sequence[float] = ()) -> None:
         self._company, self._device = company, own.device
         values = torch.cat([own, torch.tensor(beside, dtype=own.dtype).to(own.device)]) if beside else own
         self._values = values if company.asynchronous else values.cpu()

@@ -19,7 +19,7 @@ from costmodel.capture.split_calls import Queue
 from costmodel.capture.writes import Written, written_by
 from costmodel.errors import DoesNotMatch
 from executor.evaluation import evaluated_part
-from executor.feed import Feed
+from executor.feed import MicrobatchLoader
 from executor.randomness import Draws, seeded_part
 from executor.stage import Slot, Stage
 from executor.wiring import Wiring
@@ -28,7 +28,7 @@ from simulator.actions import Action, Kind
 
 
 @dataclass(frozen=True)
-class Making:
+class StageBuilder:
     """What stages of one rank are made of.
 
     Attributes
@@ -36,7 +36,7 @@ class Making:
     plan : Plan
     capture : Capture
     wiring : Wiring
-    feed : Feed
+    feed : MicrobatchLoader
     draws : Draws
     order : tuple of Action
         The rank's.
@@ -45,7 +45,7 @@ class Making:
     plan: Plan
     capture: Capture
     wiring: Wiring
-    feed: Feed
+    feed: MicrobatchLoader
     draws: Draws
     order: tuple[Action, ...]
 

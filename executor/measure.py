@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from executor.devices import boot_id
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.recording import RawSpan
 from simulator.actions import parse_action
 from simulator.timeline import Span, Timeline
@@ -21,7 +21,7 @@ from simulator.timeline import Span, Timeline
 _ROUND_TRIPS = 8
 
 
-def gather_timeline(spans: Sequence[RawSpan], company: Company) -> Timeline | None:
+def gather_timeline(spans: Sequence[RawSpan], company: ProcessGroups) -> Timeline | None:
     """Return the spans of all ranks as one timeline on rank 0, None elsewhere; collective.
 
     Time 0 is the first start.
@@ -37,9 +37,9 @@ def gather_timeline(spans: Sequence[RawSpan], company: Company) -> Timeline | No
     return Timeline(company.size, tuple(sorted(found, key=lambda s: (s.rank, s.stream, s.start_ns, s.end_ns))))
 
 
-def _clock_offset_ns(company: Company) -> int:
+def _clock_offset_ns(company: ProcessGroups) -> int:
     """Return what to add to this rank's clock to get rank 0's."""
-    if len(set(company.tell_all(boot_id().encode()))) == 1:
+    if len(set(company.all_gather_bytes(boot_id().encode()))) == 1:
         return 0
     offset = 0
     for peer in range(1, company.size):
@@ -49,7 +49,7 @@ def _clock_offset_ns(company: Company) -> int:
     return offset
 
 
-def _ask(company: Company) -> int:
+def _ask(company: ProcessGroups) -> int:
     best, offset = 2**62, 0
     for _ in range(_ROUND_TRIPS):
         clock = torch.tensor([0])
@@ -62,7 +62,7 @@ def _ask(company: Company) -> int:
     return offset
 
 
-def _answer(company: Company, peer: int) -> int:
+def _answer(company: ProcessGroups, peer: int) -> int:
     for _ in range(_ROUND_TRIPS):
         clock = torch.tensor([0])
         company.control.recv([clock], peer, 0).wait()

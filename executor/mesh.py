@@ -15,10 +15,10 @@ _HELLO = struct.Struct(f">{_TOKEN_BYTES}si")
 _CONNECT_S = 60.0
 
 
-def connect_all(rank: int, tell_all: Callable[[bytes], list[bytes]]) -> dict[int, socket.socket]:
+def connect_all(rank: int, all_gather_bytes: Callable[[bytes], list[bytes]]) -> dict[int, socket.socket]:
     """Return a non-blocking socket to every other rank; collective.
 
-    `tell_all` returns every rank's bytes, in order of rank.
+    `all_gather_bytes` returns every rank's bytes, in order of rank.
     """
     token = secrets.token_bytes(_TOKEN_BYTES)
     family, host = _own_address()
@@ -27,7 +27,7 @@ def connect_all(rank: int, tell_all: Callable[[bytes], list[bytes]]) -> dict[int
         listener.listen(socket.SOMAXCONN)
         listener.settimeout(_CONNECT_S)
         port = listener.getsockname()[1]
-        addresses = tell_all(token + struct.pack(">H", port) + host.encode())
+        addresses = all_gather_bytes(token + struct.pack(">H", port) + host.encode())
         num_ranks = len(addresses)
         found: dict[int, socket.socket] = {}
         for peer in range(rank):

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from costmodel.errors import DoesNotMatch, UsageError
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from planner.plan import Plan
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -89,7 +89,7 @@ class RankOptimizer:
     plan : Plan
     make : callable
         Parameters that this rank steps -> their optimizer.
-    company : Company
+    company : ProcessGroups
     device : torch.device
     owned : sequence of sequences of str
         Names of the trainable parameters that each stage reads.
@@ -110,7 +110,7 @@ class RankOptimizer:
         self,
         plan: Plan,
         make: MakeOptimizer,
-        company: Company,
+        company: ProcessGroups,
         device: torch.device,
         owned: Sequence[Sequence[str]],
         parameters: Mapping[str, nn.Parameter],
@@ -180,7 +180,7 @@ def _part_groups(optimizer: torch.optim.Optimizer) -> None:
 
 def _shares(
     plan: Plan,
-    company: Company,
+    company: ProcessGroups,
     device: torch.device,
     owned: Sequence[Sequence[str]],
     parameters: Mapping[str, nn.Parameter],

@@ -20,7 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch
 from costmodel.stages.config import StageConfig
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.lanes import Lanes
 from executor.sharding import gathered
 
@@ -32,7 +32,7 @@ AXES = ("data", "tensor")
 class Meshes:
     """The device meshes of a rank's stages, one for the same ranks."""
 
-    def __init__(self, lanes: Lanes, company: Company, device: torch.device) -> None:
+    def __init__(self, lanes: Lanes, company: ProcessGroups, device: torch.device) -> None:
         self._lanes, self._company, self.device = lanes, company, device
         self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
 

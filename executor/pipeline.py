@@ -23,7 +23,7 @@ from executor.agreement import Agreed, agree, agree_on_stepped, held, held_of, t
 from executor.devices import choose_device, of_this_process
 from executor.evaluation import Metric
 from executor.feed import as_arguments
-from executor.groups import Company, Membership, RefusedAlike
+from executor.groups import GroupLifecycle, ProcessGroups, RefusedAlike
 from executor.holding import aimed_at, capture_surely, tensors_read
 from executor.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
 from executor.materializing import Values
@@ -451,7 +451,7 @@ class Pipeline:
         if self._worker is None or self._ended:
             return
         with self.together("the end"):
-            self.company.tell_all(b"")
+            self.company.all_gather_bytes(b"")
         self._ended = "the pipeline is closed; make a new one"
         if self._stepped is not None:
             self._stepped.take()
@@ -503,7 +503,7 @@ class Pipeline:
             self._stepped.take()
         self._ended = f"the pipeline has failed ({type(error).__name__}: {error}); make a new one in a new process"
         if getattr(error, "alike", False):
-            self.company.tell_all(b"")
+            self.company.all_gather_bytes(b"")
             self._membership.leave()
             return
         if isinstance(error, RuntimeError) and self.num_ranks > 1:
@@ -564,9 +564,9 @@ class Pipeline:
         with telling_others(self._timeout_s, self._group):
             self._vector = WholeVector(model.module) if isinstance(model, TrainingModel) else None
             worker, own = self._matched(model)
-        self.company = Company(self.rank, self.num_ranks, self._timeout_s, self._group)
+        self.company = ProcessGroups(self.rank, self.num_ranks, self._timeout_s, self._group)
         self.watch = self.company.watch
-        self._membership = Membership(self.company, worker.disconnect)
+        self._membership = GroupLifecycle(self.company, worker.disconnect)
         self.watch.enters(START)
         try:
             agree(self.company, own)
@@ -574,7 +574,7 @@ class Pipeline:
             agree(self.company, held_of(worker.optimizer.optimizer if worker.optimizer else None))
         except BaseException as error:
             if getattr(error, "alike", False):
-                self.company.tell_all(b"")
+                self.company.all_gather_bytes(b"")
                 self._membership.leave()
             else:
                 self._membership.fail(error)

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from costmodel.errors import DoesNotMatch
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.lanes import Lanes
 from executor.parallel import axes_of, own_part
 from executor.recording import Recorder
-from executor.starts import MESSAGES, sums_in_order
+from executor.starts import MESSAGES, order_allreduces
 from planner.plan import Plan
 from simulator.actions import Action, Kind
 
@@ -61,7 +61,7 @@ class Reduction:
     parameters : mapping
         Parameters by name.
     device : torch.device
-    company : Company
+    company : ProcessGroups
     lanes : Lanes
     """
 
@@ -71,7 +71,7 @@ class Reduction:
         owned: Sequence[Iterable[str]],
         parameters: Mapping[str, nn.Parameter],
         device: torch.device,
-        company: Company,
+        company: ProcessGroups,
         lanes: Lanes,
     ) -> None:
         self._watch, self._expects, self._device = company.watch, company.expects, device
@@ -82,7 +82,7 @@ class Reduction:
             by_stages.setdefault(stages, []).append(name)
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
-        sums = sums_in_order(plan, lanes, by_stages)
+        sums = order_allreduces(plan, lanes, by_stages)
         self._parameters = parameters
         self._had: set[str] = set()  # what this rank had gradients for, sums and other ranks' zeros aside
         for one in sums:

@@ -14,8 +14,8 @@ import torch
 
 from costmodel.capture.digests import checksum
 from executor.agreement import ranks_in_words
-from executor.feed import BY_FUNCTION, Feed, Leaf
-from executor.groups import Company, RefusedAlike
+from executor.feed import BY_FUNCTION, Leaf, MicrobatchLoader
+from executor.groups import ProcessGroups, RefusedAlike
 
 WHOLE_STEPS = 3
 """Batches of which every row is compared."""
@@ -32,10 +32,10 @@ class OneBatch:
 
     Parameters
     ----------
-    feed : Feed
+    feed : MicrobatchLoader
     needed : callable
         Input name or position (and ``targets``) -> ranges of samples that this rank reads.
-    company : Company
+    company : ProcessGroups
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class OneBatch:
         Whether this rank answers only for what it reads.
     """
 
-    def __init__(self, feed: Feed, needed: Callable[[], Needed], company: Company) -> None:
+    def __init__(self, feed: MicrobatchLoader, needed: Callable[[], Needed], company: ProcessGroups) -> None:
         self._feed, self._needed, self._company = feed, needed, company
         self.only_needed = False
         self._whole = WHOLE_STEPS
@@ -68,7 +68,7 @@ class OneBatch:
             Names the first input that differs, and the ranks.
         """
         own = {leaf.name: self._rows(leaf) for leaf in self._feed.given() if torch.is_tensor(leaf.value)}
-        told = [json.loads(row) for row in self._company.tell_all(json.dumps(own).encode())]
+        told = [json.loads(row) for row in self._company.all_gather_bytes(json.dumps(own).encode())]
         for name in dict.fromkeys(name for row in told for name in row):
             rows = [row.get(name, {}) for row in told]
             for place in dict.fromkeys(place for row in rows for place in row):

@@ -189,14 +189,14 @@ def _timed_step(pipeline: Pipeline, step: int, observer: Observer) -> tuple[Step
     """Run a step that all ranks start together, and return its loss; it takes as long as the longest of them."""
     company = pipeline.company
     with pipeline.together("the start of a step"):
-        company.tell_all(b"")
+        company.all_gather_bytes(b"")
     start = time.perf_counter_ns()
     loss = pipeline.step()
     if pipeline.device.type == "cuda":
         torch.cuda.synchronize(pipeline.device)
     own = [time.perf_counter_ns() - start, observer.excess_ns()]
     with pipeline.together("the end of a step"):
-        rows = [json.loads(row) for row in company.tell_all(json.dumps(own).encode())]
+        rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps(own).encode())]
     slowest = max(range(len(rows)), key=lambda rank: int(rows[rank][1]))
     predicted_ns = pipeline.plan.prediction.step_time_ns
     return StepTime(step, max(row[0] for row in rows), predicted_ns, slowest), loss

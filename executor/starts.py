@@ -31,7 +31,7 @@ class Sum:
     late: bool = False
 
 
-def sums_in_order(plan: Plan, lanes: Lanes, shared: Iterable[tuple[int, ...]]) -> list[Sum]:
+def order_allreduces(plan: Plan, lanes: Lanes, shared: Iterable[tuple[int, ...]]) -> list[Sum]:
     """Return the sums over several ranks of what these sets of stages share, each lane's, in the order of all."""
     sums = []
     for stages in sorted(shared):

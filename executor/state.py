@@ -43,7 +43,7 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
 
     values = {name: encode(value, name, keep) for name, value in own.items()}
     described = [[name, list(t.shape), NAMES[t.dtype]] for name, t in tensors.items()]
-    rows = [json.loads(row) for row in company.tell_all(json.dumps([list(values), described]).encode())]
+    rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps([list(values), described]).encode())]
     entries = company.tell_first(json.dumps(values).encode())
     arrived: dict[str, torch.Tensor] = {}
     told: set[str] = set()
@@ -132,7 +132,7 @@ def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     own = {name: parameter for name, parameter in worker.parameters.items() if id(parameter) in stepped}
     there = own.keys() & state.keys()
-    rows = worker.company.tell_all(b"something" if there else b"")
+    rows = worker.company.all_gather_bytes(b"something" if there else b"")
     with worker.company.refusing_alike():
         if own and not there and any(rows):
             raise DoesNotMatch(

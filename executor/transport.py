@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import PeerLost
-from executor.groups import MESSAGES, Company
+from executor.groups import MESSAGES, ProcessGroups
 from executor.packing import empty_message, pack
 from executor.wiring import Template
 
@@ -37,7 +37,7 @@ class Transport:
 
     Parameters
     ----------
-    company : Company
+    company : ProcessGroups
         Its watch is told what this rank waits for.
     device : torch.device
         Where tensors live.
@@ -45,7 +45,7 @@ class Transport:
         All (sender, receiver) ranks of the plan, the same on every rank.
     """
 
-    def __init__(self, company: Company, device: torch.device, pairs: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, company: ProcessGroups, device: torch.device, pairs: Iterable[tuple[int, int]]) -> None:
         self.device, self._rank = device, company.rank
         self._watch, self._expects = company.watch, company.expects
         self._asynchronous = company.asynchronous

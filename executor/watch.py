@@ -70,7 +70,7 @@ class Sign:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-class Watch:
+class Watchdog:
     """Signs of life to and from all other ranks.
 
     Parameters

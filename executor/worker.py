@@ -18,25 +18,25 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
 from costmodel.model.graph import LOSS
-from executor.averages import Averages, summed_buffers
-from executor.borders import agree_on_borders, check_lanes
+from executor.averages import BufferSync, summed_buffers
+from executor.borders import check_lanes, negotiate_boundary_shapes
 from executor.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
 from executor.division import DividedStages
 from executor.evaluation import Metric, Metrics, evaluated_part
-from executor.feed import Feed
+from executor.feed import MicrobatchLoader
 from executor.gradients import check_gradient_hooks, check_sparse
-from executor.groups import Company
+from executor.groups import ProcessGroups
 from executor.holding import (
     by_name,
     copies_start_alike,
+    drop_unowned,
     held_tensors,
     holders_of_tensors,
-    keep_only,
     refuse_state_dict,
     state_keys,
 )
 from executor.losses import LossSum, StepLoss, own_loss
-from executor.making import Making
+from executor.making import StageBuilder
 from executor.materializing import Values, materialized
 from executor.observer import Observer
 from executor.optimizer import MakeOptimizer, RankOptimizer
@@ -119,7 +119,7 @@ class Worker:
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self._last_message = last_message(self.order)
         self.wiring: Wiring = wire_plan(plan, capture)
-        self.feed = Feed(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
+        self.feed = MicrobatchLoader(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
         divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
         pairs = pairs_of(capture) if divides else ()  # while parameters have their shapes
@@ -129,8 +129,8 @@ class Worker:
         if values is not None:
             self._materialize(values)
         elif not keeps_model:
-            keep_only(capture, self.held, self.unread, device)
-        self._making = Making(plan, capture, self.wiring, self.feed, self.draws, self.order)
+            drop_unowned(capture, self.held, self.unread, device)
+        self._making = StageBuilder(plan, capture, self.wiring, self.feed, self.draws, self.order)
         self._division = DividedStages(plan, capture, self._making, parallelize, pairs)
         self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
         module = capture.model.module
@@ -164,7 +164,7 @@ class Worker:
         self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
     def connect(
-        self, company: Company, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
+        self, company: ProcessGroups, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
     ) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
         self.company, self.watch, self._max_norm, lanes = company, company.watch, max_norm, self.wiring.lanes
@@ -182,7 +182,7 @@ class Worker:
         self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
-        self.averages = Averages(company, self.device, replicas, buffers, self._summed(replicas))
+        self.averages = BufferSync(company, self.device, replicas, buffers, self._summed(replicas))
         self.one_batch = OneBatch(self.feed, self.inputs_needed, company)
         if make_optimizer is not None:
             self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
@@ -243,7 +243,7 @@ class Worker:
                 self._take(parameters)
         if self._division.any:
             with self.company.refusing_alike():
-                self.wiring = agree_on_borders(self.wiring, self.stages, self.company, self.device)
+                self.wiring = negotiate_boundary_shapes(self.wiring, self.stages, self.company, self.device)
             for i, stage in self.stages.items():
                 stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
             self._division.rest()

@@ -19,18 +19,18 @@ from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
 from planner.ask.effort import Effort
 from planner.ask.pins import Group, Pins
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
 from planner.search import loop as ours
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.solvers.cpsat.child import Request
 from planner.search.solvers.cpsat.model import Findings
 from planner.search.solvers.cpsat.solver import Server
@@ -136,7 +136,7 @@ class _Here:
         self.busy, found, self._found = False, self._found, []
         return found
 
-    def findings(self, request: Request, _: Limits) -> Iterator[dict[str, Any]]:
+    def findings(self, request: Request, _: Deadline) -> Iterator[dict[str, Any]]:
         self.ask(request)
         yield from self.heard(0.0)
 
@@ -233,7 +233,7 @@ def random_model(rng: Random, size: int) -> tuple[Profile, list[set[int]]]:
     frozen = frozenset(range(rng.choice((0, 0, 0, 1, 2)))) & frozenset(range(size - 1))
     profile = profile_of(
         [rng.randint(100, 3000) for _ in range(size)], edges, frozen=frozen,
-        whole=Whole((1, 2, 4), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))),
+        whole=WholeModelMeasurements((1, 2, 4), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))),
         latency_ns=rng.choice((0, 300, 2000)), tensor_bytes=rng.choice((10, 900, 9000)),
         saved_bytes=rng.choice((500, 4000)), parameter_bytes=rng.choice((100, 2000, 20_000)),
         host_ns=rng.choice((0, 0, 200, 900)), tied=[(0, size - 1)] if size > 2 and rng.random() < 0.2 else [],
@@ -316,7 +316,7 @@ def every_plan(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[Evalua
             ends = range(config.data, (num_stages + 1) * config.data, config.data)
             names = AUTO if problem.schedule == "auto" else (problem.schedule,)
             for order in orders:
-                places = tuple(Place(config, order[end - config.data : end]) for end in ends)
+                places = tuple(StagePlacement(config, order[end - config.data : end]) for end in ends)
                 for schedule, line in product(names, (False, True)):
                     try:
                         yield evaluators[size].evaluate(Candidate(cut, places, size, schedule, line))

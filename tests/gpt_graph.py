@@ -4,7 +4,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.model.work import Work
 
 TWO = 2
@@ -101,7 +101,7 @@ class Gpt:
             for o in self.operators
         )
         device = Device("cuda", catalogue or "unknown", 80 * 2**30, catalogue)
-        return Profile(graph, device, "float16", (1,), times, Whole((1,), 0, 700, 9000))
+        return Profile(graph, device, "float16", (1,), times, WholeModelMeasurements((1,), 0, 700, 9000))
 
 
 def gpt(num_layers: int = 1, s: int = 64, h: int = 32, a: int = 4, v: int = 0, **options: object) -> Profile:

@@ -7,14 +7,14 @@ lattice does not tell apart; with backwards in halves, against the orders that `
 from dataclasses import replace
 from random import Random
 
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.solvers.lattice.bound import LatticeBound
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.exact_promises import MOST_CUTS, every_plan, numberings, random_problem
 from tests.pipelines import pipelines
 from tests.random_profiles import branches
@@ -44,7 +44,7 @@ def random_branches(rng: Random) -> tuple[Problem, list[tuple[int, ...]]]:
         rng.choice((2, 3)), rng.choice((1, 2)), rng.choice((700, 3000)), head=rng.choice((1, 2)),
         latency_ns=rng.choice((0, 300, 2000)), tensor_bytes=rng.choice((10, 9000)),
         parameter_bytes=rng.choice((100, 20_000)),
-        whole=Whole((1, 2, 4), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))),
+        whole=WholeModelMeasurements((1, 2, 4), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))),
     )  # fmt: skip
     problem = pipelines(profile, rng.choice((2, 3, 4)), rng.choice((4, 8)), schedule="auto", max_stages=3)
     return problem, list(numberings(problem, []))
@@ -55,7 +55,7 @@ def problem_failures(case: tuple[Problem, list[tuple[int, ...]]]) -> list[str]:
     whole, cuts = case
     found = []
     for problem in (whole, replace(whole, schedule=WITHIN_LIMIT)):
-        setting, best = Setting(problem), dict[tuple[StageConfig, int], int]()
+        setting, best = PreparedProblem(problem), dict[tuple[StageConfig, int], int]()
         for each in every_plan(problem, cuts):
             key = each.candidate.places[0].config, each.candidate.microbatch_size
             best[key] = min(each.step_time_ns, best.get(key, each.step_time_ns))
@@ -67,7 +67,7 @@ def problem_failures(case: tuple[Problem, list[tuple[int, ...]]]) -> list[str]:
     return found
 
 
-def bound_of(setting: Setting, family: Family, step_ns: int) -> int:
+def bound_of(setting: PreparedProblem, family: Family, step_ns: int) -> int:
     """Return what is proved of a family in the end, for steps up to a given one."""
     lattice = LatticeBound(cut_data(setting.cuts(family), 0, binding=False))
     return max((each.bound_ns for each in lattice.rise(step_ns)), default=0)

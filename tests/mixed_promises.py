@@ -17,7 +17,7 @@ from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
 from tests.exact_promises import AUTO, COUNTED, numberings, random_model, slower, solved_here
@@ -113,7 +113,7 @@ def every_step(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[int]:
                     continue
 
 
-def _placed(problem: Problem, num_stages: int) -> Iterator[tuple[Place, ...]]:
+def _placed(problem: Problem, num_stages: int) -> Iterator[tuple[StagePlacement, ...]]:
     """Yield places of so many stages: replicas alike that divide the batch, or of any number where they may differ."""
     devices, free = problem.num_devices, problem.space.data is None
     for sizes in product(range(1, devices + 1) if free else (1,), repeat=num_stages):
@@ -127,7 +127,7 @@ def _placed(problem: Problem, num_stages: int) -> Iterator[tuple[Place, ...]]:
         for ranks in permutations(range(devices), sum(sizes)):
             starts = [sum(sizes[:stage]) for stage in range(num_stages)]
             rows = [ranks[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-            yield tuple(Place(StageConfig(data=len(row)), row) for row in rows)
+            yield tuple(StagePlacement(StageConfig(data=len(row)), row) for row in rows)
 
 
 def _leaves_over(problem: Problem, data: int) -> bool:

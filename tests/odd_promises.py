@@ -15,12 +15,12 @@ from costmodel.errors import LimitReached, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
 from tests.exact_promises import AUTO, COUNTED, numberings, slower, solved_here
@@ -106,7 +106,7 @@ def _profile(rng: Random, size: int) -> Profile:
         edges = [(a, b) for a, b in edges if a != b - 1 or rng.random() < 0.6]
     return profile_of(
         [rng.randint(100, 3000) for _ in range(size)], edges, frozen=frozenset(range(rng.choice((0, 0, 1, size // 2)))),
-        whole=Whole((1, 2, 4), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))),
+        whole=WholeModelMeasurements((1, 2, 4), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))),
         latency_ns=rng.choice((0, 300, 2000)), tensor_bytes=rng.choice((0, 10, 9000)),
         saved_bytes=rng.choice((0, 500, 4000)), parameter_bytes=rng.choice((0, 2000, 20_000)),
         host_ns=rng.choice((0, 0, 200)),
@@ -165,7 +165,7 @@ def _simulated(problem: Problem, candidates: list[Candidate]) -> Iterator[Evalua
             continue
 
 
-def _placed(problem: Problem, num_places: int) -> Iterator[tuple[Place, ...]]:
+def _placed(problem: Problem, num_places: int) -> Iterator[tuple[StagePlacement, ...]]:
     """Yield places: replicas alike that divide the batch, or, one stage a place, of any number where that is open."""
     devices, data = problem.num_devices, problem.space.data
     whole = problem.global_batch // (problem.microbatch_size or 1)
@@ -180,7 +180,7 @@ def _placed(problem: Problem, num_places: int) -> Iterator[tuple[Place, ...]]:
             rows = [ranks[end - size : end] for end, size in zip(ends, sizes, strict=True)]
             if all(row == tuple(sorted(row)) for row in rows):
                 for config in _configs(problem, several=max(sizes) > 1):
-                    yield tuple(Place(replace(config, data=len(row)), row) for row in rows)
+                    yield tuple(StagePlacement(replace(config, data=len(row)), row) for row in rows)
 
 
 def _configs(problem: Problem, *, several: bool) -> Iterator[StageConfig]:

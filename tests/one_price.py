@@ -14,7 +14,7 @@ from costmodel.machines.collectives import all_reduce_ns
 from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Device, Profile
-from costmodel.model.whole import SplitRatios, Whole
+from costmodel.model.whole import SplitRatios, WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.answer.decide import plan
@@ -22,14 +22,14 @@ from planner.ask.effort import Effort
 from planner.ask.pins import Group, Pins, StagePin
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.candidate.candidate import Candidate, Place, alike, in_loop
+from planner.candidate.candidate import Candidate, StagePlacement, alike, in_loop
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.make import make
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
 from planner.plan import Plan, PlanEdge, SearchResult
 from planner.plan.replay import replay
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.random_profiles import random_profile, with_shared_storages
 
@@ -43,7 +43,7 @@ def random_model(rng: Random) -> Profile:
         return described(rng.choice(("gpt2", "llama")))
     size = rng.randint(3, 9)
     split = rng.choice(((), (SplitRatios(1.1, 1.2),) * 3))
-    whole = Whole((1, 2, 4), 0, rng.choice((0, 700)), rng.choice((0, 5000)), split)
+    whole = WholeModelMeasurements((1, 2, 4), 0, rng.choice((0, 700)), rng.choice((0, 5000)), split)
     profile = random_profile(
         rng, size, whole=whole, tied=[(0, size - 1)] if rng.random() < 0.5 else [], host_ns=rng.choice((0, 200)),
         frozen=frozenset({0}) if rng.random() < 0.2 else frozenset(),
@@ -102,7 +102,7 @@ def random_candidate(rng: Random, problem: Problem, atoms: Atoms) -> Candidate:
     for _ in range(num_stages):
         own = StageConfig() if plain else _config(rng, max(1, len(free) - num_stages + len(places) + 1), divides)
         ranks, free = tuple(free[: own.data * own.tensor]), free[own.data * own.tensor :]
-        places.append(Place(own, ranks or (0,), 1 if plain else rng.choice((1, 1, 2))))
+        places.append(StagePlacement(own, ranks or (0,), 1 if plain else rng.choice((1, 1, 2))))
     return Candidate(partition, tuple(places), size, rng.choice(("graph-1f1b", "graph-eager-1f1b", "graph-kfkb")))
 
 
@@ -144,7 +144,7 @@ def candidate_failures(seed: int) -> list[str]:
     if alike(candidate.places) and looped and even and candidate.num_stages % loop == 0:
         fixed = as_flags(problem, found)
         family = Family(candidate.places[0].config, candidate.microbatch_size, fixed.space.chunks or 1)
-        cuts = Setting(fixed).cuts(family)
+        cuts = PreparedProblem(fixed).cuts(family)
         entries["as flags"] = made(cuts.evaluator, cuts.candidate(candidate.partition, candidate.schedule, line=False))
     failures = [f"{name}: {line}" for name, other in entries.items() for line in differences(found, other)]
     failures += [f"by hand: {line}" for line in by_hand(evaluator, candidate, found)]
@@ -220,7 +220,7 @@ def differences(one: Plan, other: Plan) -> list[str]:
 
 def by_hand(evaluator: Evaluator, candidate: Candidate, found: Plan) -> list[str]:
     """Lines on how the price of plain stages of single devices differs from sums over their operators."""
-    problem, plain = evaluator.problem, {Place(StageConfig(), place.ranks) for place in candidate.places}
+    problem, plain = evaluator.problem, {StagePlacement(StageConfig(), place.ranks) for place in candidate.places}
     devices = {problem.device_names[rank] for place in candidate.places for rank in place.ranks}
     as_profiled = problem.trainer_name == "executor" and not problem.profile.device.catalogue
     if set(candidate.places) != plain or len(devices) > 1 or not as_profiled or candidate.schedule == "zb-h1":

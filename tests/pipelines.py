@@ -9,8 +9,8 @@ from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.price import Priced
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 
 PIPELINES = Space(chunks=1, data=1, tensor=1, context=1, expert=1, recompute="none", offload="none")
 
@@ -23,12 +23,12 @@ def pipelines(profile: Profile, num_devices: int, batch: int, size: int | None =
     return Problem(profile, cluster, num_devices, batch, size, effort=effort, **given)  # type: ignore[arg-type]
 
 
-def cuts_of(problem: Problem, microbatch_size: int = 1) -> Cuts:
+def cuts_of(problem: Problem, microbatch_size: int = 1) -> FamilyPartitions:
     """Return the cuts of single devices at one micro-batch size."""
-    return Setting(problem).cuts(Family(StageConfig(), microbatch_size))
+    return PreparedProblem(problem).cuts(Family(StageConfig(), microbatch_size))
 
 
-def priced(cuts: Cuts, partition: tuple[int, ...], *, line: bool = False) -> Priced:
+def priced(cuts: FamilyPartitions, partition: tuple[int, ...], *, line: bool = False) -> Priced:
     """Price a partition whose stages stand on ranks of their own."""
     return cuts.evaluator.pricer.price(partition, cuts.places(partition), line)
 

@@ -7,7 +7,7 @@ from random import Random
 from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 
 SIZES = (1, 2, 4)
 
@@ -25,7 +25,7 @@ def profile_of(
     in_place: frozenset[int] = frozenset(),
     frozen: frozenset[int] = frozenset(),
     tied: Sequence[tuple[int, int]] = (),
-    whole: Whole | None = None,
+    whole: WholeModelMeasurements | None = None,
 ) -> Profile:
     """Return a profile whose i-th operator works `works[i]` ns forward a sample and twice that backward.
 
@@ -79,7 +79,7 @@ def profile_of(
         "float32",
         sizes,
         times,
-        whole or Whole(tuple(3 * sum(works) * s for s in sizes)),
+        whole or WholeModelMeasurements(tuple(3 * sum(works) * s for s in sizes)),
         Links("gloo", "cpu", 2, classes),
     )
 

@@ -18,14 +18,14 @@ from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.candidate.candidate import Candidate
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published import alpa, pipedream, piper
 from planner.search.published.pieces import Pieces
 from planner.search.published.prices import Holdings, View, Ways
 from planner.search.published.proposals import ProposedStage, partition_of, places_of
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 from tests.random_profiles import random_profile, with_shared_storages
 
 Piece = frozenset[int]
@@ -43,7 +43,7 @@ def random_view(rng: Random, largest: int = 8, most_devices: int = 5) -> View:
         optimizer=rng.choice(("none", "adam")), effort=Effort(600.0, 0.0), target="executor",
         space=Space(zero=0), memory_limit_bytes=1 << 20,  # bytes are counted one by one
     )  # fmt: skip
-    return View(Setting(problem), problem.microbatch_size or 1)
+    return View(PreparedProblem(problem), problem.microbatch_size or 1)
 
 
 class ByHand:
@@ -54,7 +54,7 @@ class ByHand:
         self.measured = view.setting.problem.measured(view.microbatch_size)
         assert len(view.atoms) == len(self.graph.operators)
 
-    def cuts(self, replicas: int) -> Cuts:
+    def cuts(self, replicas: int) -> FamilyPartitions:
         return self.view.setting.cuts(Family(StageConfig(data=replicas), self.view.microbatch_size))
 
     def own_ns(self, piece: Piece, replicas: int, remade: bool) -> float:
@@ -192,7 +192,7 @@ def pipedream_failure(rng: Random) -> str:
     """Compare PipeDream's slowest stage."""
     view = random_view(rng)
     most_bytes = random_bytes(rng, view)
-    found = pipedream.propose(view, most_bytes, Limits(600))
+    found = pipedream.propose(view, most_bytes, Deadline(600))
     ways = [(count, False) for count in view.replicas]
     best = slowest(view, prefixes_of(view.setting.orders[0]), ways, pipedream_ns, most_bytes)
     return _differs(view, found, pipedream_ns, best)
@@ -202,7 +202,7 @@ def piper_failure(rng: Random) -> str:
     """Compare Piper's slowest stage, over all downsets and with forwards run again."""
     view = random_view(rng, largest=6, most_devices=4)
     most_bytes = random_bytes(rng, view)
-    found = piper.propose(view, most_bytes, Limits(600))
+    found = piper.propose(view, most_bytes, Deadline(600))
     ways = [(count, remade) for count in view.replicas for remade in (False, True)]
     return _differs(view, found, piper_ns, slowest(view, downsets_of(view), ways, piper_ns, most_bytes))
 
@@ -220,7 +220,7 @@ def alpa_failure(rng: Random) -> str:
     """Compare Alpa's sum of stages and slowest one."""
     view = random_view(rng, largest=6, most_devices=4)
     most_bytes, count = random_bytes(rng, view), view.num_microbatches
-    found = alpa.propose(view, most_bytes, Limits(600))
+    found = alpa.propose(view, most_bytes, Deadline(600))
     slices = [replicas for replicas in view.replicas if alpa.is_slice(view, replicas)]
     ways = [(replicas, remade) for replicas in slices for remade in (False, True)]
     best = least_sum(view, ways, most_bytes)
@@ -239,7 +239,7 @@ def chain_failure(rng: Random) -> str:
         profile, None, rng.randint(2, 3), rng.choice((4, 8)), microbatch_size=1, space=Space(data=1, recompute="none"),
         optimizer=rng.choice(("none", "adam")), planner="chain", effort=Effort(60.0, 0.5), target="executor",
     )  # fmt: skip
-    view = View(Setting(problem), 1)
+    view = View(PreparedProblem(problem), 1)
     found, best = plan(problem).search.best_step_time_ns, inf
     for chain in chains(downsets_of(view), problem.num_devices):
         stages = [ProposedStage(tuple(sorted(piece)), StageConfig()) for piece in chain]

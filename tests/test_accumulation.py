@@ -16,7 +16,7 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.accumulation import accumulation_of
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile, read_profile, write_profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 from costmodel.roofline import scale_profile
@@ -45,7 +45,7 @@ def net(accumulate_of: dict[str, int]) -> Profile:
     graph = OperatorGraph("net", tuple(operators), tuple(tensors), tuple(parameters))
     times = (OperatorTimes((10,), (10,), (10,), (0.0,)),) * 9
     known = Device("cpu", "h100", 10**9, "h100-sxm-80")
-    whole = Whole((9 * 30 + 950,), accumulate_ns=950)
+    whole = WholeModelMeasurements((9 * 30 + 950,), accumulate_ns=950)
     return Profile(graph, known, "float32", (1,), times, whole, accumulate_of=accumulate_of)
 
 

@@ -18,15 +18,15 @@ from planner.search.solvers.annealing import kernels
 from planner.search.solvers.annealing.annealer import Annealer
 from planner.search.solvers.annealing.data import RULES, room_for
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 from tests.pipelines import PIPELINES, cuts_of, pipelines
 from tests.random_profiles import random_profile
 
 seeds = st.integers(0, 1 << 40)
 
 
-def random_cuts(rng: Random) -> Cuts:
+def random_cuts(rng: Random) -> FamilyPartitions:
     return cuts_of(pipelines(random_profile(rng, 9, latency_ns=2000), 4, 6, 1))
 
 
@@ -45,11 +45,11 @@ def test_a_simulated_value_is_the_step_that_the_simulator_says(seed: int, schedu
     assert value == pytest.approx(cuts.evaluate(partition, schedule).step_time_ns, rel=0.03)
 
 
-def interleaved_cuts(rng: Random, data: int) -> Cuts:
+def interleaved_cuts(rng: Random, data: int) -> FamilyPartitions:
     """Cuts of two places with two stages each, in so many replicas."""
     space = replace(PIPELINES, chunks=2, data=data)
     problem = pipelines(random_profile(rng, 9, latency_ns=2000), 2 * data, 6 * data, 1, space=space)
-    return Setting(problem).cuts(Family(StageConfig(data=data), 1, 2))
+    return PreparedProblem(problem).cuts(Family(StageConfig(data=data), 1, 2))
 
 
 @given(seeds, st.sampled_from((1, 2)))
@@ -119,7 +119,7 @@ def test_numbers_in_flight_of_their_own_are_valued_as_the_simulator_does_and_no_
     cuts = random_cuts(Random(seed))
     annealer = Annealer(cuts, line=False)
     named, free = annealer.annealed(None, seed)
-    best = min(each.step_time_ns for each in cuts.under(named[0], cuts.schedules))
+    best = min(each.step_time_ns for each in cuts.evaluate_under(named[0], cuts.schedules))
     found = cuts.evaluate(free[0], "graph-auto", in_flight=free[1])
     assert found.step_time_ns <= best * 1.03
     cut = annealer.cut._replace(warmups=np.array([kernels.FREE]))

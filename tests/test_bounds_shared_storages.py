@@ -9,22 +9,22 @@ import pytest
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.model.profile import Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
-from planner.search.loop import Search
+from planner.search.loop import PortfolioSearch
 from planner.search.solvers.lattice.replicas import ReplicasBound
 from planner.search.solvers.relaxation.build import added_units, cut_data
 from planner.search.space.family import Family
 from planner.search.space.open_choices import allows_per_stage_replicas, with_split_backward
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
-from planner.search.state.result import Outcome
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.result import SearchOutcome
 from tests.random_profiles import profile_of, random_profile, with_shared_storages
 from tests.solve_cut import solve
 
@@ -47,7 +47,9 @@ QUICK = Effort(30.0, 0.0)
 
 def tiny(rng: Random) -> Profile:
     size = rng.randint(3, 5)
-    whole = Whole((100, 200, 400), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000)))
+    whole = WholeModelMeasurements(
+        (100, 200, 400), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))
+    )
     profile = random_profile(
         rng, size, whole=whole, tied=[(0, size - 1)] if rng.random() < 0.3 else [], latency_ns=rng.choice((0, 300)),
         tensor_bytes=rng.choice((900, 9000)), saved_bytes=rng.choice((500, 4000)),
@@ -57,14 +59,14 @@ def tiny(rng: Random) -> Profile:
     return with_shared_storages(rng, profile)
 
 
-def partitions(cuts: Cuts) -> list[Partition]:
+def partitions(cuts: FamilyPartitions) -> list[Partition]:
     """Every partition into at most the allowed number of stages whose stage graph has no cycle."""
     most = range(min(cuts.num_stages, len(cuts.atoms)))
     found = (numbered(cuts.atoms, groups) for groups in product(most, repeat=len(cuts.atoms)))
     return sorted({partition for partition in found if partition is not None})
 
 
-def every_plan(setting: Setting) -> Iterator[Evaluated]:
+def every_plan(setting: PreparedProblem) -> Iterator[Evaluated]:
     """Every cut of every family under each of its schedules, as a graph and as a line; then replicas by stage."""
     for family in setting.families.all:
         cuts = setting.cuts(family)
@@ -72,7 +74,7 @@ def every_plan(setting: Setting) -> Iterator[Evaluated]:
             places, left = divmod(max(partition) + 1, family.chunks)
             if not left and places > (family.chunks > 1):  # a loop of one place serves nothing
                 for line in (False, True):
-                    yield from cuts.under(partition, cuts.schedules, line=line)
+                    yield from cuts.evaluate_under(partition, cuts.schedules, line=line)
     singles = (
         setting.families.single_replicas
         if allows_per_stage_replicas(setting.problem, setting.pinned) and setting.problem.space.chunks in (None, 1)
@@ -83,14 +85,14 @@ def every_plan(setting: Setting) -> Iterator[Evaluated]:
             yield from by_stage(setting.cuts(family), partition)
 
 
-def by_stage(cuts: Cuts, partition: Partition, names: tuple[str, ...] = BY_STAGE) -> Iterator[Evaluated]:
+def by_stage(cuts: FamilyPartitions, partition: Partition, names: tuple[str, ...] = BY_STAGE) -> Iterator[Evaluated]:
     """A cut with every number of replicas for each of its stages."""
     devices, num_stages = cuts.evaluator.problem.num_devices, max(partition) + 1
     for counts in product(range(1, devices + 1), repeat=num_stages):
         if sum(counts) <= devices and max(counts) > 1:
             starts = [sum(counts[:stage]) for stage in range(num_stages)]
             places = tuple(
-                Place(replace(cuts.family.config, data=count), tuple(range(start, start + count)))
+                StagePlacement(replace(cuts.family.config, data=count), tuple(range(start, start + count)))
                 for start, count in zip(starts, counts, strict=True)
             )
             for name in names:
@@ -115,7 +117,7 @@ def problem_of(seed: int) -> Problem:
 def bound_failures(seed: int, effort: Effort = QUICK) -> list[str]:
     """Bounds above a plan that fits, and false proofs that none does, at the least limit and one in the middle."""
     problem = problem_of(seed)
-    setting = Setting(problem)
+    setting = PreparedProblem(problem)
     plans = list(every_plan(setting))
     peaks = sorted({each.excess_bytes + 1 for each in plans})
     failures = []
@@ -127,11 +129,11 @@ def bound_failures(seed: int, effort: Effort = QUICK) -> list[str]:
     return failures
 
 
-def _of_families(limited: Problem, known: Setting, fitting: list[Evaluated]) -> Iterator[str]:
-    setting = Setting(limited)
+def _of_families(limited: Problem, known: PreparedProblem, fitting: list[Evaluated]) -> Iterator[str]:
+    setting = PreparedProblem(limited)
     for family in setting.families.all:
         own = [each for each in fitting if known.family_of.get(each.candidate) == family]
-        for places in range(1, setting.families.most_places(family) + 1):
+        for places in range(1, setting.families.max_pipeline_stages(family) + 1):
             steps = [e.step_time_ns for e in own if e.candidate.num_stages == places * family.chunks]
             if steps and setting.closed_form_ns(family, places) > min(steps):
                 yield f"{family} on {places} places: {setting.closed_form_ns(family, places)} above {min(steps)}"
@@ -170,10 +172,10 @@ def halves_failures(seed: int) -> list[str]:
             parameter_bytes=rng.choice((100, 2000)),
         )  # fmt: skip
         problem = replace(problem, profile=profile, num_devices=rng.choice((2, 3)))
-    least = min((each.excess_bytes + 1 for each in _halved_plans(Setting(problem))), default=0)
+    least = min((each.excess_bytes + 1 for each in _halved_plans(PreparedProblem(problem))), default=0)
     failures = []
     for limit in (least, 3 * least // 2, 2 * least):
-        setting = Setting(replace(problem, memory_limit_bytes=max(1, limit)))
+        setting = PreparedProblem(replace(problem, memory_limit_bytes=max(1, limit)))
         for each in _halved_plans(setting):
             family = setting.family_of.get(each.candidate)
             proved_ns = 0
@@ -187,14 +189,14 @@ def halves_failures(seed: int) -> list[str]:
     return failures
 
 
-def by_replicas(setting: Setting, family: Family) -> int:
+def by_replicas(setting: PreparedProblem, family: Family) -> int:
     """The highest bound of stages with replicas of their own number; that by filling is of whole backwards."""
     whole = 0 if setting.cuts(family).in_halves else by_replicas_ns(setting, family)
     held_ns, even_ns = held_by_replicas_ns(setting, family), setting.even_by_replicas_ns(family) or 0
     return max(whole, held_ns, even_ns, in_lattice(setting, family))
 
 
-def in_lattice(setting: Setting, family: Family) -> int:
+def in_lattice(setting: PreparedProblem, family: Family) -> int:
     """What the lattice proves of stages with replicas of their own number, below a step that any plan keeps to."""
     if not setting.is_bounded_exactly(family):
         return 0
@@ -204,12 +206,12 @@ def in_lattice(setting: Setting, family: Family) -> int:
     return max((each.bound_ns for each in bound.rise(10**9)), default=0)
 
 
-def _halved_plans(setting: Setting) -> Iterator[Evaluated]:
+def _halved_plans(setting: PreparedProblem) -> Iterator[Evaluated]:
     """Every cut of every family of one stage a place, and of replicas by stage, in halves."""
     for family in setting.families.all:
         if family.chunks == 1:
             for partition in partitions(setting.cuts(family)):
-                yield from setting.cuts(family).under(partition, ("graph-zb",))
+                yield from setting.cuts(family).evaluate_under(partition, ("graph-zb",))
     for family in (
         setting.families.single_replicas if allows_per_stage_replicas(setting.problem, setting.pinned) else ()
     ):
@@ -218,7 +220,7 @@ def _halved_plans(setting: Setting) -> Iterator[Evaluated]:
 
 
 def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
-    outcome = Search(limited, None).run()
+    outcome = PortfolioSearch(limited, None).run()
     best = min((each for each in fitting if outcome.incumbent.runs(each)), key=lambda each: each.rank, default=None)
     if fitting and outcome.impossible:
         yield f"called impossible, and {fitting[0].candidate} fits"
@@ -246,15 +248,15 @@ def test_a_search_with_its_solver_proves_nothing_false_where_storages_are_shared
 def test_without_a_memory_limit_replicas_by_stage_are_bounded_by_their_work_alone() -> None:
     """Stages with replicas fill otherwise than a line of single devices: 90 / (1 - (15 / 16)^3) would be too much."""
     profile = profile_of([1000] * 30, [(i, i + 1) for i in range(29)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
-    setting = Setting(Problem(profile, None, 3, 16, 1, optimizer="none", target="any"))
+    setting = PreparedProblem(Problem(profile, None, 3, 16, 1, optimizer="none", target="any"))
     (family,) = setting.families.single_replicas
     assert held_by_replicas_ns(setting, family) == setting.even_by_replicas_ns(family) == 16 * 90_000 // 3
 
 
-def of_two_stages_on_three_devices(space: Space) -> Outcome:
+def of_two_stages_on_three_devices(space: Space) -> SearchOutcome:
     """The first stage takes twice as long: 8 / 2 x 600 us is less than 8 x 900 us / 2."""
     profile = profile_of([200_000, 100_000], [(0, 1)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
-    return Search(Problem(profile, None, 3, 8, 1, max_stages=2, space=space, effort=QUICK), None).run()
+    return PortfolioSearch(Problem(profile, None, 3, 8, 1, max_stages=2, space=space, effort=QUICK), None).run()
 
 
 def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_allowed() -> None:

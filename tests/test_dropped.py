@@ -13,18 +13,18 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import write_profile
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan
-from planner.answer.feasibility_fixes import ways_out
+from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.answer.whole_models import WholeModels
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, read_plan
-from planner.search.proposers.balanced_sweep import Screen
+from planner.search.proposers.balanced_sweep import BalancedSweep
 from planner.search.space.dropped import NO_ROOM, REFUSED, Dropped
 from planner.search.space.family import Family
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 from tests.exact_promises import solved_here
 from tests.odd_promises import odd_case, ratio_or_claim
 from tests.pipelines import pipelines
@@ -49,7 +49,7 @@ def answer(problem: Problem) -> Plan:
 
 def test_hosts_with_memory_offer_no_parameters_to_stages_that_cannot_gather_them() -> None:
     problem = Problem(chain(6), with_host_memory(3, 2**30), 3, 4, 1, target="any", effort=COUNTED)
-    setting = Setting(problem)
+    setting = PreparedProblem(problem)
     assert all(setting.even_by_replicas_ns(family) for family in setting.families.single_replicas)
     assert answer(problem)
 
@@ -60,7 +60,7 @@ def test_tensors_of_no_bytes_are_annealed() -> None:
 
 def test_a_model_without_states_has_ways_out() -> None:
     problem = pipelines(chain(4, parameter_bytes=0), 2, 4, memory_limit_bytes=1, deterministic_limit=0.0)
-    said = ways_out(replace(problem, space=Space()), plan)
+    said = feasibility_fixes(replace(problem, space=Space()), plan)
     assert "bug" not in said
     assert "--memory-limit" in said
 
@@ -92,7 +92,7 @@ def test_a_bound_that_cannot_be_made_excludes_nothing(monkeypatch: pytest.Monkey
     problem = pipelines(profile, 2, 8, deterministic_limit=0.01)
     right = answer(problem)
     for name in ("_bound_ns", "held_ns", "closed_form_ns", "even_by_replicas_ns"):
-        monkeypatch.setattr(Setting, name, broken)
+        monkeypatch.setattr(PreparedProblem, name, broken)
     with solved_here():
         found = plan(problem)
     assert found.search.best_step_time_ns == right.search.best_step_time_ns
@@ -132,7 +132,7 @@ def test_an_error_that_ends_a_search_keeps_what_was_found(monkeypatch: pytest.Mo
     def broken(_: object) -> None:
         raise UsageError("of no flag")
 
-    monkeypatch.setattr(Screen, "look_at_long", broken)
+    monkeypatch.setattr(BalancedSweep, "look_at_long", broken)
     found = plan(pipelines(branches(2, 3), 2, 8, deterministic_limit=0.0))
     assert found.extra["bugs"] == {"bug: UsageError": 1}
 
@@ -155,8 +155,8 @@ def test_that_no_plan_fits_is_proved_by_states_or_by_all_that_there_is_and_else_
 
 def test_whole_models_that_fit_with_small_micro_batches_are_offered_before_the_choice() -> None:
     profile = chain(4, saved_bytes=1 << 20)
-    setting = Setting(Problem(profile, None, 2, 8, target="any", effort=COUNTED, memory_limit_bytes=5 << 20))
-    incumbent = Incumbent(setting.problem, "any", setting.tears)
+    setting = PreparedProblem(Problem(profile, None, 2, 8, target="any", effort=COUNTED, memory_limit_bytes=5 << 20))
+    incumbent = CandidatePool(setting.problem, "any", setting.tears)
     whole = WholeModels(setting, incumbent, offers=True)
     offered = [each for each in incumbent.found.values() if each.strategy == "data-parallel"]
     assert {each.candidate.microbatch_size for each in offered if each.fits} == {1}
@@ -189,15 +189,15 @@ def test_small_problems_of_odd_kinds_have_answers_without_errors_near_the_best_a
 def test_a_first_look_that_is_interrupted_leaves_the_bound_that_work_over_devices_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, looked = Screen.look, list[object]()
+    real, looked = BalancedSweep.look, list[object]()
 
-    def look(self: Screen, family: Family) -> None:
+    def look(self: BalancedSweep, family: Family) -> None:
         looked.append(family)
         if len(looked) > 3 and self.incumbent.best_fits:
             raise KeyboardInterrupt
         real(self, family)
 
-    monkeypatch.setattr(Screen, "look", look)
+    monkeypatch.setattr(BalancedSweep, "look", look)
     problem = Problem(chain(6), None, 2, 8, target="any", effort=COUNTED)
     found = plan(problem).search
-    assert (found.limited_by, found.lower_bound_ns) == ("interrupted", Setting(problem).work_over_devices_ns)
+    assert (found.limited_by, found.lower_bound_ns) == ("interrupted", PreparedProblem(problem).work_over_devices_ns)

@@ -15,13 +15,13 @@ from costmodel.stages.strategies.quotient import quotient_of
 from planner.ask.effort import Effort
 from planner.ask.problem import Problem
 from planner.ask.space import Space
-from planner.search.loop import Search
+from planner.search.loop import PortfolioSearch
 from planner.search.proposers import known_shapes
 from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.space.even_stages import even_stages
 from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from planner.search.writing import about_actions
 from tests.described_models import described
 from tests.random_profiles import random_profile
@@ -92,13 +92,13 @@ def _least_largest(prefix: np.ndarray, speeds: np.ndarray) -> float:
 @pytest.mark.parametrize(("name", "devices"), [("llama", 8), ("mixtral", 8), ("gpt2", 4)])
 def test_estimates_order_families_as_the_simulator_does(name: str, devices: int) -> None:
     """Rank correlation of steps, and memory, over all rows of the small table that have an even cut."""
-    setting = Setting(Problem(described(name, sequence=1024), None, devices, 64))
+    setting = PreparedProblem(Problem(described(name, sequence=1024), None, devices, 64))
     table = setting.small_table
     assert table is not None
     estimated, simulated, held, peaks = [], [], [], []
     for row in range(0, len(table), max(1, len(table) // 150)):
         partition, cuts = table.partition(row), setting.cuts(table.family(row))
-        for each in cuts.under(partition, cuts.schedules[:1]) if partition else ():
+        for each in cuts.evaluate_under(partition, cuts.schedules[:1]) if partition else ():
             run = cuts.evaluator.simulate(each.candidate)
             estimated.append(table.step_ns[row])
             simulated.append(each.step_time_ns)
@@ -120,12 +120,12 @@ def test_first_plans_need_no_compiled_kernels_and_are_near_what_a_search_finds()
     """Known shapes, the best of the table and other cuts of these, within a tenth of counted work's answer."""
     for name, devices in (("llama", 8), ("mixtral", 8)):
         problem = Problem(described(name, sequence=1024), None, devices, 64, effort=Effort(60, deterministic_limit=0.5))
-        search = Search(problem, None)
+        search = PortfolioSearch(problem, None)
         first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
         first.first()
         found_ns = search.incumbent.best.step_time_ns
         assert search.incumbent.best.fits
-        assert found_ns <= 1.10 * Search(problem, None).run().incumbent.best.step_time_ns
+        assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().incumbent.best.step_time_ns
 
 
 SLOW = """format = "penstock-cluster"
@@ -143,7 +143,7 @@ def test_messages_between_places_take_the_link_that_joins_them(tmp_path: Path) -
     """Four places of two devices on two hosts: two hops within a host, one across, and one back where they loop."""
     (tmp_path / "cluster.toml").write_text(SLOW)
     machines = read_cluster(tmp_path / "cluster.toml")
-    setting = Setting(Problem(described("llama", sequence=1024), machines, 8, 64))
+    setting = PreparedProblem(Problem(described("llama", sequence=1024), machines, 8, 64))
     table = setting.small_table
     assert table is not None
     rows = table.rows
@@ -166,10 +166,10 @@ def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -
     machines = read_cluster(tmp_path / "cluster.toml")
     effort = Effort(60, deterministic_limit=0.5)
     problem = Problem(described("llama", sequence=1024), machines, 8, 64, effort=effort)
-    search = Search(problem, None)
+    search = PortfolioSearch(problem, None)
     FirstPlans(search.setting, search.incumbent, search.writing, search.limits).first()
     found_ns = search.incumbent.best.step_time_ns
-    assert found_ns <= 1.10 * Search(problem, None).run().incumbent.best.step_time_ns
+    assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().incumbent.best.step_time_ns
 
 
 def test_what_the_first_plan_does_not_wait_for_is_tried_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_what_the_first_plan_does_not_wait_for_is_tried_afterwards(monkeypatch: 
     bests = []
     for work in (known_shapes.FIRST_WORK, 1):
         monkeypatch.setattr(known_shapes, "FIRST_WORK", work)
-        search = Search(problem, None)
+        search = PortfolioSearch(problem, None)
         first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
         first.first()
         assert search.incumbent.best.fits
@@ -191,7 +191,7 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
     tried = []
     for limit_s in (1.0, 60.0):
         problem = Problem(described("llama"), None, 8, 1024, effort=Effort(limit_s))
-        search = Search(problem, None)
+        search = PortfolioSearch(problem, None)
         first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
         table = search.setting.small_table
         assert table is not None
@@ -201,7 +201,7 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
 
 def test_a_table_counts_actions_as_a_cut_does() -> None:
     """One formula for all rows at once, the other for one cut."""
-    setting = Setting(Problem(described("llama"), None, 8, 64))
+    setting = PreparedProblem(Problem(described("llama"), None, 8, 64))
     table = setting.small_table
     assert table is not None
     for row in range(0, len(table), 7):

@@ -18,7 +18,7 @@ from planner.ask.effort import Effort
 from planner.ask.pins import Group, Pins
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published import graphpipe
 from planner.search.published.graph_stages import FoundStages, GraphStages
 from planner.search.published.prices import View
@@ -26,7 +26,7 @@ from planner.search.published.proposals import ProposedStage, partition_of, plac
 from planner.search.published.rival import Rival, search
 from planner.search.published.series_parallel import TreePart, decompose
 from planner.search.published.stretches import Allowance, Choice
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from simulator.schedules.warmup import in_flight_microbatches
 from tests.random_profiles import branches, random_profile
 
@@ -217,13 +217,13 @@ def brute_force(case: Case) -> float | None:
     return best
 
 
-def solve(case: Case, limits: Limits | None = None) -> FoundStages | None:
+def solve(case: Case, limits: Deadline | None = None) -> FoundStages | None:
     size = len(case.works)
     root = tree_of(size, case.edges)
     choices = {part.atoms: [choice(case, part, multiple) for multiple in (1, 2)] for part in root.divisible}
     works = [work * min(case.saving) for work in case.works]
     allowance = Allowance(case.num_devices, case.memory, range(1, case.num_devices + 1))
-    return GraphStages(root, choices, works, allowance, NUM_MICROBATCHES, limits or Limits(600)).best()
+    return GraphStages(root, choices, works, allowance, NUM_MICROBATCHES, limits or Deadline(600)).best()
 
 
 def choice(case: Case, part: TreePart, multiple: int) -> Choice:
@@ -267,11 +267,11 @@ def test_stages_come_in_an_order_in_which_none_waits_for_a_later_one_and_keep_de
 
 
 def test_none_is_found_after_the_deadline() -> None:
-    assert solve(random_case(3), Limits(0)) is None
+    assert solve(random_case(3), Deadline(0)) is None
 
 
 def view_of(problem: Problem) -> View:
-    return View(Setting(problem), 1)
+    return View(PreparedProblem(problem), 1)
 
 
 def planned(problem: Problem) -> Evaluated:
@@ -283,7 +283,7 @@ def planned(problem: Problem) -> Evaluated:
 def test_a_proposal_is_a_partition_whose_stages_are_listed_in_the_order_of_their_graph(seed: int) -> None:
     rng = Random(seed)
     view = view_of(Problem(random_profile(rng, rng.randint(4, 14)), None, rng.randint(2, 6), 24, microbatch_size=1))
-    stages = graphpipe.propose(view, float("inf"), Limits(600))
+    stages = graphpipe.propose(view, float("inf"), Deadline(600))
     assert stages is not None
     partition = partition_of(view, stages)
     assert [partition[stage.atoms[0]] for stage in stages] == list(range(len(stages)))
@@ -301,7 +301,7 @@ def test_branches_work_side_by_side_where_memory_keeps_them_from_sharing_a_devic
 def test_operators_that_pins_keep_apart_share_no_stage() -> None:
     pins = Pins((), (Group(("op0", "op9"), "pins"),))
     found = planned(Problem(branches(2, 4), None, 2, 16, microbatch_size=1, pins=pins))
-    assert found.num_mixed == 0
+    assert found.num_apart_violations == 0
     assert found.candidate.num_stages > 1
 
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from costmodel.model.profile import Profile, write_profile
-from costmodel.model.whole import SplitRatios, Whole
+from costmodel.model.whole import SplitRatios, WholeModelMeasurements
 from planner.answer.decide import plan
 from planner.ask.problem import Problem, Report
 from planner.commands import main
@@ -53,7 +53,7 @@ def test_an_answer_in_halves_is_bounded_by_its_own_family() -> None:
 def test_dear_halves_are_not_chosen_and_bounded_beside_the_gap(ratio: float, said: bool) -> None:
     """Where their bound is no better than the answer there is nothing to say."""
     dear = (SplitRatios(ratio, ratio),) * 3
-    profile = replace(PROFILES["branches"], whole=Whole((1, 2, 4), split=dear))
+    profile = replace(PROFILES["branches"], whole=WholeModelMeasurements((1, 2, 4), split=dear))
     found = planned(profile, schedule="auto")
     assert found.schedule != "graph-zb"
     text = "whole backwards: of split ones it is only proved that they take at least"

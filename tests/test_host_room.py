@@ -13,10 +13,10 @@ from planner import Effort, Problem, Space
 from planner.answer.decide import plan
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import rung
-from planner.search.bounders.memory_shortfall import lacking_bytes
+from planner.search.bounders.memory_shortfall import memory_shortfall_bytes
 from planner.search.proposers.lowest_memory import leanest
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.offers_of_memory import GIB, WHOLE_OPERATORS, asked, cluster
 from tests.random_profiles import chain
@@ -32,8 +32,11 @@ def test_llama_70b_on_8_devices_of_80_gib_lacks_what_its_states_are_over_them() 
     count = sum(p.size_bytes for p in llama_70b().graph.parameters) // 2
     for host_gib in (0, 256):
         problem = Problem(llama_70b(), cluster(8, host_gib=host_gib), 8, 8, target="any")
-        assert lacking_bytes(Setting(problem)) == 18 * count // 8 - (80 + host_gib // 8) * GIB
-    assert lacking_bytes(Setting(Problem(llama_70b(), cluster(8, host_gib=2048), 8, 8, target="any"))) == 0
+        assert memory_shortfall_bytes(PreparedProblem(problem)) == 18 * count // 8 - (80 + host_gib // 8) * GIB
+    assert (
+        memory_shortfall_bytes(PreparedProblem(Problem(llama_70b(), cluster(8, host_gib=2048), 8, 8, target="any")))
+        == 0
+    )
 
 
 def test_llama_70b_is_offloaded_where_hosts_have_the_memory() -> None:
@@ -50,8 +53,8 @@ def test_what_is_proved_to_be_lacking_no_plan_has() -> None:
     for number in range(12):
         profile = chain(3 + number % 4, saved_bytes=1000 * number, parameter_bytes=1 << 20)
         problem = Problem(profile, None, 1 + number % 3, 12, 1, target="any", memory_limit_bytes=(1 + number % 5) << 20)
-        lacking = lacking_bytes(Setting(problem))
-        (_, least), *_ = leanest(Setting(problem), 1.0)
+        lacking = memory_shortfall_bytes(PreparedProblem(problem))
+        (_, least), *_ = leanest(PreparedProblem(problem), 1.0)
         assert least.excess_bytes >= lacking
         proved += lacking > 0
     assert 0 < proved < 12
@@ -60,7 +63,7 @@ def test_what_is_proved_to_be_lacking_no_plan_has() -> None:
 def simulated(config: StageConfig, chunks: int, schedule: str, host_gib: float) -> Evaluated:
     """Two places of a small Llama, cut into equally many layers a stage."""
     problem = asked(described("llama"), cluster(2, host_gib=host_gib), 32, space=Space(), microbatch_size=4)
-    setting = Setting(problem)
+    setting = PreparedProblem(problem)
     partition = setting.equal_layers(2 * chunks)
     assert partition
     return setting.cuts(Family(config, 4, chunks)).evaluate(partition, schedule)

@@ -11,7 +11,7 @@ from planner.search.solvers.lattice.copies import least_of_copies, pattern_of
 from planner.search.solvers.lattice.downsets import downsets, of_cuts
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.solvers.relaxation.data import CutData
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.lattice_promises import problem_failures, random_lattice
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain
@@ -23,7 +23,7 @@ def test_no_cut_is_quicker_than_the_bound_of_its_family(seed: int) -> None:
 
 
 def data_of(num_branches: int, length: int) -> CutData:
-    setting = Setting(pipelines(branches(num_branches, length), 3, 6))
+    setting = PreparedProblem(pipelines(branches(num_branches, length), 3, 6))
     return cut_data(setting.cuts(setting.families.all[0]), 0, binding=False)
 
 
@@ -69,7 +69,7 @@ def test_too_many_downsets_are_not_listed() -> None:
 @pytest.mark.parametrize("profile", [chain(40), branches(4, 6)])
 def test_the_default_search_proves_more_than_closed_forms(profile: Profile) -> None:
     problem = pipelines(profile, 6, 24, schedule="graph-auto", deterministic_limit=1.0)
-    setting = Setting(problem)
+    setting = PreparedProblem(problem)
     found = plan(problem).search
     assert found.lower_bound_ns is not None
     left_ns = found.best_step_time_ns - setting.closed_form_ns(setting.families.all[0])

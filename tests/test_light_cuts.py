@@ -13,7 +13,7 @@ from costmodel.model.profile import Profile
 from planner.graph.atoms import Partition
 from planner.search.proposers.low_traffic import NEAR_ENOUGH, light
 from planner.search.space.bottleneck_partition import balanced
-from planner.search.space.partitions import Cuts, by_stage
+from planner.search.space.partitions import FamilyPartitions, by_stage
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import random_profile
 
@@ -35,7 +35,7 @@ def joined_by(gbs: float) -> Cluster:
     return Cluster((DeviceType("cpu", 2**40),), hosts, groups)
 
 
-def longest_ns(cuts: Cuts, order: Sequence[int], partition: Partition) -> int:
+def longest_ns(cuts: FamilyPartitions, order: Sequence[int], partition: Partition) -> int:
     """Return the longest work of a stage or message there and back across a border, all that pass it counted."""
     places, machines = cuts.places(partition), cuts.evaluator.problem.machines
     sizes, position = cuts.evaluator.pricer.tensor_bytes(1), {atom: i for i, atom in enumerate(order)}

@@ -13,7 +13,7 @@ from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.search.bounders.pipeline_fill import in_line_ns, most_of_stretches
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.exact_promises import random_plans
 from tests.pipelines import pipelines
@@ -24,7 +24,7 @@ from tests.random_profiles import chain
 def test_no_plan_that_fits_is_quicker_than_the_bound_of_its_family(start: int) -> None:
     for seed in range(start, start + 10):
         problem, _, plans, limit = random_plans(seed)
-        setting = Setting(replace(problem, memory_limit_bytes=limit))
+        setting = PreparedProblem(replace(problem, memory_limit_bytes=limit))
         best: dict[tuple[StageConfig, int], int] = {}
         for each in plans:
             if limit is None or each.excess_bytes + 1 <= limit:
@@ -39,13 +39,13 @@ def test_no_plan_that_fits_is_quicker_than_the_bound_of_its_family(start: int) -
 @pytest.mark.parametrize("gib", [0.035, 0.045, 0.06])
 def test_no_even_cut_of_a_language_model_is_quicker_than_its_bound(recompute: str, gib: float) -> None:
     problem = Problem(described("llama"), None, 4, 16, memory_limit_bytes=int(gib * 2**30), target="any")
-    setting, fitting = Setting(problem), 0
+    setting, fitting = PreparedProblem(problem), 0
     for size in (1, 2):
         family = Family(StageConfig(recompute=recompute), size)
         for stages in (2, 4):
             cuts, partition = setting.cuts(family), setting.equal_layers(stages)
             assert partition
-            for each in cuts.under(partition, cuts.schedules):
+            for each in cuts.evaluate_under(partition, cuts.schedules):
                 fitting += each.fits
                 assert not each.fits or in_line_ns(setting, family) <= each.step_time_ns
     assert fitting or gib < 0.06
@@ -53,7 +53,7 @@ def test_no_even_cut_of_a_language_model_is_quicker_than_its_bound(recompute: st
 
 def test_a_line_of_equal_operators_fills_one_after_the_other() -> None:
     """Four stages of eight equal operators, two micro-batches: the fourth starts after three of five quarters."""
-    setting = Setting(pipelines(chain(8), 4, 2, size=1, schedule="1f1b"))
+    setting = PreparedProblem(pipelines(chain(8), 4, 2, size=1, schedule="1f1b"))
     family = next(each for each in setting.families.all if each.config == StageConfig())
     work = setting.families.least_work_ns(family) or 0
     assert in_line_ns(setting, family) == int(work / (1 - 0.5**4))
@@ -62,10 +62,10 @@ def test_a_line_of_equal_operators_fills_one_after_the_other() -> None:
 def test_memory_for_one_micro_batch_makes_stages_wait_for_each_other() -> None:
     """Room for little more than one micro-batch a stage: a pipeline is as slow as its micro-batches in turn."""
     free = Problem(described("llama"), None, 4, 32, 1, target="any", space=Space(data=1, recompute="none"))
-    setting = Setting(free)
+    setting = PreparedProblem(free)
     family = Family(StageConfig(), 1)
     states, kept = setting.families.states_bytes(family), setting.families.kept_bytes(family)
-    tight = Setting(replace(free, memory_limit_bytes=(states + kept) // 4))
+    tight = PreparedProblem(replace(free, memory_limit_bytes=(states + kept) // 4))
     even_ns = tight.families.even_ns(family) or 0
     assert in_line_ns(tight, family) > 1.3 * even_ns
     assert in_line_ns(setting, family) < 1.2 * even_ns

@@ -11,7 +11,7 @@ from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms
@@ -87,7 +87,7 @@ def test_replicas_on_the_smaller_devices_have_to_fit_too() -> None:
     other = replace(profile, device=replace(profile.device, name="small"))
     problem = Problem(profile, cluster, 4, 8, 1, optimizer="none", target="any", other_profiles=(other,))
     pieces = Atoms(profile.graph, tuple((i,) for i in range(7)))
-    everywhere = Place(StageConfig(data=4), (0, 1, 2, 3))
+    everywhere = StagePlacement(StageConfig(data=4), (0, 1, 2, 3))
     found = Evaluator(problem, pieces, 1).evaluate(Candidate((0,) * 7, (everywhere,), 1, "graph-1f1b"))
     assert found.copies == 4
     assert not found.fits

@@ -11,15 +11,15 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.proposers.moves import NUM_RENUMBERED, moves
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import profile_of, random_profile
 
 seeds = st.integers(0, 1 << 40)
 
 
-def start(cuts: Cuts, rng: Random) -> Evaluated:
+def start(cuts: FamilyPartitions, rng: Random) -> Evaluated:
     """Some partition without cycles."""
     while True:
         found = numbered(cuts.atoms, [rng.randrange(cuts.num_stages) for _ in range(len(cuts.atoms))])
@@ -27,7 +27,7 @@ def start(cuts: Cuts, rng: Random) -> Evaluated:
             return cuts.evaluate(found)
 
 
-def every_move(cuts: Cuts, partition: Partition) -> set[Partition]:
+def every_move(cuts: FamilyPartitions, partition: Partition) -> set[Partition]:
     """By trial: each atom with those behind (or before) it in its stage, to each stage and a new one."""
     atoms, found = cuts.atoms, set()
     for atom, own in enumerate(partition):
@@ -60,8 +60,8 @@ def test_work_leaves_the_stage_that_the_critical_path_passes_most_for_those_that
     assert cuts.evaluate(first).step_time_ns < each.step_time_ns
 
 
-def several_a_place(rng: Random) -> tuple[Cuts, Evaluated]:
-    cuts = Setting(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
+def several_a_place(rng: Random) -> tuple[FamilyPartitions, Evaluated]:
+    cuts = PreparedProblem(pipelines(random_profile(rng, 9), 2, 4, 1)).cuts(Family(StageConfig(), 1, chunks=3))
     return cuts, start(cuts, rng)
 
 
@@ -78,7 +78,7 @@ def test_of_several_stages_a_place_all_pairs_change_numbers_that_the_graph_lets_
     assert set(islice(moves(cuts, each, rng), min(NUM_RENUMBERED, len(runnable)))) <= runnable
 
 
-def joined_and_split(cuts: Cuts, partition: Partition) -> set[Partition]:
+def joined_and_split(cuts: FamilyPartitions, partition: Partition) -> set[Partition]:
     """By trial: a stage's atom with those behind it to a stage of their own, two other neighbours to one."""
     atoms, found, stages = cuts.atoms, set(), range(max(partition) + 1)
     for atom, own in enumerate(partition):

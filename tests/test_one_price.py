@@ -5,7 +5,7 @@ import pytest
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.one_price import QUICK, candidate_failures, hosts, search_failures, slower
 from tests.random_profiles import chain
 
@@ -24,6 +24,6 @@ def test_a_place_on_the_faster_type_of_device_counts_as_faster() -> None:
     profile = chain(6)
     others = (slower(profile),)
     problem = Problem(profile, hosts(profile), 4, 8, 1, other_profiles=others, target="any", effort=QUICK)
-    setting = Setting(problem)
+    setting = PreparedProblem(problem)
     assert setting.cuts(Family(StageConfig(), 1)).speeds == (2.0, 2.0, 1.0, 1.0)
     assert setting.cuts(Family(StageConfig(data=2), 1)).speeds == (2.0, 1.0)

@@ -17,8 +17,8 @@ from planner.ask.problem import Problem
 from planner.ask.space import Space
 from planner.graph.atoms import numbered, prepare
 from planner.search.space.open_choices import with_split_backward
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 from tests.exact_promises import COUNTED
 from tests.pipelines import pipelines
 from tests.random_profiles import SIZES, random_profile
@@ -58,7 +58,7 @@ def partly_pinned(folder: Path, seed: int) -> Problem:
     return pipelines(profile, free + rng.randint(1, 2), 8, None, pins=read_pins(folder / "pins.toml"), **options)
 
 
-def around_pins(cuts: Cuts) -> Iterator[tuple[int, ...]]:
+def around_pins(cuts: FamilyPartitions) -> Iterator[tuple[int, ...]]:
     """Yield every cut in which each pinned atom is a stage of its own."""
     pinned, seen = list(cuts.pinned.places), set[tuple[int, ...]]()
     free = [atom for atom in range(len(cuts.atoms)) if atom not in cuts.pinned.places]
@@ -73,11 +73,11 @@ def around_pins(cuts: Cuts) -> Iterator[tuple[int, ...]]:
 @pytest.mark.parametrize("seed", [*range(1, 7), 72])
 def test_no_bound_is_above_a_plan_around_pinned_stages(tmp_path: Path, seed: int) -> None:
     problem = partly_pinned(tmp_path, seed)
-    setting, steps = Setting(problem), list[int]()
+    setting, steps = PreparedProblem(problem), list[int]()
     for whole in setting.families.all:
         for family in (whole, with_split_backward(whole)):
             cuts = setting.cuts(family)
-            found = [each for row in around_pins(cuts) for each in cuts.under(row, cuts.schedules)]
+            found = [each for row in around_pins(cuts) for each in cuts.evaluate_under(row, cuts.schedules)]
             steps += [each.step_time_ns for each in found if each.fits]
             assert all((setting.bound_ns(family) or 0) <= each.step_time_ns for each in found), family
     counted = replace(problem, effort=COUNTED)

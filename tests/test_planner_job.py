@@ -23,7 +23,7 @@ from planner.commands import main
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 from planner.report.rates import mfu, tokens_per_s
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.jobs import job
 from tests.random_profiles import branches, chain, profile_of, u_net
@@ -376,7 +376,7 @@ def test_pins_hold_for_fixed_jobs_too(tmp_path: Path) -> None:
 def test_a_degree_may_leave_a_device_idle() -> None:
     """9 devices: 4 stages of 2 that divide tensors leave one, and that may be all that fits."""
     problem = Problem(described("llama"), None, 9, 8, target="megatron")
-    degrees = {family.config.tensor for family in Setting(problem).families.all}
+    degrees = {family.config.tensor for family in PreparedProblem(problem).families.all}
     assert {1, 2, 4} <= degrees
 
 

@@ -13,7 +13,7 @@ from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from planner.answer.decide import plan
 from planner.ask.problem import Problem
 from planner.ask.space import Space
@@ -21,10 +21,10 @@ from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.plan.replay import depth, replay
-from planner.search.loop import Search
+from planner.search.loop import PortfolioSearch
 from planner.search.planners import PLANNERS, RIVALS
 from planner.search.proposers import chain as lines
-from planner.search.proposers.cpsat import Solving
+from planner.search.proposers.cpsat import CpSatProposer
 from planner.search.solvers.cpsat import child
 from tests.exact_promises import solved_here
 from tests.pipelines import pipelines
@@ -163,7 +163,7 @@ def test_tied_parameters_in_two_stages_are_reduced() -> None:
 
 
 def test_the_optimizer_step_is_there_only_when_asked_for() -> None:
-    profile = replace(chain(4), whole=Whole((1, 2, 4), optimizer_ns=4000))
+    profile = replace(chain(4), whole=WholeModelMeasurements((1, 2, 4), optimizer_ns=4000))
     without, with_it = (plan(problem_of(profile, 2, optimizer=name)) for name in ("none", "adam"))
     assert not any("OPT" in action for order in without.orders for action in order)
     assert [order[-1] for order in with_it.orders] == [f"{s}OPT" for s in range(len(with_it.stages))]
@@ -292,14 +292,14 @@ def test_no_time_leaves_the_heuristic_plan() -> None:
 def test_the_solver_betters_what_the_heuristic_cannot() -> None:
     """With the local search and all but one order left out, the cut that the solver finds is taken."""
     profile = random_profile(Random(11), 12)
-    search = Search(problem_of(profile, 3, deterministic_limit=2.0), None)
+    search = PortfolioSearch(problem_of(profile, 3, deterministic_limit=2.0), None)
     (family,) = search.setting.families.all
     cuts = search.setting.cuts(family)
     worst = max((cuts.evaluate((0,) * k + (1,) * (12 - k)) for k in range(1, 12)), key=lambda each: each.step_time_ns)
     search.incumbent.offer([worst])
     closed = search.setting.closed_form_ns(family)
     search.bounds.of[family] = closed
-    Solving(search.solver, search.bounds, search.prospects, search.limits).solve([family], search.limits)
+    CpSatProposer(search.solver, search.bounds, search.prospects, search.limits).solve([family], search.limits)
     assert search.incumbent.best.step_time_ns < worst.step_time_ns
     assert search.bounds.of[family] > closed
 
@@ -357,7 +357,7 @@ def test_a_plan_of_more_actions_than_a_file_may_hold_is_refused_not_written() ->
 
 
 def test_a_step_of_very_many_actions_is_not_cut_with_care() -> None:
-    few, many = (Search(problem_of(branches(2, 6), batch=batch), None) for batch in (64, 10**6))
+    few, many = (PortfolioSearch(problem_of(branches(2, 6), batch=batch), None) for batch in (64, 10**6))
     family = next(family for family in few.setting.families.all if few.setting.cuts(family).num_stages > 1)
     assert few.prospects.is_small(family)
     assert not many.prospects.is_small(family)

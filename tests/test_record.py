@@ -17,7 +17,7 @@ from planner.candidate.upper_memory import upper_excess_bytes
 from planner.commands import main
 from planner.plan import SearchResult
 from planner.plan.limited_by import WORDS, LimitedBy
-from planner.search.loop import Search
+from planner.search.loop import PortfolioSearch
 from planner.search.state.record import HOLDS_LEAST, SearchRecord, recorded, running_cpu_s
 from tests.described_models import described
 
@@ -116,7 +116,7 @@ def test_a_method_that_is_recorded_credits_its_subsolver_though_it_raises() -> N
 
 
 def test_a_search_records_what_it_met_and_every_family_that_it_saw() -> None:
-    search = Search(asked(), None)
+    search = PortfolioSearch(asked(), None)
     outcome = search.run()
     told = search.record.to_json()
     assert outcome.incumbent.record is search.record
@@ -154,7 +154,7 @@ def test_every_word_for_what_ended_a_search_has_one_for_people() -> None:
 
 def test_the_upper_bound_of_memory_of_what_was_evaluated_is_that_of_its_plan() -> None:
     problem = asked(memory_limit_bytes=1 << 24)
-    outcome = Search(problem, None).run()
+    outcome = PortfolioSearch(problem, None).run()
     result = SearchResult("heuristic", 1, None, "")
     for each in outcome.incumbent.found.values():
         evaluator = outcome.setting.evaluator(each.candidate.microbatch_size)

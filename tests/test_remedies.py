@@ -8,11 +8,11 @@ import pytest
 from costmodel.errors import NoPlanFits
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan
-from planner.answer.feasibility_fixes import ways_out
+from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.plan import Plan
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.proposers.lowest_memory import leanest
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.pipelines import pipelines
 from tests.random_profiles import chain
@@ -51,7 +51,7 @@ def test_the_memory_named_is_enough_and_a_tenth_less_is_not() -> None:
 
 def test_devices_named_are_enough() -> None:
     problem = heavy(space=Space(), memory_limit_bytes=1)
-    (_, least), *_ = leanest(Setting(replace(problem, num_devices=4)), 5.0)
+    (_, least), *_ = leanest(PreparedProblem(replace(problem, num_devices=4)), 5.0)
     problem = replace(problem, memory_limit_bytes=least.excess_bytes + least.excess_bytes // 50)
     (number,) = re.findall(r"with --devices (\d+)", refusal(problem))
     assert plan(replace(problem, num_devices=int(number)))
@@ -67,13 +67,15 @@ def test_more_memory_than_devices_have_is_said_to_be_another_device() -> None:
 
 def test_a_search_that_finds_nothing_says_what_holds_least() -> None:
     problem = Problem(described("gpt2"), None, 4, 16, target="any", effort=Effort(0.5, 0.0))
-    (_, least), *_ = leanest(Setting(replace(problem, memory_limit_bytes=1)), 5.0)
+    (_, least), *_ = leanest(PreparedProblem(replace(problem, memory_limit_bytes=1)), 5.0)
     peak = int(re.findall(r"peaks at (\d+) bytes", refusal(replace(problem, memory_limit_bytes=1 << 10)))[0])
     assert peak <= 1.01 * (least.excess_bytes + 1)
 
 
 def test_a_command_that_is_late_already_tries_no_ways_out() -> None:
-    said = ways_out(heavy(memory_limit_bytes=1 << 20, space=Space()), lambda problem: pytest.fail("tried"), Limits(-1))
+    said = feasibility_fixes(
+        heavy(memory_limit_bytes=1 << 20, space=Space()), lambda problem: pytest.fail("tried"), Deadline(-1)
+    )
     assert said == "; no change that helps was verified in the time that there was"
 
 
@@ -84,6 +86,6 @@ def test_ways_out_get_no_more_time_than_the_command_has_left() -> None:
         given.append(problem.effort.time_limit_s)
         return plan(replace(problem, effort=Effort(0.0)))
 
-    ways_out(heavy(memory_limit_bytes=1 << 20, space=Space()), tried, Limits(600.0))
+    feasibility_fixes(heavy(memory_limit_bytes=1 << 20, space=Space()), tried, Deadline(600.0))
     assert given
     assert max(given) < 600.0

@@ -17,11 +17,11 @@ from planner import Effort, Problem, Space, make_plan
 from planner.answer.decide import plan
 from planner.ask.pins import read_pins
 from planner.plan import Plan
-from planner.search.loop import Search
+from planner.search.loop import PortfolioSearch
 from planner.search.planners import PLANNERS, RIVALS
 from planner.search.published.prices import View
 from planner.search.published.proposals import ProposedStage, placings
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain
@@ -134,7 +134,7 @@ def test_stages_packed_within_hosts_leave_no_rank_out() -> None:
     links = (LinkGroup("inner", 4, 100.0, 1000), LinkGroup("outer", 0, 1.0, 20_000))
     cluster = Cluster((devices,), (Host("device", 4, count=2),), links)
     problem = pipelines(profile, 8, 8, 1, cluster=cluster)
-    view = View(Setting(problem), 1)
+    view = View(PreparedProblem(problem), 1)
     three = [ProposedStage((i,), StageConfig(data=3)) for i in range(2)]
     assert [[place.ranks[0] for place in places] for places in placings(view, three)] == [[0, 3]]
     mixed = [ProposedStage((i,), StageConfig(data=count)) for i, count in enumerate((2, 4, 2))]
@@ -158,7 +158,7 @@ def test_where_nothing_fits_a_rival_says_so_and_names_itself(planner: str) -> No
 @pytest.mark.parametrize("fixed", [{"max_stages": 2}, {"space": Space(chunks=2)}, {"space": Space(zero=1)}])
 def test_starts_of_the_default_search_keep_what_is_fixed(fixed: dict[str, object]) -> None:
     problem = replace(pipelines(branches(2, 3), 4, 8, 1, deterministic_limit=0.0, space=Space()), **fixed)  # type: ignore[arg-type]
-    search = Search(problem, None)
+    search = PortfolioSearch(problem, None)
     search.run()
     for found in search.incumbent.found.values():
         places = found.candidate.places

@@ -10,7 +10,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from planner.ask.pins import Group, Pins
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import numbered
@@ -18,7 +18,7 @@ from planner.search.solvers.relaxation.build import cut_data
 from planner.search.solvers.relaxation.closed_form import closed_form_ns
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.solvers.relaxation.transfers import least_transfer_ns
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 from simulator.bounds import lower_bound_ns
 from tests.pipelines import cuts_of, pipelines, priced, with_limit
 from tests.random_profiles import profile_of, random_profile
@@ -27,14 +27,14 @@ from tests.solve_cut import solve
 FUSED = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b", "gpipe")
 
 
-def all_partitions(cuts: Cuts) -> set[tuple[int, ...]]:
+def all_partitions(cuts: FamilyPartitions) -> set[tuple[int, ...]]:
     """Every partition into at most the allowed number of stages whose stage graph has no cycle."""
     atoms, most = cuts.atoms, cuts.num_stages
     found = (numbered(atoms, groups) for groups in product(range(most), repeat=len(atoms)))
     return {partition for partition in found if partition is not None}
 
 
-def brute_force(cuts: Cuts) -> Evaluated:
+def brute_force(cuts: FamilyPartitions) -> Evaluated:
     candidates = [
         cuts.evaluate(p, name, line=line)
         for p in sorted(all_partitions(cuts))
@@ -53,7 +53,9 @@ def proved_ns(data: CutData) -> int:
 def tiny(seed: int) -> Profile:
     rng = Random(seed)
     size = rng.randint(3, 6)
-    whole = Whole((100, 200, 400), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000)))
+    whole = WholeModelMeasurements(
+        (100, 200, 400), accumulate_ns=rng.choice((0, 700)), optimizer_ns=rng.choice((0, 5000))
+    )
     frozen = frozenset(rng.sample(range(size - 1), 1)) if rng.random() < 0.3 else frozenset()
     tied = [(0, size - 1)] if rng.random() < 0.3 else []
     profile = random_profile(
@@ -147,7 +149,9 @@ def test_one_stage_takes_all_the_work_in_turn() -> None:
 
 def test_gradients_of_an_operator_without_backward_are_not_counted() -> None:
     """Its stage may have no backward, and then neither adds gradients up nor updates parameters."""
-    profile = profile_of([1000, 1000], [(0, 1)], frozen=frozenset({0}), whole=Whole((1, 1, 1), 0, 800, 600))
+    profile = profile_of(
+        [1000, 1000], [(0, 1)], frozen=frozenset({0}), whole=WholeModelMeasurements((1, 1, 1), 0, 800, 600)
+    )
     data = cut_data(cuts_of(pipelines(profile, 2, 2, optimizer="sgd")), 0, binding=False)
     assert data.backward == (0, 2400)  # the trained one adds up its half of the gradients
     assert data.closing == (0, 300)

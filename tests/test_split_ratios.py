@@ -15,7 +15,7 @@ from costmodel.capture.clock import HostClock
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.profile import Profile, read_profile, write_profile
-from costmodel.model.whole import SplitRatios, Whole
+from costmodel.model.whole import SplitRatios, WholeModelMeasurements
 from costmodel.profiling.measure.assemble import InOrder, Round, assemble
 from costmodel.profiling.measure.rounds import Rounds, time_split
 from costmodel.profiling.measure.timing import MarkCost, time_whole
@@ -64,7 +64,9 @@ def test_a_profile_without_ratios_reads_as_1_and_is_written_without_them(tmp_pat
 
 
 def test_ratios_read_back_as_they_were_written(tmp_path: Path) -> None:
-    found = replace(chain(3), whole=Whole((1, 2, 4), split=(RATIOS, SplitRatios(), SplitRatios(1.5, 1.0))))
+    found = replace(
+        chain(3), whole=WholeModelMeasurements((1, 2, 4), split=(RATIOS, SplitRatios(), SplitRatios(1.5, 1.0)))
+    )
     write_profile(tmp_path / "p.json", found)
     assert read_profile(tmp_path / "p.json") == found
     document = json.loads((tmp_path / "p.json").read_text())
@@ -97,11 +99,11 @@ def complaint(document: object, path: Path) -> str:
 )
 def test_a_ratio_below_1_or_of_no_size_is_refused(split: tuple[SplitRatios, ...], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        replace(chain(3), whole=Whole((1, 2, 4), split=split))
+        replace(chain(3), whole=WholeModelMeasurements((1, 2, 4), split=split))
 
 
 def test_the_nearest_measured_size_gives_the_ratio() -> None:
-    whole = Whole((1, 2, 4), split=(SplitRatios(1.3), SplitRatios(1.2), SplitRatios(1.1)))
+    whole = WholeModelMeasurements((1, 2, 4), split=(SplitRatios(1.3), SplitRatios(1.2), SplitRatios(1.1)))
     assert [whole.split_at((1, 2, 4), size).forward for size in (1, 2, 3, 4, 9)] == [1.3, 1.2, 1.2, 1.1, 1.1]
 
 
@@ -173,7 +175,7 @@ def test_a_split_form_that_cannot_be_run_costs_the_ratio_alone() -> None:
 
 def test_ratios_stay_when_a_profile_is_scaled_to_other_sizes() -> None:
     known = replace(chain(3), device=replace(chain(3).device, catalogue="h100-sxm-80"), dtype="float32")
-    whole = Whole((1, 2, 4), split=(SplitRatios(1.3), SplitRatios(1.2), SplitRatios(1.1)))
+    whole = WholeModelMeasurements((1, 2, 4), split=(SplitRatios(1.3), SplitRatios(1.2), SplitRatios(1.1)))
     found = scale_profile(replace(known, whole=whole), "h100-sxm-80", (2, 8))
     assert found.whole.split == (SplitRatios(1.2), SplitRatios(1.1))
 

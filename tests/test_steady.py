@@ -12,8 +12,8 @@ from planner.candidate.candidate import Candidate
 from planner.candidate.steady import regime
 from planner.graph.atoms import numbered
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step
 from simulator.schedules import build_schedule
@@ -33,7 +33,7 @@ def test_a_short_run_tells_the_step_the_memory_and_the_actions_of_the_whole_one(
     data = rng.choice((1, 1, 2))
     space = replace(PIPELINES, data=data)
     problem = pipelines(random_profile(rng, 9), 4 * data, data * rng.randint(40, 400), 1, space=space)
-    cuts = Setting(problem).cuts(Family(StageConfig(data), 1))
+    cuts = PreparedProblem(problem).cuts(Family(StageConfig(data), 1))
     groups = None
     while groups is None:
         groups = numbered(cuts.atoms, [rng.randrange(4) for _ in range(len(cuts.atoms))])
@@ -41,7 +41,7 @@ def test_a_short_run_tells_the_step_the_memory_and_the_actions_of_the_whole_one(
     assert_told_alike(cuts, candidate)
 
 
-def assert_told_alike(cuts: Cuts, candidate: Candidate) -> None:
+def assert_told_alike(cuts: FamilyPartitions, candidate: Candidate) -> None:
     short, whole = cuts.evaluator.shortest(candidate), cuts.evaluator.simulate(candidate)
     assert short.step_time_ns == whole.step_time_ns
     assert short.times.peak_memory_bytes == whole.times.peak_memory_bytes
@@ -58,7 +58,7 @@ def test_a_short_run_of_interleaved_stages_tells_the_same_as_the_whole_one(seed:
     batch = data * (places * rng.randint(3, 30) + rng.choice((0, 0, 0, 1)))
     profile = random_profile(rng, 16)
     problem = pipelines(profile, places * data, batch, 1, space=space, optimizer=optimizer)
-    cuts = Setting(problem).cuts(Family(StageConfig(data, recompute=recompute), 1, chunks))
+    cuts = PreparedProblem(problem).cuts(Family(StageConfig(data, recompute=recompute), 1, chunks))
     stages = range(places * chunks)
     assume(len(cuts.atoms) >= len(stages))
     partition = sorted([*stages, *rng.choices(stages, k=len(cuts.atoms) - len(stages))])
@@ -120,7 +120,7 @@ def random_pipeline(rng: Random, ranks: int, chunks: int) -> Costs:
 
 
 def test_interleaved_stages_that_are_alike_are_run_for_few_micro_batches() -> None:
-    cuts = Setting(pipelines(chain(8), 4, 4_000, 1, space=replace(PIPELINES, chunks=2))).cuts(
+    cuts = PreparedProblem(pipelines(chain(8), 4, 4_000, 1, space=replace(PIPELINES, chunks=2))).cuts(
         Family(StageConfig(), 1, 2)
     )
     run = cuts.evaluator.shortest(cuts.candidate(tuple(range(8)), "interleaved-1f1b", line=True))

@@ -161,6 +161,7 @@ for turn in range(40):
 
 
 def test_numpy_is_imported_only_where_arrays_are_read_or_written() -> None:
-    code = f"import sys; from planner.search.space.sums_cache import load; load({KEY!r}); assert 'numpy' not in sys.modules"
+    load = f"from planner.search.space.sums_cache import load; load({KEY!r})"
+    code = f"import sys; {load}; assert 'numpy' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0

@@ -9,7 +9,7 @@ from planner.graph.atoms import MOST_ATOMS, Atoms, prepare
 from planner.graph.thinning import thin
 from planner.graph.towers import Rows, num_downsets, towers
 from planner.search.solvers.lattice.downsets import downsets
-from planner.search.state.prepared import DOWNSETS_A_DEVICE, Setting
+from planner.search.state.prepared import DOWNSETS_A_DEVICE, PreparedProblem
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of
 
@@ -62,9 +62,9 @@ def test_short_branches_are_towers_only_where_they_are_many() -> None:
 
 def test_a_search_takes_as_many_cuts_as_a_bound_can_tell_apart() -> None:
     problem = pipelines(branches(4, 60), 8, 16)
-    atoms = Setting(problem).atoms
+    atoms = PreparedProblem(problem).atoms
     assert len(atoms) < MOST_ATOMS / 2
     assert num_downsets(towers_of(atoms)) <= 8 * DOWNSETS_A_DEVICE
-    assert len(Setting(replace(problem, num_devices=3)).atoms) == len(atoms)
-    assert len(Setting(pipelines(chain(200), 8, 16)).atoms) == MOST_ATOMS
-    assert len(Setting(replace(problem, exact=True)).atoms) > MOST_ATOMS / 2
+    assert len(PreparedProblem(replace(problem, num_devices=3)).atoms) == len(atoms)
+    assert len(PreparedProblem(pipelines(chain(200), 8, 16)).atoms) == MOST_ATOMS
+    assert len(PreparedProblem(replace(problem, exact=True)).atoms) > MOST_ATOMS / 2

@@ -226,7 +226,7 @@ class Control:
 def behind_the_host(num_queues: int) -> Iterator[Streams]:
     """Let the executor run on such a device within the block."""
     streams, patched = Streams(num_queues), {}
-    company = executor.groups.Company
+    company = executor.groups.ProcessGroups
     plain = company.group
 
     def group(self: Any, ranks: Any, backend: str, purpose: str = "") -> Any:

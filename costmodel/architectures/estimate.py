@@ -13,7 +13,7 @@ from costmodel.machines.catalogue import CatalogueDevice, check_precision
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
 
 PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns")
@@ -129,10 +129,12 @@ def _sum(row: Sequence[OperatorEstimate]) -> tuple[int, int, int]:
     return sum(p.low_ns for p in parts), sum(p.central_ns for p in parts), sum(p.high_ns for p in parts)
 
 
-def _whole(graph: OperatorGraph, device: CatalogueDevice, precision: str, steps: tuple[int, ...]) -> Whole:
+def _whole(
+    graph: OperatorGraph, device: CatalogueDevice, precision: str, steps: tuple[int, ...]
+) -> WholeModelMeasurements:
     held = sum(parameter.size_bytes for parameter in graph.parameters if parameter.trainable)
     added = accumulate_ns(held, device).central_ns
     kept = "bf16" if precision == "fp8" else precision
-    return Whole(
+    return WholeModelMeasurements(
         tuple(step + added for step in steps), 0, added, optimizer_step_ns(held, device, "adam", kept).central_ns
     )

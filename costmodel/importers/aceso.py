@@ -17,7 +17,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import LOSS
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 
 SUMMED_BYTES = 8
 """Moved a parameter when a gradient is added to another, at the memory's full rate: two reads and a write of 2 bytes at
@@ -51,7 +51,7 @@ def aceso_profile(archive: AcesoArchive) -> Profile:
         "float16",
         times.sizes,
         tuple(OperatorTimes(*row, (0.0,) * len(times.sizes)) for row in rows),
-        Whole(
+        WholeModelMeasurements(
             tuple(sum(part[i] for row in rows for part in row) for i in range(len(times.sizes))),
             accumulate_ns=round(parameters * SUMMED_BYTES / card.memory_gbs),
         ),

@@ -15,7 +15,7 @@ from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 
 COLUMNS = ("name", "after", "forward_ms", "backward_ms", "parameter_bytes", "output_bytes", "saved_bytes")
 WEIGHT = "backward_weight_ms"
@@ -90,7 +90,7 @@ def profile_of(
         ),
     )
     times = tuple(OperatorTimes((x.forward_ns,), (x.backward_ns - x.weight_ns,), (x.weight_ns,), (0.0,)) for x in rows)
-    whole = Whole((sum(layer.forward_ns + layer.backward_ns for layer in rows),))
+    whole = WholeModelMeasurements((sum(layer.forward_ns + layer.backward_ns for layer in rows),))
     origin = Origin(plan_only="the profile is a table of layers: there is no model to run")
     made = {"imported": imported}
     return Profile(graph, device, "float32", (microbatch_size,), times, whole, None, made, origin=origin)

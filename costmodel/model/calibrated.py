@@ -13,7 +13,7 @@ from costmodel.model.accumulation import accumulation_of
 from costmodel.model.graph import LOSS
 from costmodel.model.launches import Launches
 from costmodel.model.profile import OperatorTimes, Profile, Shards
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _link(link: LinkClass, ratio: float) -> LinkClass:
     return LinkClass(ranges, tuple((size, _scaled(ns, ratio)) for size, ns in link.table))
 
 
-def _whole(old: Profile, new: Profile) -> Whole:
+def _whole(old: Profile, new: Profile) -> WholeModelMeasurements:
     """Return the whole step moved as its operators together are, and the loss as its operator."""
     steps = [
         _scaled(step_ns, _quotient(*(sum(_work_ns(each, i)) for each in (old, new))))

@@ -16,7 +16,7 @@ from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStora
 from costmodel.model.launches import KEYS as LAUNCHES_KEYS
 from costmodel.model.launches import Launches
 from costmodel.model.origin import ROOFLINE, Origin
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.model.work import Work
 
 PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 2
@@ -70,7 +70,7 @@ class Profile:
     dtype: str
     microbatch_sizes: tuple[int, ...]
     times: tuple[OperatorTimes, ...]
-    whole: Whole
+    whole: WholeModelMeasurements
     links: Links | None = None
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def read_profile(path: str | Path) -> Profile:
             top["dtype"].text(),
             top["microbatch_sizes"].integers(1),
             tuple(times for _, times in operators),
-            Whole.from_node(top["whole"]),
+            WholeModelMeasurements.from_node(top["whole"]),
             Links.from_node(links.members(LINKS_KEYS, LINKS_OPTIONAL))
             if links is not None and links.entries()
             else None,

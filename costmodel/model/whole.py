@@ -18,7 +18,7 @@ class SplitRatios:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeModelMeasurements:
     """Measured on the whole model.
 
     `step_ns` (one entry a micro-batch size) is a separate run of one forward and backward with the
@@ -64,7 +64,7 @@ class Whole:
         }
 
     @classmethod
-    def from_node(cls, node: Node) -> "Whole":
+    def from_node(cls, node: Node) -> "WholeModelMeasurements":
         """Read the JSON form."""
         fields = node.members(("step_ns",), ("loss_ns", "accumulate_ns", "optimizer_ns", "split"))
         numbers = {key: fields[key].integer() for key in ("loss_ns", "accumulate_ns", "optimizer_ns") if key in fields}

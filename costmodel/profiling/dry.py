@@ -15,7 +15,7 @@ from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.profiling.measure.memory import counted_graph
 from costmodel.profiling.options import Options
 
@@ -61,6 +61,6 @@ def dry_profile(options: Options, say: Callable[[str], None] = lambda text: None
     device = Device(options.device, "none: a dry run", 0)
     none_run = {"dry_run": True}
     return Profile(
-        graph, device, options.dtype, sizes, times, Whole(none), None, provenance, none_run,
+        graph, device, options.dtype, sizes, times, WholeModelMeasurements(none), None, provenance, none_run,
         origin=Origin(autocast=options.autocast),
     )  # fmt: skip

@@ -26,7 +26,7 @@ from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.profiling.companions import companions
 from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
@@ -207,7 +207,7 @@ class _Session:
                 replace(times, working_bytes=tuple(one[operator.name] for one in working[:measured]))
                 for operator, times in zip(graph.operators, found.times, strict=True)
             ),
-            Whole(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
+            WholeModelMeasurements(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
             links,
             _provenance(self.options),
             self._extra(found.unscaled, highest, graph),

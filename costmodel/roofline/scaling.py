@@ -15,7 +15,7 @@ from costmodel.machines.catalogue import CatalogueDevice, device
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.launches import Composed, Launches, Times, kernel_ratios
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.roofline import tables
 from costmodel.roofline.operators import estimate
 from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
@@ -203,12 +203,14 @@ def _with_kernels(
     return replace(scaled, forward_ns=forward, backward_input_ns=inputs, backward_weight_ns=weights, launches=kept)
 
 
-def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]) -> Whole:
+def _whole(
+    profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]
+) -> WholeModelMeasurements:
     """Scale the whole step as the sum of its operators, the rest as work that moves memory; keep the split's ratios."""
     before = [sum(column) for column in zip(*map(_sums, profile.times), strict=True)]
     after = [sum(column) for column in zip(*map(_sums, times), strict=True)]
     whole, nearest = profile.whole, _nearest(profile.microbatch_sizes, sizes)
-    return Whole(
+    return WholeModelMeasurements(
         step_ns=tuple(
             round(whole.step_ns[i] * after[k] / before[i]) if before[i] else whole.step_ns[i]
             for k, i in enumerate(nearest)

@@ -11,7 +11,7 @@ from random import Random
 
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 
 SIZES = (1, 2, 4, 8)
 FLOP_PER_NS, BYTES_PER_NS, LAUNCH_NS = 100_000.0, 1_000.0, 4_000.0
@@ -81,6 +81,6 @@ class ProfileBuilder:
             for i in range(len(SIZES))
         )
         moved = sum(p.size_bytes for p in self.parameters)
-        whole = Whole(steps, 0, round(3 * moved / BYTES_PER_NS), round(7 * moved / BYTES_PER_NS))
+        whole = WholeModelMeasurements(steps, 0, round(3 * moved / BYTES_PER_NS), round(7 * moved / BYTES_PER_NS))
         made = {"generated": self.name}
         return Profile(graph, DEVICE, "float32", SIZES, tuple(self.times), whole, None, made, {})

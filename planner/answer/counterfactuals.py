@@ -12,8 +12,8 @@ from functools import cached_property
 from costmodel.errors import PenstockError
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated, Evaluator
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
 FACTOR = 4
 """Times as large a batch, and times as fast links, that are tried."""
@@ -32,7 +32,7 @@ GIB = 2**30
 class Changes:
     """The changes of one problem, under which others are held against the chosen plan."""
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, chosen: Evaluated) -> None:
+    def __init__(self, setting: PreparedProblem, incumbent: CandidatePool, chosen: Evaluated) -> None:
         self.setting, self.incumbent, self.chosen = setting, incumbent, chosen
         self._left = MOST_ACTIONS
         self._evaluators: dict[tuple[int, int], Evaluator] = {}

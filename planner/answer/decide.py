@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.strategies.model import NEVER
-from planner.answer.feasibility_fixes import ways_out
-from planner.answer.infeasible import no_plan, nothing_found
+from planner.answer.feasibility_fixes import feasibility_fixes
+from planner.answer.infeasible import infeasible_error, nothing_found
 from planner.answer.ladder import ladder
 from planner.answer.reasons import reason
 from planner.answer.scope import result, scope
@@ -19,10 +19,10 @@ from planner.ask.targets import RUNNERS, default_target, refusal
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.planners import PLANNERS
 from planner.search.state.record import SearchRecord
-from planner.search.state.result import Outcome
+from planner.search.state.result import SearchOutcome
 from planner.search.writing import announced, check_length, too_long
 
 
@@ -62,23 +62,24 @@ def find(problem: Problem, progress: Report | None = None) -> FoundPlan:
     if widened and progress:
         progress(widened)
     effort = problem.effort
-    limits = Limits(effort.time_limit_s - effort.spent_s) if effort.deterministic_limit is None else None
+    limits = Deadline(effort.time_limit_s - effort.spent_s) if effort.deterministic_limit is None else None
     try:
         return _planned(problem, progress, limits)
     except NoPlanFits as error:
         if problem.planner not in ("ours", "chain"):
             raise
-        raise type(error)(f"{error}{ways_out(problem, lambda changed: _planned(changed).plan, limits)}") from None
+        fixes = feasibility_fixes(problem, lambda changed: _planned(changed).plan, limits)
+        raise type(error)(f"{error}{fixes}") from None
 
 
-def _planned(problem: Problem, progress: Report | None = None, limits: Limits | None = None) -> FoundPlan:
+def _planned(problem: Problem, progress: Report | None = None, limits: Deadline | None = None) -> FoundPlan:
     outcome = PLANNERS[problem.planner](problem, progress)
     found, record = _chosen(outcome, limits), outcome.incumbent.record
     record.dropped = outcome.setting.dropped.counts
     return FoundPlan(found, record)
 
 
-def _chosen(outcome: Outcome, limits: Limits | None) -> Plan:
+def _chosen(outcome: SearchOutcome, limits: Deadline | None) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
     if not outcome.incumbent.found:
         raise nothing_found(outcome)
@@ -90,7 +91,7 @@ MOST_NOT_RUN = 6
 """Plans of several stages that are made to learn that no trainer runs them, before those of one stage alone are."""
 
 
-def _headline(outcome: Outcome, whole: WholeModels) -> Plan:
+def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
     """Return the first choice that the target takes and that some trainer runs; where none is, the first it takes.
 
     What a faster one that nobody runs would gain stands in the plan beside it (`best_unrun`). Whoever asks for a proof,
@@ -129,10 +130,10 @@ def _headline(outcome: Outcome, whole: WholeModels) -> Plan:
         raise RuntimeError(setting.dropped.said)
     if not_taken:
         raise NoPlanFits(not_taken)
-    raise no_plan(outcome, incumbent.best, scope(setting))
+    raise infeasible_error(outcome, incumbent.best, scope(setting))
 
 
-def _made(outcome: Outcome, chosen: Evaluated, not_taken: str, passed_over: Sequence[Evaluated]) -> Plan | None:
+def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over: Sequence[Evaluated]) -> Plan | None:
     """Make the plan of a choice, None where it cannot be made.
 
     Others were preferred to it that the target does not take, or nobody runs.
@@ -155,7 +156,7 @@ def _made(outcome: Outcome, chosen: Evaluated, not_taken: str, passed_over: Sequ
     return replace(found, extra={**found.extra, "best_unrun": told})
 
 
-def _with_ladder(outcome: Outcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:
+def _with_ladder(outcome: SearchOutcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:
     """Add the ladder, what became of the old plan, and what bugs cost."""
     old, dropped = outcome.old_plan, outcome.setting.dropped
     rungs = ladder(outcome.setting, outcome.incumbent, chosen, found, whole)

@@ -14,11 +14,11 @@ from costmodel.stages.config import StageConfig
 from planner.ask.effort import Effort
 from planner.ask.problem import AUTO, Problem
 from planner.plan import Plan
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.proposers.lowest_memory import leanest
 from planner.search.space.dropped import Dropped
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 
 SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 9.0
 """For each question what holds least, for planning again, and after which nothing more is tried without a clock."""
@@ -34,7 +34,7 @@ GIB = 2**30
 TryPlan = Callable[[Problem], Plan]
 
 
-def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -> str:
+def feasibility_fixes(problem: Problem, try_plan: TryPlan, whole: Deadline | None = None) -> str:
     """Return in words what would fit, or what was tried in vain; it begins with "; ".
 
     Parameters
@@ -42,17 +42,17 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
     problem : Problem
     try_plan : function
         Plans a changed problem.
-    whole : Limits, optional
+    whole : Deadline, optional
         The deadline of the command; without one so long as `MOST_SECONDS`.
     """
     if whole and whole.passed_s > LEAST_SECONDS:
         return UNTRIED
-    limits = Limits(max(LEAST_SECONDS, whole.left_s) if whole else MOST_SECONDS)
+    limits = Deadline(max(LEAST_SECONDS, whole.remaining_s) if whole else MOST_SECONDS)
 
     dropped = Dropped()
 
     def first(kind: Callable[[Problem], Iterator[tuple[str, Problem]]]) -> list[str]:
-        fitting = (text for text, changed in kind(problem) if not limits.over and _fits(changed, try_plan, limits))
+        fitting = (text for text, changed in kind(problem) if not limits.expired and _fits(changed, try_plan, limits))
         with dropped.candidate():
             return list(islice(fitting, 1))
         return []
@@ -61,7 +61,7 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
     said = f"; {dropped.said}" if dropped.bugs else ""
     if found:
         return f"; verified by planning again, a plan fits {', or '.join(found)}{said}"
-    if limits.over:
+    if limits.expired:
         return UNTRIED
     return (
         "; tried in vain: every choice free, memory of hosts to offload to, and up to "
@@ -69,12 +69,12 @@ def ways_out(problem: Problem, try_plan: TryPlan, whole: Limits | None = None) -
     )
 
 
-def _fits(problem: Problem, try_plan: TryPlan, limits: Limits) -> bool:
+def _fits(problem: Problem, try_plan: TryPlan, limits: Deadline) -> bool:
     """Whether a plan of a changed problem is found in a short time."""
     try:
-        if not any(each.fits for _, each in leanest(Setting(problem), min(SECONDS, limits.left_s))):
+        if not any(each.fits for _, each in leanest(PreparedProblem(problem), min(SECONDS, limits.remaining_s))):
             return False
-        try_plan(replace(problem, effort=Effort(min(PLAN_SECONDS, limits.left_s), seed=problem.effort.seed)))
+        try_plan(replace(problem, effort=Effort(min(PLAN_SECONDS, limits.remaining_s), seed=problem.effort.seed)))
     except PenstockError:
         return False
     return True
@@ -105,7 +105,11 @@ def _flag(name: str) -> str:
 
 def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem with as much memory as the leanest candidate needs."""
-    found = [each for _, each in leanest(Setting(problem), SECONDS) if each.excess_bytes and not each.num_mixed]
+    found = [
+        each
+        for _, each in leanest(PreparedProblem(problem), SECONDS)
+        if each.excess_bytes and not each.num_apart_violations
+    ]
     if not found:
         return
     least = found[0]
@@ -124,7 +128,7 @@ def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def _hosts(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem with hosts whose memory holds all states, and with twice as much: powers of two of GiB."""
     machines, alone = problem.machines, Family(StageConfig(), min(problem.microbatch_sizes))
-    share = Setting(problem).families.states_bytes(alone) / problem.num_devices
+    share = PreparedProblem(problem).families.states_bytes(alone) / problem.num_devices
     least = ceil(log2(max(1, *(share * host.devices for host in machines.hosts)) / GIB))
     for size in (2**least, 2 ** (least + 1)):
         hosts = tuple(replace(host, memory_bytes=max(host.memory_bytes, round(size * GIB))) for host in machines.hosts)

@@ -11,14 +11,14 @@ from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.ask.targets import refused
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Run
-from planner.search.bounders.memory_shortfall import lacking_bytes
-from planner.search.state.result import Outcome
+from planner.search.bounders.memory_shortfall import memory_shortfall_bytes
+from planner.search.state.result import SearchOutcome
 
 SEARCH = ("ours", "chain", "single", "data-parallel")
 """Planners that search a space, the others make few plans."""
 
 
-def nothing_found(outcome: Outcome) -> Exception:
+def nothing_found(outcome: SearchOutcome) -> Exception:
     """Return the refusal where not one candidate could be priced: what was fixed cannot be, or hosts have no room."""
     setting = outcome.setting
     problem, families, dropped = setting.problem, setting.families, setting.dropped
@@ -33,7 +33,7 @@ def nothing_found(outcome: Outcome) -> Exception:
     )
 
 
-def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
+def infeasible_error(outcome: SearchOutcome, least: Evaluated, searched: str) -> NoPlanFits:
     """Return the refusal of the candidate that is least over; nothing of what was `searched` is less."""
     setting, found = outcome.setting, least.candidate
     if why := outcome.incumbent.why_not_run(least):
@@ -43,7 +43,7 @@ def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
         hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"
     else:
         hint = ""
-    lacking = lacking_bytes(setting)
+    lacking = memory_shortfall_bytes(setting)
     proved = outcome.impossible or lacking > 0
     searches = setting.problem.planner in SEARCH
     every = f"for all {searched}" if searches else f"by all that --planner {setting.problem.planner} makes"
@@ -51,14 +51,14 @@ def no_plan(outcome: Outcome, least: Evaluated, searched: str) -> NoPlanFits:
     if lacking:
         proof += f": parameters, gradients and optimizer states alone need at least {lacking} bytes a device more"
     kind = NoPlanFits if proved else LimitReached
-    if least.num_mixed:
-        return kind(_not_apart(found.num_stages, least.num_mixed, proof))
+    if least.num_apart_violations:
+        return kind(_not_apart(found.num_stages, least.num_apart_violations, proof))
     evaluator = setting.evaluator(found.microbatch_size)
     run = evaluator.simulate(found)
     return kind(_no_room(found, run, evaluator.limits(run), proof + hint))
 
 
-def _looked_at(outcome: Outcome) -> str:
+def _looked_at(outcome: SearchOutcome) -> str:
     """Say of how much a search that proves nothing has looked at how much."""
     every = outcome.setting.families.number
     return (

@@ -12,8 +12,8 @@ from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
 from planner.plan.rung import RUNGS, cost_of_million
-from planner.search.state.pool import NEAR, Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import NEAR, CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
 NOT_ALL = "not-looked-at: of what was tried the least is "
 """Of a strategy that may still fit: not every micro-batch size and way to recompute was priced."""
@@ -22,7 +22,7 @@ MOST_MIXTURES = 6
 
 
 def ladder(
-    setting: Setting, incumbent: Incumbent, chosen: Evaluated, plan: Plan, whole: WholeModels
+    setting: PreparedProblem, incumbent: CandidatePool, chosen: Evaluated, plan: Plan, whole: WholeModels
 ) -> tuple[Rung, ...]:
     """Return the rungs, single strategies first and the simplest of them first, then mixtures by time.
 
@@ -56,8 +56,8 @@ def ladder(
 class _Rungs:
     """What a rung is held against: the chosen plan, and changes of the problem."""
 
-    setting: Setting
-    incumbent: Incumbent
+    setting: PreparedProblem
+    incumbent: CandidatePool
     chosen: Evaluated
     plan: Plan
     changes: Changes
@@ -118,12 +118,12 @@ class _Rungs:
         return self.changes.better_if(each)
 
 
-def _made(setting: Setting, each: Evaluated) -> Plan:
+def _made(setting: PreparedProblem, each: Evaluated) -> Plan:
     result = SearchResult("heuristic", each.step_time_ns, None, "one rung of a ladder", {}, each.step_time_ns)
     return make(setting.evaluator(each.candidate.microbatch_size), each.candidate, result, "", lowered=False)
 
 
-def why(incumbent: Incumbent, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
+def why(incumbent: CandidatePool, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
     """Return why a rung was chosen, or why it lost."""
     how = _how(each)
     if each is chosen:
@@ -165,7 +165,7 @@ def _how(each: Evaluated) -> str:
     return ", ".join(parts)
 
 
-def idle_devices(problem: Problem, incumbent: Incumbent, chosen: Evaluated) -> str:
+def idle_devices(problem: Problem, incumbent: CandidatePool, chosen: Evaluated) -> str:
     """Say which devices stay idle, and what the best plan that uses all takes; nothing where all are used."""
     used = chosen.candidate.num_devices
     if used == problem.num_devices:

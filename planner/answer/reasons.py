@@ -2,17 +2,17 @@
 
 from planner.answer.ladder import idle_devices
 from planner.candidate.evaluate import Evaluated
-from planner.search.state.result import Outcome
+from planner.search.state.result import SearchOutcome
 
 
-def _why_preferred(outcome: Outcome, not_taken: str, unrun: bool) -> str:
+def _why_preferred(outcome: SearchOutcome, not_taken: str, unrun: bool) -> str:
     """Say why a plan is chosen that is slower than another."""
     if not_taken:
         return f"taken by --target {outcome.setting.problem.target}, unlike that"
     return "a trainer runs it, unlike that" if unrun else "simpler"
 
 
-def reason(outcome: Outcome, chosen: Evaluated, not_taken: str, *, unrun: bool) -> str:
+def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: bool) -> str:
     """Say why a plan was chosen, and why it was preferred to a faster one where there is one.
 
     Parameters

@@ -9,11 +9,11 @@ from planner.candidate.order import WITHIN_LIMIT
 from planner.plan import SearchResult
 from planner.plan.limited_by import LimitedBy
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
-from planner.search.state.result import Outcome
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.result import SearchOutcome
 
 
-def result(outcome: Outcome, chosen: Evaluated, best: Evaluated) -> SearchResult:
+def result(outcome: SearchOutcome, chosen: Evaluated, best: Evaluated) -> SearchResult:
     """Bound the choice; a bound above it is a bug of ours, which must not cost the plan.
 
     `best` is the fastest that the target takes, as far as is known.
@@ -58,7 +58,7 @@ def _left_out(looped_ns: int | None, halved_ns: int | None, best_ns: int) -> str
     )
 
 
-def scope(setting: Setting) -> str:
+def scope(setting: PreparedProblem) -> str:
     """Say what the bound ranges over."""
     problem, families = setting.problem, setting.families
     if setting.pinned_partition:

@@ -9,10 +9,10 @@ from itertools import chain
 
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import RUNGS, strategy_of
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.space.family import Family
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
 
 class WholeModels:
@@ -20,11 +20,11 @@ class WholeModels:
 
     Parameters
     ----------
-    setting : Setting
-    incumbent : Incumbent
+    setting : PreparedProblem
+    incumbent : CandidatePool
     offers : bool
         Whether what fits is offered to it: other planners than ours propose what they are for.
-    limits : Limits, optional
+    limits : Deadline, optional
         Of the whole command: after that nothing more is simulated.
 
     Attributes
@@ -33,7 +33,9 @@ class WholeModels:
         Strategies of which every way to recompute and every micro-batch size was simulated, or holds more than one.
     """
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, *, offers: bool, limits: Limits | None = None) -> None:
+    def __init__(
+        self, setting: PreparedProblem, incumbent: CandidatePool, *, offers: bool, limits: Deadline | None = None
+    ) -> None:
         self._setting, self._incumbent, self._offers, self._limits = setting, incumbent, offers, limits
         self.priced: set[str] = set()
         self._tried: list[Evaluated] = []
@@ -46,7 +48,12 @@ class WholeModels:
         fitting = {each.strategy for each in met if each.fits}
         rows: dict[str, list[Evaluated]] = {}
         for each in met:
-            if each.strategy in RUNGS and each.strategy not in fitting and each.excess_bytes and not each.num_mixed:
+            if (
+                each.strategy in RUNGS
+                and each.strategy not in fitting
+                and each.excess_bytes
+                and not each.num_apart_violations
+            ):
                 rows.setdefault(each.strategy, []).append(each)
         return {name: sorted(row, key=lambda each: each.rank) for name, row in rows.items()}
 
@@ -68,7 +75,7 @@ class WholeModels:
         """Simulate micro-batches from the smallest on until some do not fit, and the largest."""
         tried: list[Evaluated] = []
         for family in families:
-            if self._limits and self._limits.over:
+            if self._limits and self._limits.expired:
                 self.priced.discard(name)
                 break
             cuts, num_before = self._setting.cuts(family), len(tried)
@@ -77,7 +84,7 @@ class WholeModels:
                 self.priced.discard(name)
             elif not tried[-1].fits:
                 break
-        late = self._limits is not None and self._limits.over
+        late = self._limits is not None and self._limits.expired
         if tried and not late and families[-1].microbatch_size > tried[-1].candidate.microbatch_size:
             cuts = self._setting.cuts(families[-1])
             tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])

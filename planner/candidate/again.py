@@ -1,7 +1,8 @@
 """A plan file back as a candidate, and its stages priced anew for a problem: the same cut, places and schedule.
 
 What comes back is a plan again, with the problem's machines and prices (F and whole B) and the orders that it had.
-Leaves out new orders (`planner.candidate.order`) and whether the plan may still be chosen (`planner.search.proposers.warm_start`).
+Leaves out new orders (`planner.candidate.order`) and whether the plan may still be chosen
+(`planner.search.proposers.warm_start`).
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from costmodel.errors import InvalidInput
 from planner.ask.problem import Problem
 from planner.ask.targets import in_line
-from planner.candidate.candidate import IN_FLIGHT, Candidate, Place
+from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement
 from planner.candidate.price import Pricer
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
 from planner.plan import Batch, Plan
@@ -41,7 +42,7 @@ def candidate_of(plan: Plan, atoms: Atoms, partition: Partition, ranks: Sequence
     stages = [(plan.stages[i], tuple(ranks[rank] for rank in plan.stages[i].ranks)) for i in at]
     return Candidate(
         partition,
-        tuple(Place(stage.config, own, stage.microbatch_multiple) for stage, own in stages),
+        tuple(StagePlacement(stage.config, own, stage.microbatch_multiple) for stage, own in stages),
         plan.batch.microbatch_size,
         plan.schedule,
         line,

@@ -16,7 +16,7 @@ IN_FLIGHT = "graph-auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagePlacement:
     """Where and how a stage runs: its configuration, its ranks (tensor innermost, data outermost), its multiple."""
 
     config: StageConfig
@@ -37,7 +37,7 @@ class Candidate:
     ----------
     partition : Partition
         Stage of each atom.
-    places : tuple of Place
+    places : tuple of StagePlacement
         One a stage.
     microbatch_size : int
         Samples of a micro-batch on one replica.
@@ -53,7 +53,7 @@ class Candidate:
     """
 
     partition: Partition
-    places: tuple[Place, ...]
+    places: tuple[StagePlacement, ...]
     microbatch_size: int
     schedule: str
     line: bool = False
@@ -71,20 +71,22 @@ class Candidate:
         return len({rank for place in self.places for rank in place.ranks})
 
 
-def is_looped(places: Sequence[Place]) -> bool:
+def is_looped(places: Sequence[StagePlacement]) -> bool:
     """Whether stages share ranks."""
     return len({rank for place in places for rank in place.ranks}) < sum(len(place.ranks) for place in places)
 
 
-def in_loop(config: StageConfig, num_stages: int, num_places: int, order: Sequence[int] = ()) -> tuple[Place, ...]:
+def in_loop(
+    config: StageConfig, num_stages: int, num_places: int, order: Sequence[int] = ()
+) -> tuple[StagePlacement, ...]:
     """Return places alike: stage i at place i mod `num_places`, which take the ranks in this order (rising)."""
     size = config.data * config.tensor * config.context
     order = order or range(num_places * size)
     rows = [tuple(order[i * size : (i + 1) * size]) for i in range(num_places)]
-    return tuple(Place(config, rows[stage % num_places]) for stage in range(num_stages))
+    return tuple(StagePlacement(config, rows[stage % num_places]) for stage in range(num_stages))
 
 
-def alike(places: Sequence[Place]) -> bool:
+def alike(places: Sequence[StagePlacement]) -> bool:
     """Whether all stages are configured alike and work on single micro-batches."""
     return len({(place.config, place.microbatch_multiple) for place in places}) == 1 and (
         places[0].microbatch_multiple == 1

@@ -12,8 +12,8 @@ from itertools import pairwise
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
 from planner.ask.problem import Problem
-from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, alike
-from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_mixed
+from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, alike
+from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations
 from planner.candidate.host_room import check_host_room
 from planner.candidate.order import given, ordered
 from planner.candidate.price import Priced, Pricer
@@ -120,7 +120,7 @@ class Evaluated:
     candidate: Candidate
     step_time_ns: int
     excess_bytes: int
-    num_mixed: int = 0
+    num_apart_violations: int = 0
     is_line: bool = True
     num_actions: int = 0
     copies: int = 1
@@ -134,13 +134,13 @@ class Evaluated:
     @property
     def fits(self) -> bool:
         """Whether every rank is within its memory limit, and what pins keep apart is."""
-        return self.excess_bytes == 0 and self.num_mixed == 0
+        return self.excess_bytes == 0 and self.num_apart_violations == 0
 
     @property
     def rank(self) -> tuple[object, ...]:
         """Smaller is better: what keeps to pins, what fits, then what is fast, then what has fewer stages."""
         found = self.candidate
-        return self.num_mixed, self.excess_bytes, self.step_time_ns, found.num_stages, found.partition
+        return self.num_apart_violations, self.excess_bytes, self.step_time_ns, found.num_stages, found.partition
 
 
 class Evaluator:
@@ -183,7 +183,7 @@ class Evaluator:
         if candidate not in self._known:
             run = self.shortest(candidate)
             excess = excess_bytes(run.times.peak_memory_bytes, self.limits(run))
-            mixed = num_mixed(self.apart, candidate.partition)
+            mixed = num_apart_violations(self.apart, candidate.partition)
             line = list(run.priced.flows) == list(pairwise(range(candidate.num_stages)))
             self._known[candidate] = Evaluated(
                 candidate,
@@ -311,7 +311,7 @@ class Evaluator:
             first, _ = self._structures.pop(next(iter(self._structures)))
             self._num_kept -= len(first.arrays.actions)
 
-    def _replicas(self, places: Sequence[Place], priced: Priced) -> int:
+    def _replicas(self, places: Sequence[StagePlacement], priced: Priced) -> int:
         """Return how many replicas do the same as the first; 1 where they do not, or ranks differ in speed."""
         data = places[0].config.data
         if data == 1 or self.problem.machines.speeds or not alike(places):

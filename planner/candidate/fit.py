@@ -23,7 +23,7 @@ def excess_bytes(peaks: Sequence[int], limits: Sequence[int]) -> int:
     return max(0, *(peak - limit for peak, limit in zip(peaks, limits, strict=True)))
 
 
-def num_mixed(apart: Apart, partition: Partition) -> int:
+def num_apart_violations(apart: Apart, partition: Partition) -> int:
     """Return how many atoms would have to leave their stages, all but those of one pattern in each."""
     mixed = 0
     for patterns in apart:

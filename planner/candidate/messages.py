@@ -13,13 +13,13 @@ from math import lcm
 
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import Amount, StageCost
-from planner.candidate.candidate import Place
+from planner.candidate.candidate import StagePlacement
 from planner.plan.lockstep import Block
 
 Pair = tuple[Block, Block]
 
 
-def pairs(source: Place, target: Place, num_microbatches: int) -> list[Pair]:
+def pairs(source: StagePlacement, target: StagePlacement, num_microbatches: int) -> list[Pair]:
     """Return the blocks that exchange messages."""
     senders, receivers = source.blocks, target.blocks
     sizes = source.microbatch_multiple, target.microbatch_multiple
@@ -49,7 +49,7 @@ def lanes(mine: Block, theirs: Block) -> Iterator[tuple[int, int]]:
 class HostTimes:
     """Host time that messages add to the F and I of each stage's actions."""
 
-    def __init__(self, places: Sequence[Place], num_microbatches: int) -> None:
+    def __init__(self, places: Sequence[StagePlacement], num_microbatches: int) -> None:
         self.places, self.num_microbatches = places, num_microbatches
         counts = [-(-num_microbatches // place.microbatch_multiple) for place in places]
         self._forward = [[0] * count for count in counts]

@@ -15,7 +15,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from costmodel.stages.strategies import StrategyModel
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Place
+from planner.candidate.candidate import StagePlacement
 from planner.candidate.flows import Flows, flows_between
 from planner.candidate.messages import HostTimes, pairs, slowest_ns, unlike_lanes
 from planner.candidate.sums import Sums
@@ -67,11 +67,11 @@ class Pricer:
         self._stages: dict[object, StageCost] = {}
         self._members: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._edges: dict[object, tuple[int, int, bool]] = {}
-        self._lanes: dict[tuple[Place, Place], list[tuple[int, int]]] = {}
-        self._blocks: dict[tuple[Place, ...], tuple[tuple[Block, ...], tuple[tuple[int, ...], ...]]] = {}
+        self._lanes: dict[tuple[StagePlacement, StagePlacement], list[tuple[int, int]]] = {}
+        self._blocks: dict[tuple[StagePlacement, ...], tuple[tuple[Block, ...], tuple[tuple[int, ...], ...]]] = {}
         self._devices: dict[tuple[int, ...], tuple[str, ...]] = {}
 
-    def price(self, partition: Partition, places: Sequence[Place], line: bool = False) -> Priced:
+    def price(self, partition: Partition, places: Sequence[StagePlacement], line: bool = False) -> Priced:
         """Price a partition whose stages run at these places.
 
         Raises
@@ -108,7 +108,7 @@ class Pricer:
         costs = Costs(tuple(stages), edges, ranks, multiples)
         return Priced(tuple(map(self._operators, rows)), flows, costs, tuple(flag for flag, _ in sums), blocks)
 
-    def _blocks_at(self, places: tuple[Place, ...]) -> tuple[tuple[Block, ...], tuple[tuple[int, ...], ...]]:
+    def _blocks_at(self, places: tuple[StagePlacement, ...]) -> tuple[tuple[Block, ...], tuple[tuple[int, ...], ...]]:
         """Return the blocks of some places, and the numbers of each place's own."""
         if places not in self._blocks:
             rows = [place.blocks for place in places]
@@ -122,7 +122,9 @@ class Pricer:
             self._members[atoms] = tuple(sorted(chain.from_iterable(map(self.atoms.members.__getitem__, atoms))))
         return self._members[atoms]
 
-    def stage(self, atoms: tuple[int, ...], received: tuple[int, ...], returns: bool, place: Place) -> StageCost:
+    def stage(
+        self, atoms: tuple[int, ...], received: tuple[int, ...], returns: bool, place: StagePlacement
+    ) -> StageCost:
         """Price one stage; it has a backward also when it only passes gradients on."""
         where: object = place.ranks if len(place.ranks) > 1 or place.config.offload != "none" else self._types(place)
         key = (atoms, received, returns, place.config, where, place.microbatch_multiple)
@@ -136,7 +138,7 @@ class Pricer:
             self._stages[key] = replace(cost, backward=True) if returns and not cost.backward else cost
         return self._stages[key]
 
-    def least_load_ns(self, atoms: tuple[int, ...], place: Place) -> int:
+    def least_load_ns(self, atoms: tuple[int, ...], place: StagePlacement) -> int:
         """Return what each rank of a place has of the whole step at least, and of its optimizer's step.
 
         Replicas may take unequally many micro-batches: the fewest count.
@@ -147,16 +149,16 @@ class Pricer:
         fewest = self.num_microbatches // (place.config.data * place.microbatch_multiple)
         return fewest * max(works) + self.stage(atoms, (), False, place).optimizer_ns
 
-    def _num_on(self, place: Place) -> int:
+    def _num_on(self, place: StagePlacement) -> int:
         """Return how many micro-batches one replica works on."""
         return -(-self.num_microbatches // (place.config.data * place.microbatch_multiple))
 
-    def models(self, place: Place) -> list[StrategyModel]:
+    def models(self, place: StagePlacement) -> list[StrategyModel]:
         """Return the price of a stage on each type of device at a place."""
         size = self.microbatch_size * place.microbatch_multiple
         return [self.problem.stage_model(self._device(name), size) for name in self._types(place)]
 
-    def _types(self, place: Place) -> tuple[str, ...]:
+    def _types(self, place: StagePlacement) -> tuple[str, ...]:
         if place.ranks not in self._devices:
             names = (self.problem.device_names[rank] for rank in place.ranks)
             self._devices[place.ranks] = tuple(dict.fromkeys(names))
@@ -180,7 +182,7 @@ class Pricer:
         dimension = model.divided_along(tensors, config)
         return REPLICATE if dimension is None else f"shard({dimension})"
 
-    def _edge(self, ends: tuple[int, int], places: Sequence[Place], tensors: tuple[int, ...]) -> EdgeCost:
+    def _edge(self, ends: tuple[int, int], places: Sequence[StagePlacement], tensors: tuple[int, ...]) -> EdgeCost:
         source, target = (places[end] for end in ends)
         key = (tensors, source, target)
         if key not in self._edges:
@@ -194,7 +196,9 @@ class Pricer:
         p2p_ns, size, gradient = self._edges[key]
         return EdgeCost(*ends, p2p_ns, size, gradient)
 
-    def _with_host_time(self, stages: list[StageCost], places: Sequence[Place], flows: Flows) -> list[StageCost]:
+    def _with_host_time(
+        self, stages: list[StageCost], places: Sequence[StagePlacement], flows: Flows
+    ) -> list[StageCost]:
         if not self._message_ns and not self._measures_host:
             return stages
         host = HostTimes(places, self.num_microbatches)

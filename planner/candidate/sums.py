@@ -13,7 +13,7 @@ from costmodel.machines.collectives import all_reduce_ns
 from costmodel.stages.costs import StageCost
 from costmodel.stages.strategies.division import Degrees, parameter_parts
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Place
+from planner.candidate.candidate import StagePlacement
 from planner.graph.atoms import Atoms, Partition
 
 Owners = tuple[int, ...]
@@ -26,7 +26,9 @@ class Sums:
     def __init__(self, problem: Problem, atoms: Atoms) -> None:
         self.problem, self.atoms = problem, atoms
 
-    def of(self, partition: Partition, places: Sequence[Place], stages: Sequence[StageCost]) -> list[tuple[bool, int]]:
+    def of(
+        self, partition: Partition, places: Sequence[StagePlacement], stages: Sequence[StageCost]
+    ) -> list[tuple[bool, int]]:
         """Return whether each stage sums gradients at all, and how long it takes."""
         tied = self._tied(partition, places)
         found = [
@@ -46,7 +48,7 @@ class Sums:
             for (flag, ns), stage in zip(found, stages, strict=True)
         ]
 
-    def shares_divided(self, partition: Partition, places: Sequence[Place]) -> bool:
+    def shares_divided(self, partition: Partition, places: Sequence[StagePlacement]) -> bool:
         """Whether a stage whose ranks divide parameters shares one with another stage."""
         divides = [place.config.divides for place in places]
         return any(divides) and any(divides[stage] for owners in self.owners(partition).values() for stage in owners)
@@ -59,18 +61,18 @@ class Sums:
         }
         return {name: stages for name, stages in found.items() if len(stages) > 1}
 
-    def _alone(self, place: Place, size_bytes: int) -> int:
+    def _alone(self, place: StagePlacement, size_bytes: int) -> int:
         """Return by how much a replicas' sum shrinks without parameters that are summed elsewhere."""
         if place.config.zero > 1 or len(place.blocks) == 1:
             return 0
         ranks = tuple(block[0] for block in place.blocks)
         return all_reduce_ns(self.problem.machines, ranks, size_bytes)
 
-    def _ranks(self, owners: Owners, places: Sequence[Place], together: bool) -> tuple[int, ...]:
+    def _ranks(self, owners: Owners, places: Sequence[StagePlacement], together: bool) -> tuple[int, ...]:
         held = [[block[0] for block in places[stage].blocks] for stage in owners]
         return tuple(sorted({rank for row in held for rank in (row if together else row[:1])}))
 
-    def _tied(self, partition: Partition, places: Sequence[Place]) -> Mapping[Owners, int]:
+    def _tied(self, partition: Partition, places: Sequence[StagePlacement]) -> Mapping[Owners, int]:
         """Return what one rank holds of the trainable parameters of each set of stages, where there are several."""
         graph, training = self.atoms.graph, self.problem.training
         found: dict[Owners, int] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from costmodel.errors import InvalidInput, NoPlanFits, ReadableButWrong
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.make import make
 from planner.checker import check_plan
@@ -59,7 +59,7 @@ def given_plan(problem: Problem, given: Given) -> Plan:
     assert problem.microbatch_size  # noqa: S101 - whoever reads orders knows it
     atoms = prepare(problem.profile.graph, [(row[0], other) for row in given.stages for other in row[1:]])
     size = given.config.data * given.config.tensor * given.config.context
-    places = tuple(Place(given.config, tuple(range(p * size, (p + 1) * size))) for p in given.places)
+    places = tuple(StagePlacement(given.config, tuple(range(p * size, (p + 1) * size))) for p in given.places)
     candidate = Candidate(
         _partition(atoms, given), places, problem.microbatch_size, given.schedule, line=True, orders=given.orders
     )

@@ -1,10 +1,10 @@
 """Fewer candidate cuts for large graphs: positions of one order that split its work finely, where few bytes cross.
 
-They are nearly as good as all positions, and costs stay fine, for they are sums over all operators. Segments
-that no tensor joins (the end of one branch and the start of the next) are joined last of all, for that
-would make one branch wait for another. Positions at the same place of equal towers go together, and their ends last:
-towers stay equal, so that a bound need not tell them apart (`planner.search.solvers.lattice.copies`). Leaves out cuts at other
-positions: the scope of a plan says between how many atoms cuts were sought.
+They are nearly as good as all positions, and costs stay fine, for they are sums over all operators. Segments that no
+tensor joins (the end of one branch and the start of the next) are joined last of all, for that would make one branch
+wait for another. Positions at the same place of equal towers go together, and their ends last: towers stay equal, so
+that a bound need not tell them apart (`planner.search.solvers.lattice.copies`). Leaves out cuts at other positions:
+the scope of a plan says between how many atoms cuts were sought.
 """
 
 import heapq

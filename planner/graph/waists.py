@@ -9,7 +9,7 @@ from functools import cached_property
 from planner.graph.atoms import Atoms
 
 
-class Waists:
+class BottleneckOperators:
     """The waists of a graph, and its pieces: each waist with all up to the next one."""
 
     def __init__(self, atoms: Atoms) -> None:

@@ -22,7 +22,7 @@ from costmodel.stages.config import BY_OPERATOR, StageConfig
 from costmodel.stages.costs import Costs, StageCost, largest
 from costmodel.stages.strategies import TrainingJob
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.upper_memory import upper_bytes
 from planner.graph.atoms import prepare
@@ -200,7 +200,7 @@ def _stepping_bytes(stage: StageCost) -> int:
     return sum(terms.get(name, 0) for name in ("parameters", "optimizer", "master_weights")) + 2 * terms["gradients"]
 
 
-def places(found: AcesoConfiguration) -> tuple[Place, ...]:
+def places(found: AcesoConfiguration) -> tuple[StagePlacement, ...]:
     """Return where and how each stage runs: its ranks follow those of the stage before.
 
     Raises
@@ -217,6 +217,6 @@ def places(found: AcesoConfiguration) -> tuple[Place, ...]:
         (tensor, data), again = degrees.pop(), found.again[stage]
         remade = tuple(n for n, flag in zip(names[first : first + count], again, strict=True) if flag)
         config = StageConfig(data, tensor, recompute=BY_OPERATOR if remade else "none", again=remade)
-        rows.append(Place(config, tuple(range(rank, rank + devices))))
+        rows.append(StagePlacement(config, tuple(range(rank, rank + devices))))
         first, rank = first + count, rank + devices
     return tuple(rows)

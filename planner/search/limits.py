@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 
-class Limits:
+class Deadline:
     """A deadline; `hit` remembers that it ended something.
 
     Parameters
     ----------
     seconds : float
-    whole : Limits, optional
+    whole : Deadline, optional
         A deadline of which this one is so much of the time: where that ends earlier, this one does.
     """
 
-    def __init__(self, seconds: float, whole: "Limits | None" = None) -> None:
+    def __init__(self, seconds: float, whole: "Deadline | None" = None) -> None:
         self._start, self._seconds, self._reserved, self._whole = time.monotonic(), seconds, 0.0, whole
         self.hit = False
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds left."""
         whole = self._whole
         late = self._seconds * whole._reserved / whole._seconds if whole and whole._seconds else self._reserved
@@ -41,9 +41,9 @@ class Limits:
         self._reserved = seconds
 
     @property
-    def over(self) -> bool:
+    def expired(self) -> bool:
         """Whether the deadline has passed."""
-        if self.left_s <= 0:
+        if self.remaining_s <= 0:
             self.hit = True
         return self.hit
 
@@ -54,9 +54,9 @@ class OrderPace:
 
     seconds: float = 5e-5
 
-    def allows(self, num_actions: int, limits: Limits) -> bool:
+    def allows(self, num_actions: int, limits: Deadline) -> bool:
         """Whether there is time for the order of so many actions."""
-        return num_actions * self.seconds <= limits.left_s
+        return num_actions * self.seconds <= limits.remaining_s
 
     @contextmanager
     def timed(self, num_actions: int) -> Iterator[None]:

@@ -1,9 +1,9 @@
 """Our planner: every family is looked at, the promising ones are cut with care, CP-SAT improves and proves.
 
-Families (`planner.search.space.family`) come in order of a bound that needs no search; one whose bound is no better than the
-best plan of its rung is passed over, so that uniform choices are searched completely. The promising ones are cut as a
-line and as a graph; replicas that differ by stage are tried on the best cuts. The bound ranges over all families: it is
-the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search with what it has.
+Families (`planner.search.space.family`) come in order of a bound that needs no search; one whose bound is no better
+than the best plan of its rung is passed over, so that uniform choices are searched completely. The promising ones are
+cut as a line and as a graph; replicas that differ by stage are tried on the best cuts. The bound ranges over all
+families: it is the least of theirs. Ctrl-C, SIGTERM, a lost solver or a deadline end the search with what it has.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,36 +19,36 @@ from planner.ask.targets import default_target
 from planner.candidate.order import WITHIN_LIMIT
 from planner.plan.limited_by import LimitedBy
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.bounders.lattice import Bounding
+from planner.search.bounders.lattice import LatticeBounder
 from planner.search.bounders.proof import Exact, check_size
 from planner.search.interrupts import heed, raised
-from planner.search.limits import Limits, OrderPace
-from planner.search.proposers.annealing import AnnealingRounds
+from planner.search.limits import Deadline, OrderPace
+from planner.search.proposers.annealing import AnnealingScheduler
 from planner.search.proposers.annealing_run import can_anneal
-from planner.search.proposers.balanced_sweep import Screen
+from planner.search.proposers.balanced_sweep import BalancedSweep
 from planner.search.proposers.chain import Lines
-from planner.search.proposers.cpsat import Solving
-from planner.search.proposers.enumeration import of_few_cuts
+from planner.search.proposers.cpsat import CpSatProposer
+from planner.search.proposers.enumeration import enumerate_cuts
 from planner.search.proposers.in_flight import tuned
 from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.proposers.lowest_memory import leanest
-from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, polish, shake_best
+from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, perturb_best, polish
 from planner.search.proposers.replicas_by_stage import varied
-from planner.search.proposers.sibling_families import under_other_options
+from planner.search.proposers.sibling_families import transfer_to_siblings
 from planner.search.proposers.split_backward import Halving
 from planner.search.proposers.starts import proposed
-from planner.search.proposers.warm_start import start_from
+from planner.search.proposers.warm_start import warm_start
 from planner.search.solvers.annealing.readiness import Kernels
 from planner.search.solvers.cpsat.child import Solver
 from planner.search.space.family import Family
 from planner.search.space.open_choices import allows_custom_in_flight, allows_per_stage_replicas
-from planner.search.space.partitions import Cuts
-from planner.search.state.focus import NUM_CAREFUL, PROMISING, Prospects, is_near
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.focus import NUM_CAREFUL, PROMISING, FamilySelector, is_near
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 from planner.search.state.record import HOLDS_LEAST, SearchRecord, recorded
-from planner.search.state.result import OldPlan, Outcome
-from planner.search.writing import Writing, clock_s, patience
+from planner.search.state.result import SearchOutcome, WarmStart
+from planner.search.writing import WriteReserve, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""
@@ -92,50 +92,51 @@ FEW_ATOMS = 12
 
 
 Given = ParamSpec("Given")
+Step = Callable[Concatenate["PortfolioSearch", Given], None]
 
 
-def _while_time(step: Callable[Concatenate["Search", Given], None]) -> Callable[Concatenate["Search", Given], None]:
+def _while_time(step: Step[Given]) -> Step[Given]:
     """Leave a step out once the search is over: nothing of it is begun that would only find that out."""
 
     @wraps(step)
-    def taken(search: "Search", /, *args: Given.args, **kwargs: Given.kwargs) -> None:
-        if not search.limits.over:
+    def taken(search: "PortfolioSearch", /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+        if not search.limits.expired:
             step(search, *args, **kwargs)
 
     return taken
 
 
-class Search:
+class PortfolioSearch:
     """One search, with all that it has found so far."""
 
     def __init__(self, problem: Problem, report: Report | None) -> None:
         self.record = SearchRecord()
-        self.problem, self.setting = problem, Setting(problem)
+        self.problem, self.setting = problem, PreparedProblem(problem)
         self.aim = problem.target or default_target(problem)[0]
         self.solver, self.kernels = Solver(), Kernels()
-        self.limits = Limits(clock_s(problem))
+        self.limits = Deadline(clock_s(problem))
         self.brief = self.annealed = self.graphs = self.improved = self.early = self.last = self.limits
-        self.writing = Writing(problem, self.limits)
-        self.incumbent = Incumbent(
+        self.writing = WriteReserve(problem, self.limits)
+        self.incumbent = CandidatePool(
             problem, self.aim, self.setting.tears, report, writing=self.writing, record=self.record
         )
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
         pace = OrderPace()
-        self.bounding = Bounding(self.bounds, self.bounder, pace)
+        self.bounding = LatticeBounder(self.bounds, self.bounder, pace)
         self.halving = Halving(self.bounds, pace)
-        self.prospects = Prospects(self.setting, self.incumbent, self.bounds.of)
+        self.prospects = FamilySelector(self.setting, self.incumbent, self.bounds.of)
         self.lines = Lines(self.incumbent, self.prospects, self.kernels)
         self._saved = self._left_out = self._closed = False
         self._looked: set[Family] = set()
-        self.rounds = AnnealingRounds(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
-        self.old_plan: OldPlan | None = None
+        self.rounds = AnnealingScheduler(self.setting, self.incumbent, self.prospects, self.kernels, self._hear)
+        self.old_plan: WarmStart | None = None
         self.record.watch("cut model", "improve", lambda: self.solver.pid)
         self.record.watch("lattice", "prove", lambda: self.bounder.pid)
         counted = problem.effort.deterministic_limit is not None
         self.limited_by = LimitedBy.WORK_LIMIT if counted else LimitedBy.EXHAUSTED
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Search until the limits, or until interrupted, and choose."""
         try:
             with raised(self._has_plan), self.solver, self.bounder, self.kernels:
@@ -161,23 +162,23 @@ class Search:
             self._anneals
             and self.problem.num_devices > 1
             and not self.setting.pinned_partition
-            and not self.limits.over
+            and not self.limits.expired
             and self.kernels.start()
         ):
             self.incumbent.announce("compiling kernels beside the search, once on this machine")
         if self.problem.old_plan:
             with self.record.active("old plan", "first"):
-                self.old_plan = start_from(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
+                self.old_plan = warm_start(self.problem.old_plan, self.setting, self.incumbent, self.bounds)
             if self.incumbent.found:
                 self.incumbent.say("old plan")
-        looking = Limits(clock_s(self.problem) * LOOK_PART, self.limits)
-        screen = Screen(self.setting, self.incumbent, looking, self.writing)
+        looking = Deadline(clock_s(self.problem) * LOOK_PART, self.limits)
+        screen = BalancedSweep(self.setting, self.incumbent, looking, self.writing)
         in_turn = self._in_turn()
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         self._range()
         if self.incumbent.best_fits:
             self._halve(HALVES_PART)
-        while not (looking.over and (self.incumbent.best_fits or self._saved)):
+        while not (looking.expired and (self.incumbent.best_fits or self._saved)):
             found = next(in_turn, None)
             if found is None:
                 self.bounds.seen_all = True
@@ -186,7 +187,7 @@ class Search:
             if self._looks_later(estimate_ns):
                 in_turn = chain(((family, estimate_ns),), in_turn)
                 break
-            if looking.over and self.incumbent.found:
+            if looking.expired and self.incumbent.found:
                 self._save_memory()
             self._look(screen, family)
         screen.look_at_long()
@@ -198,8 +199,8 @@ class Search:
         self._hear()
         self.incumbent.say("first look")
         self._under_every_schedule()
-        self.bounds.take_unseen(Limits(self.limits.left_s * SETTLE_PART))
-        self.bounds.settle(Limits(self.limits.left_s * SETTLE_PART))
+        self.bounds.take_unseen(Deadline(self.limits.remaining_s * SETTLE_PART))
+        self.bounds.settle(Deadline(self.limits.remaining_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()
             self._halve(LAST_HALVES_PART)
@@ -210,17 +211,21 @@ class Search:
         if self.problem.exact:
             self._prove()
         else:
-            screen.limits = Limits(self.limits.left_s * LOOK_PART)  # where little is cut with care there is time again
-            while not screen.limits.over and self._counts_more:
+            screen.limits = Deadline(
+                self.limits.remaining_s * LOOK_PART
+            )  # where little is cut with care there is time again
+            while not screen.limits.expired and self._counts_more:
                 found = next(in_turn, None)
                 if found is None:
                     break
                 self._look(screen, found[0])
             self._tune()
             self._halve(LAST_HALVES_PART)
-            self.bounds.take_unseen(Limits(self.limits.left_s * UNSEEN_PART))
-            self.bounds.settle_halves(Limits(self.limits.left_s * SETTLE_PART))
-            self.bounds.settle(Limits(self.limits.left_s * UNSEEN_PART))  # while others are raised in their process
+            self.bounds.take_unseen(Deadline(self.limits.remaining_s * UNSEEN_PART))
+            self.bounds.settle_halves(Deadline(self.limits.remaining_s * SETTLE_PART))
+            self.bounds.settle(
+                Deadline(self.limits.remaining_s * UNSEEN_PART)
+            )  # while others are raised in their process
             with self.record.active("bounds", "prove"):
                 self.bounding.finish(self.limits)
 
@@ -268,7 +273,7 @@ class Search:
         _ = self.setting.families.number, self.setting.work_over_devices_ns
 
     @recorded("first look", "first")
-    def _look(self, screen: Screen, family: Family) -> None:
+    def _look(self, screen: BalancedSweep, family: Family) -> None:
         self._looked.add(family)
         self.bounds.num_seen = len(self._looked)
         with self.setting.dropped.candidate():
@@ -307,7 +312,7 @@ class Search:
     @recorded("starts", "improve")
     def _start_elsewhere(self) -> None:
         """Take starts that know of memory and of replicas by stage."""
-        self.incumbent.offer(proposed(self.setting, Limits(self.limits.left_s * START_PART)))
+        self.incumbent.offer(proposed(self.setting, Deadline(self.limits.remaining_s * START_PART)))
         for family in self.prospects.reached():
             self.bounds.know(family)
         self.incumbent.say("starts")
@@ -318,7 +323,7 @@ class Search:
         open_ones = self.prospects.open_ones()
         self._wait_for_kernels(open_ones)
         self.brief, self.annealed, self.graphs, self.improved, self.early = (
-            Limits(self.limits.left_s * part * (BEFORE_PROOF if self.problem.exact else 1)) for part in PARTS
+            Deadline(self.limits.remaining_s * part * (BEFORE_PROOF if self.problem.exact else 1)) for part in PARTS
         )
         if self.problem.planner == "chain":
             self.early = self.limits
@@ -326,19 +331,19 @@ class Search:
         else:
             self._all_cuts(open_ones)
 
-    def _promising(self) -> list[Cuts]:
+    def _promising(self) -> list[FamilyPartitions]:
         return [self.setting.cuts(family) for family in self.prospects.promising()]
 
     def _all_cuts(self, open_ones: Sequence[Family]) -> None:
         seed = self.problem.effort.seed
-        solving = Solving(self.solver, self.bounds, self.prospects, self.early)
+        solving = CpSatProposer(self.solver, self.bounds, self.prospects, self.early)
         if self.problem.exact or solving.solvable(open_ones):
             self.solver.start()  # it imports while these are cut
         self.rounds.briefly(open_ones, self.brief)
         self._change_options()
         promising = self._promising()  # for lines, which halved graphs do not make less worth having
         self._halve(OPTIONS_PART)
-        self.rounds.briefly(self.halving.families(open_ones), Limits(self.limits.left_s * HALVES_PART))
+        self.rounds.briefly(self.halving.families(open_ones), Deadline(self.limits.remaining_s * HALVES_PART))
         if allows_per_stage_replicas(self.setting.problem, self.setting.pinned, singly=True):
             self._start_elsewhere()
         self.rounds.run(NUM_ROUNDS, self.annealed)
@@ -355,7 +360,7 @@ class Search:
             self.limited_by = LimitedBy.SOLVER_LOST
         self._change_options()
         self._halve(HALVES_PART)
-        self.last = Limits(self.limits.left_s * LAST_PART)
+        self.last = Deadline(self.limits.remaining_s * LAST_PART)
         self.rounds.run(NUM_ROUNDS_AFTER, self.last)
         self._improve()
         self._halve(HALVES_PART)
@@ -367,7 +372,7 @@ class Search:
         """Improve the best of each family near the best on the simulator itself."""
         for family, best in self.prospects.nearest():
             known = not family.split and self.prospects.is_small(family)  # halves are improved where they are made
-            if not self.limits.over and known and is_near(best, self.incumbent):
+            if not self.limits.expired and known and is_near(best, self.incumbent):
                 polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
         self.incumbent.say("local search")
 
@@ -375,7 +380,7 @@ class Search:
     @recorded("other options", "improve")
     def _change_options(self) -> None:
         """Try what the best cuts are under other options, which may have been cut worse."""
-        for each in under_other_options(self.bounds, self.prospects, Limits(self.limits.left_s * OPTIONS_PART)):
+        for each in transfer_to_siblings(self.bounds, self.prospects, Deadline(self.limits.remaining_s * OPTIONS_PART)):
             self.incumbent.offer(each)
         self.incumbent.say("other options")
 
@@ -393,8 +398,8 @@ class Search:
     @recorded("every cut", "improve")
     def _cut_in_every_way(self) -> None:
         """Simulate every cut of families that have few."""
-        limits = Limits(self.limits.left_s * FEW_PART)
-        for each in of_few_cuts(self.setting, self.bounds.of, self.prospects, limits):
+        limits = Deadline(self.limits.remaining_s * FEW_PART)
+        for each in enumerate_cuts(self.setting, self.bounds.of, self.prospects, limits):
             self.incumbent.offer(each)
         self.incumbent.say("every cut")
 
@@ -408,29 +413,29 @@ class Search:
             if family and each.step_time_ns <= best.step_time_ns * PROMISING and each.candidate.num_stages > 1:
                 cuts = self.setting.cuts(family)
                 for name in cuts.schedules:
-                    if not self.limits.over:
-                        self.incumbent.offer(cuts.under(each.candidate.partition, (name,)))
+                    if not self.limits.expired:
+                        self.incumbent.offer(cuts.evaluate_under(each.candidate.partition, (name,)))
 
     @_while_time
     @recorded("lines", "improve")
-    def _cut_lines(self, families: Sequence[Cuts]) -> None:
+    def _cut_lines(self, families: Sequence[FamilyPartitions]) -> None:
         for cuts in families:
             self.lines.cut(cuts, self.early)
             self._hear()
 
     @_while_time
     @recorded("graphs", "improve")
-    def _cut_graphs(self, careful: Sequence[Cuts]) -> None:
+    def _cut_graphs(self, careful: Sequence[FamilyPartitions]) -> None:
         """Cut families into graphs of stages, and improve what comes near the best, the best first."""
         graphs = [cuts for cuts in careful if not cuts.always_line]
         for cuts in graphs:
             annealed = can_anneal(cuts) and self.kernels.ready(0.0)
-            if not self.graphs.over and not annealed and self.prospects.is_open(cuts.family):
+            if not self.graphs.expired and not annealed and self.prospects.is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")
         for family, best in self.prospects.nearest():
             cuts, limits = self.setting.cuts(family), self.improved
-            if cuts not in graphs or limits.over or not is_near(best, self.incumbent):
+            if cuts not in graphs or limits.expired or not is_near(best, self.incumbent):
                 continue
             polish(cuts, [best], self.incumbent, limits)
             self.incumbent.say("local search")
@@ -441,9 +446,9 @@ class Search:
 
     def _wait_for_kernels(self, families: Sequence[Family]) -> None:
         """Wait until kernels are compiled: to the end where work is counted, that the same may be found everywhere."""
-        if not self.limits.over and any(can_anneal(self.setting.cuts(family)) for family in families):
+        if not self.limits.expired and any(can_anneal(self.setting.cuts(family)) for family in families):
             counted = self.problem.effort.deterministic_limit is not None
-            self.kernels.ready(self.limits.left_s * (1.0 if counted else WAIT_PART))
+            self.kernels.ready(self.limits.remaining_s * (1.0 if counted else WAIT_PART))
             self.kernels.load()
 
     @_while_time
@@ -467,25 +472,25 @@ class Search:
     @recorded("split backwards", "improve")
     def _halve(self, part: float) -> None:
         """Run backwards of the best plans in two halves, in a part of the time left."""
-        self.halving.halve(Limits(self.limits.left_s * part), self.limits)
+        self.halving.halve(Deadline(self.limits.remaining_s * part), self.limits)
         self._hear()
 
     @_while_time
     @recorded("shaken and improved", "improve")
-    def _shake(self, num_shakes: int, seed: int, limits: Limits) -> None:
+    def _shake(self, num_shakes: int, seed: int, limits: Deadline) -> None:
         best = self.incumbent.best
         family = self.prospects.family_of(best)
         if not family or self.bounds.proved or can_anneal(self.setting.cuts(family)):
             return
         if self.prospects.is_small(family):
-            shake_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
+            perturb_best(self.setting.cuts(family), best, self.incumbent, (num_shakes, seed), limits)
             self.incumbent.say("shaken and improved")
 
     @_while_time
     @recorded("replicas by stage", "improve")
     def _vary(self) -> None:
         """Try replicas that differ by stage on the best cuts."""
-        if self.early.over:
+        if self.early.expired:
             return
         self.incumbent.offer(varied(self.setting, self.incumbent, self.early))
         self.incumbent.say("replicas by stage")
@@ -505,7 +510,7 @@ class Search:
         excluded = {family for family, bound_ns in self.bounds.of.items() if bound_ns >= best_ns and not family.split}
         self.record.families_seen = len(self._looked | excluded) + self.bounds.num_unseen_above(best_ns)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> SearchOutcome:
         incumbent = self.incumbent
         self._count_families()
         rivals = {}
@@ -527,4 +532,4 @@ class Search:
         halved_ns = self.bounds.halved_ns if bound_ns and seen_all else None
         beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan, self.bounds.num_seen)
         scope = "" if seen_all or bound_ns is None else OVER_DEVICES
-        return Outcome(self.setting, incumbent, bound_ns, rivals, *beside, scope)
+        return SearchOutcome(self.setting, incumbent, bound_ns, rivals, *beside, scope)

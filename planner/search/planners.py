@@ -12,42 +12,42 @@ from costmodel.errors import UsageError
 from planner.ask.problem import Problem, Report, divisors
 from planner.ask.targets import default_target
 from planner.plan.limited_by import LimitedBy
-from planner.search.loop import Search
+from planner.search.loop import PortfolioSearch
 from planner.search.published import alpa, graphpipe, pipedream, piper
 from planner.search.published.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes
 from planner.search.published.megatron_uniform import megatron_uniform
 from planner.search.published.rival import Rival, search
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
-from planner.search.state.result import Outcome
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.result import SearchOutcome
 
 
-def ours(problem: Problem, report: Report | None) -> Outcome:
+def ours(problem: Problem, report: Report | None) -> SearchOutcome:
     """Plan a graph of stages; what is to be proved ranges over what the target runs, and so it is named."""
     if problem.exact:
         problem = replace(problem, target=problem.target or default_target(problem)[0])
-    return Search(problem, report).run()
+    return PortfolioSearch(problem, report).run()
 
 
-def single(problem: Problem, report: Report | None) -> Outcome:
+def single(problem: Problem, report: Report | None) -> SearchOutcome:
     """Put everything on one device."""
-    return Search(_narrowed(problem, stages=1, data=1, tensor=1, context=1), report).run()
+    return PortfolioSearch(_narrowed(problem, stages=1, data=1, tensor=1, context=1), report).run()
 
 
-def data_parallel(problem: Problem, report: Report | None) -> Outcome:
+def data_parallel(problem: Problem, report: Report | None) -> SearchOutcome:
     """Give every device a replica of the whole model: the most replicas that divide the batch, nothing sharded."""
     most = max(d for d in divisors(problem.global_batch) if d <= problem.num_devices)
     data, zero = problem.space.data or most, problem.space.zero or 0
     fixed = {"stages": 1, "data": data, "tensor": 1, "context": 1, "expert": 1, "zero": zero, "offload": "none"}
-    return Search(_narrowed(problem, **fixed), report).run()
+    return PortfolioSearch(_narrowed(problem, **fixed), report).run()
 
 
-def uniform(problem: Problem, report: Report | None) -> Outcome:
+def uniform(problem: Problem, report: Report | None) -> SearchOutcome:
     """Give every stage the same number of operators."""
     return _equal(problem, report, num_operators)
 
 
-def parameters(problem: Problem, report: Report | None) -> Outcome:
+def parameters(problem: Problem, report: Report | None) -> SearchOutcome:
     """Give every stage the same bytes of parameters."""
     return _equal(problem, report, parameter_bytes)
 
@@ -59,9 +59,9 @@ RIVALS = (
     Rival("graphpipe", graphpipe.propose, line=False),
 )
 """Planners that optimise an objective of their own."""
-PLANNERS: dict[str, Callable[[Problem, Report | None], Outcome]] = {
+PLANNERS: dict[str, Callable[[Problem, Report | None], SearchOutcome]] = {
     "ours": ours,
-    "chain": ours,  # the same search for lines, tensors relayed from stage to stage (`Cuts.always_line`)
+    "chain": ours,  # the same search for lines, tensors relayed from stage to stage (`FamilyPartitions.always_line`)
     "single": single,
     "data-parallel": data_parallel,
     "uniform": uniform,
@@ -90,7 +90,7 @@ def _narrowed(problem: Problem, **fixed: object) -> Problem:
     return replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
 
 
-def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> Outcome:
+def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> SearchOutcome:
     """Cut in equal parts; of what flags leave open, devices are stages and nothing else."""
     space = problem.space
     usual = {"data": 1, "tensor": 1, "context": 1, "expert": 1, "chunks": 1, "zero": 0, "recompute": "none",
@@ -100,8 +100,8 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> Outcome:
         left = problem.num_devices // (space.stages * (space.tensor or 1) * (space.context or 1))
         fixed["data"] = max(1, left)
     narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
-    setting = Setting(narrowed)
-    incumbent = Incumbent(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
+    setting = PreparedProblem(narrowed)
+    incumbent = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
     equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
-    return Outcome(setting, incumbent, bound_ns, {}, LimitedBy.EXHAUSTED, True)
+    return SearchOutcome(setting, incumbent, bound_ns, {}, LimitedBy.EXHAUSTED, True)

@@ -13,8 +13,8 @@ from costmodel.limits import SECONDS_UNANNOUNCED, most
 from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.plan.orders import MOST_ACTIONS
-from planner.search.limits import Limits
-from planner.search.space.partitions import Cuts
+from planner.search.limits import Deadline
+from planner.search.space.partitions import FamilyPartitions
 
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
@@ -31,18 +31,18 @@ WAYS_OUT_PART, SEARCH_ALONE_S = 0.5, 2.0
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteReserve:
     """What of the time limit is left for writing.
 
     Attributes
     ----------
     problem : Problem
-    limits : Limits
+    limits : Deadline
         Of the search, which ends `SEARCH_PART` through the time limit.
     """
 
     problem: Problem
-    limits: Limits
+    limits: Deadline
 
     def fits(self, num_actions: int, copies: int) -> bool:
         """Whether a plan could be written if it were taken now; any may where work is counted, not time."""
@@ -53,7 +53,7 @@ class Writing:
         """What writing a plan that is taken now may take at most."""
         if self.problem.effort.deterministic_limit is not None:
             return inf
-        return self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.left_s)
+        return self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.remaining_s)
 
     def reserve(self, best: Evaluated) -> None:
         """End the search early enough for what follows it."""
@@ -124,7 +124,7 @@ def patience(problem: Problem) -> int:
     return 1 if problem.effort.deterministic_limit is None else PATIENCE
 
 
-def about_actions(cuts: Cuts, places: int) -> int:
+def about_actions(cuts: FamilyPartitions, places: int) -> int:
     """Return about how many actions a plan of stages in a line has: F and B, and messages to and from two neighbours.
 
     Where replicas do the same, of one of them.

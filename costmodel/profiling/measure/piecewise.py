@@ -13,7 +13,7 @@ import torch
 from costmodel.errors import UsageError
 from costmodel.model.graph import LOSS, OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile, read_profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.measure.blocks import Block, split_into_blocks
 from costmodel.profiling.measure.blockwise import Bench, BlockSums, measure_blocks, unscaled
@@ -129,13 +129,15 @@ def _parameter_bytes(graph: OperatorGraph) -> int:
     return sum(parameter.size_bytes for parameter in graph.parameters if parameter.trainable)
 
 
-def _whole(times: Mapping[str, OperatorTimes], accumulate_ns: int, optimizer_ns: int, num_sizes: int) -> Whole:
+def _whole(
+    times: Mapping[str, OperatorTimes], accumulate_ns: int, optimizer_ns: int, num_sizes: int
+) -> WholeModelMeasurements:
     steps = tuple(
         accumulate_ns + sum(t.forward_ns[i] + t.backward_input_ns[i] + t.backward_weight_ns[i] for t in times.values())
         for i in range(num_sizes)
     )
     loss = times[LOSS]
-    return Whole(steps, loss.forward_ns[-1] + loss.backward_input_ns[-1], accumulate_ns, optimizer_ns)
+    return WholeModelMeasurements(steps, loss.forward_ns[-1] + loss.backward_input_ns[-1], accumulate_ns, optimizer_ns)
 
 
 def _profile(
@@ -143,7 +145,7 @@ def _profile(
     graph: OperatorGraph,
     dtype: str,
     times: Mapping[str, OperatorTimes],
-    whole: Whole,
+    whole: WholeModelMeasurements,
     extra: dict[str, object],
     accumulate_of: Mapping[str, int],
 ) -> Profile:

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Profile
-from costmodel.model.whole import Whole
+from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.strategies.blocks import block_names
 
 
@@ -122,7 +122,7 @@ def _with_storages(operator: Operator, storages: Mapping[int, int]) -> Operator:
     return replace(operator, saved=saved)
 
 
-def _part_of_whole(profile: Profile, read: Collection[str]) -> Whole:
+def _part_of_whole(profile: Profile, read: Collection[str]) -> WholeModelMeasurements:
     """Return what was measured on the whole model, as far as these parameters have part in it."""
     graph, whole = profile.graph, profile.whole
     every = {name for operator in graph.operators for name in operator.parameters}

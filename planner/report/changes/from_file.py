@@ -11,7 +11,7 @@ from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.collectives import all_reduce_ns
 from costmodel.stages.costs import PER_ACTION
-from planner.candidate.candidate import Place
+from planner.candidate.candidate import StagePlacement
 from planner.candidate.messages import pairs, slowest_ns, unlike_lanes
 from planner.plan import Plan, PlanEdge, PlanStage
 
@@ -39,8 +39,8 @@ def file_prices(plan: Plan, cluster: Cluster, num_microbatches: int) -> tuple[Pl
     return replace(plan, cluster=cluster, edges=edges, stages=stages), left_out
 
 
-def _place(stage: PlanStage) -> Place:
-    return Place(stage.config, stage.ranks, stage.microbatch_multiple)
+def _place(stage: PlanStage) -> StagePlacement:
+    return StagePlacement(stage.config, stage.ranks, stage.microbatch_multiple)
 
 
 def _message_ns(plan: Plan, edge: PlanEdge, cluster: Cluster) -> int:

@@ -1,6 +1,6 @@
 """The bound of a search: the least over its families, and over replicas that differ by stage, which no family holds.
 
-Leaves out where the bound of one family comes from (`Setting.bound_ns`, `closed_form`, the solver, `exact`).
+Leaves out where the bound of one family comes from (`PreparedProblem.bound_ns`, `closed_form`, the solver, `exact`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,11 +16,11 @@ from planner.ask.problem import AUTO
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.space.family import Family, FamilyGroup
 from planner.search.space.open_choices import allows_per_stage_replicas, allows_split_backward, with_split_backward
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 from planner.search.state.record import SearchRecord, recorded
 from simulator.bounds import bound_of
 
@@ -40,7 +40,7 @@ class FamilyBounds:
         Families that were looked at.
     """
 
-    def __init__(self, setting: Setting, incumbent: Incumbent) -> None:
+    def __init__(self, setting: PreparedProblem, incumbent: CandidatePool) -> None:
         self.setting, self.incumbent = setting, incumbent
         self.of: dict[Family, int] = {}
         self._raised: dict[Family, int] = {}
@@ -77,13 +77,13 @@ class FamilyBounds:
                     self.of[one] = max(self.of[one], bound_ns)
 
     @recorded("bounds", "prove")
-    def take_unseen(self, limits: Limits) -> None:
+    def take_unseen(self, limits: Deadline) -> None:
         """Bound families that were not looked at; without time for that nothing bounds them.
 
         The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
         while not self.seen_all:
-            if limits.over:
+            if limits.expired:
                 return
             group = next(self._groups, None)
             if group is None:
@@ -102,7 +102,7 @@ class FamilyBounds:
         rows = (group for one, group in self._alike.items() if not one.split and self.of[one] >= bound_ns)
         return sum(sum(family not in self.of for family in group) for group in rows)
 
-    def settle(self, limits: Limits) -> None:
+    def settle(self, limits: Deadline) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
         self._settle_replicas(limits)
         self._settle(self.counting, limits)
@@ -112,17 +112,17 @@ class FamilyBounds:
             self.incumbent.say("bound")
 
     @recorded("bounds", "prove")
-    def settle_halves(self, limits: Limits) -> None:
+    def settle_halves(self, limits: Deadline) -> None:
         """Bound halved backwards, too, where these are open and do not count."""
         if allows_split_backward(self.setting.problem) and not self.halves_count:
             self._halve()
             self._settle([family for family in self.of if family.split], limits)
 
-    def _settle(self, families: Iterable[Family], limits: Limits) -> None:
+    def _settle(self, families: Iterable[Family], limits: Deadline) -> None:
         number = count()
         rows = [(self.of[family], next(number), family) for family in families]
         heapify(rows)
-        while rows and not limits.over:
+        while rows and not limits.expired:
             family = rows[0][2]
             level = self._raised.get(family, 1)
             if level == len(self._raise):
@@ -158,7 +158,7 @@ class FamilyBounds:
 
     def _priced_ns(self, family: Family) -> int:
         """Return more than any step where a family's one candidate is over the memory, or no host has room for it."""
-        one_stage = self.setting.families.most_places(family) == family.chunks == 1
+        one_stage = self.setting.families.max_pipeline_stages(family) == family.chunks == 1
         if self.incumbent.best_fits or self.setting.pinned.places or not one_stage:
             return 0
         cuts = self.setting.cuts(family)
@@ -261,17 +261,17 @@ class FamilyBounds:
             if whole in known:
                 known[whole] = max(known[whole], bound_ns)
 
-    def _settle_replicas(self, limits: Limits) -> None:
+    def _settle_replicas(self, limits: Deadline) -> None:
         """Raise the least of these until it is one that was raised."""
         known, halves = self.by_replicas, self.halves_count
-        while known and not limits.over:
+        while known and not limits.expired:
             family = min(known, key=known.__getitem__)
             own = with_split_backward(family) if halves else family
             if own in self._by_replicas_raised:
                 break
-            filled_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
+            fill_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
             held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
-            known[family] = max(known[family], filled_ns or 0, held_ns or 0)
+            known[family] = max(known[family], fill_ns or 0, held_ns or 0)
             self._by_replicas_raised.add(own)
 
     @property

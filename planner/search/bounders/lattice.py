@@ -1,4 +1,6 @@
-"""The bounds of families raised in a process of its own, while this one looks for plans (`planner.search.solvers.lattice`).
+"""The bounds of families, raised in a process of its own while this one looks for plans.
+
+The process runs `planner.search.solvers.lattice`.
 
 The family of the least bound comes first, for it alone holds the bound of the search down; the next one follows as soon
 as its bound is the least. Leaves out how a bound is proved.
@@ -13,11 +15,11 @@ from typing import NamedTuple
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Limits, OrderPace
+from planner.search.limits import Deadline, OrderPace
 from planner.search.solvers.cpsat.child import LatticeRequest, Solver
 from planner.search.solvers.lattice.estimate import estimate_of
 from planner.search.solvers.relaxation.build import added_units, cut_data
-from planner.search.solvers.segment_dp import Aim, segmentations
+from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.family import Family
 from planner.search.space.open_choices import with_split_backward
 from planner.search.state.focus import MOST_HALVED, MOST_STAGES
@@ -37,14 +39,14 @@ MOST_WAIT_S = 0.2
 """Most seconds between two looks at the clock while bounds alone are waited for."""
 
 
-class Asked(NamedTuple):
+class BoundRequest(NamedTuple):
     """A family whose bound is to rise, or the stages of it with replicas of their own number."""
 
     family: Family
     by_replicas: bool = False
 
 
-class Bounding:
+class LatticeBounder:
     """What is asked for, and what came of it.
 
     Parameters
@@ -64,31 +66,31 @@ class Bounding:
 
     def __init__(self, bounds: FamilyBounds, solver: Solver, pace: OrderPace) -> None:
         self._bounds, self._solver, self._setting, self._pace = bounds, solver, bounds.setting, pace
-        self._asked: Asked | None = None
+        self._asked: BoundRequest | None = None
         self._estimates = False
-        self._ended: set[Asked] = set()
-        self._numbers: dict[Asked, int] = {}
+        self._ended: set[BoundRequest] = set()
+        self._numbers: dict[BoundRequest, int] = {}
         self.estimates: dict[Family, tuple[int, int]] = {}
         limit = self._setting.problem.effort.deterministic_limit
         self._counted, self._all = limit is not None, WORK * limit if limit is not None else UNLIMITED
-        self._work, self._first = self._all, Limits(UNLIMITED)
+        self._work, self._first = self._all, Deadline(UNLIMITED)
 
-    def hear(self, limits: Limits, wait_s: float = 0.0) -> None:
+    def hear(self, limits: Deadline, wait_s: float = 0.0) -> None:
         """Take what has come by now, and ask for more; where work is counted nothing is asked before `finish`."""
         if not self._counted:
             self._hear(limits, wait_s)
 
-    def finish(self, limits: Limits) -> None:
+    def finish(self, limits: Deadline) -> None:
         """Wait for all that may still come."""
         self._hear(limits, 0.0)
-        while self._solver.busy and not limits.over:
-            self._hear(limits, min(limits.left_s, MOST_WAIT_S))
+        while self._solver.busy and not limits.expired:
+            self._hear(limits, min(limits.remaining_s, MOST_WAIT_S))
 
-    def _hear(self, limits: Limits, wait_s: float) -> None:
+    def _hear(self, limits: Deadline, wait_s: float) -> None:
         with self._setting.dropped.candidate():
             self._take_all(limits, wait_s)
 
-    def _take_all(self, limits: Limits, wait_s: float) -> None:
+    def _take_all(self, limits: Deadline, wait_s: float) -> None:
         asked, goes_on = self._asked, False
         for finding in self._solver.heard(wait_s):
             if asked is None:
@@ -111,35 +113,35 @@ class Bounding:
         if asked and not goes_on and not self._estimates:  # all is proved, or the process was lost
             self._ended.add(asked)
         if self._asked is None and not self._numbers:
-            self._first = Limits(limits.left_s * FIRST_PART)
+            self._first = Deadline(limits.remaining_s * FIRST_PART)
         self._asked = None
-        if not limits.over and self._work > 0:
+        if not limits.expired and self._work > 0:
             self._ask(limits)
 
-    def _take(self, asked: Asked, bound_ns: int) -> None:
+    def _take(self, asked: BoundRequest, bound_ns: int) -> None:
         """Take what is proved by times alone."""
         if asked.by_replicas:
             self._bounds.rise_by_replicas(asked.family, bound_ns)
         else:
             self._bounds.rise(asked.family, bound_ns, by_times=True)
 
-    def _is_moot(self, asked: Asked) -> bool:
+    def _is_moot(self, asked: BoundRequest) -> bool:
         """Whether halved backwards have come to count, and what is asked for no longer holds the bound down."""
         bounds = self._bounds
         holds_down = not asked.by_replicas and bounds.of[asked.family] <= bounds.least_ns
         return bounds.incumbent.best.fits and bounds.halves_count > asked.family.split and not holds_down
 
-    def _offer(self, family: Family, partition: Partition, limits: Limits) -> None:
+    def _offer(self, family: Family, partition: Partition, limits: Deadline) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
         num_actions = about_actions(cuts, cuts.num_places)
         if family.split and (num_actions > MOST_HALVED or not self._pace.allows(num_actions, limits)):
             return
         if cuts.fixed_stages in (None, max(partition) + 1):
             with self._pace.timed(num_actions) if family.split else nullcontext():
-                incumbent.offer(cuts.under(partition, cuts.schedules))
+                incumbent.offer(cuts.evaluate_under(partition, cuts.schedules))
             incumbent.say("cut of the bound")
 
-    def _ask(self, limits: Limits) -> None:
+    def _ask(self, limits: Deadline) -> None:
         """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
         best, rows = self._bounds.incumbent.best, self._holding_down()
         if not best.fits or not rows:
@@ -147,22 +149,22 @@ class Bounding:
         (least_ns, asked), *rest = rows
         rises = asked not in self._ended and least_ns < best.step_time_ns and self._is_known(asked.family)
         own, again = self._whole_family(best), self._work - self._all * (1 - FIRST_PART)
-        first_over = again <= 0 if self._counted else self._first.over
+        first_over = again <= 0 if self._counted else self._first.expired
         if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
             self.estimates[own] = 0, 0
-            seconds, work = limits.left_s * ESTIMATE_PART, self._work * ESTIMATE_PART
-            self._send(Asked(own), best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
+            seconds, work = limits.remaining_s * ESTIMATE_PART, self._work * ESTIMATE_PART
+            self._send(BoundRequest(own), best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
         elif rises:
             until_ns = min([best.step_time_ns, *(int(bound_ns * FURTHER) + 1 for bound_ns, _ in rest)])
-            seconds, work = (limits.left_s, self._work) if first_over else (self._first.left_s, again)
+            seconds, work = (limits.remaining_s, self._work) if first_over else (self._first.remaining_s, again)
             self._send(asked, best.step_time_ns, until_ns, seconds, work)
 
-    def _holding_down(self) -> list[tuple[int, Asked]]:
+    def _holding_down(self) -> list[tuple[int, BoundRequest]]:
         """Return the two least bounds that count."""
         of, halves = self._bounds.of, self._bounds.halves_count
-        rows = [(of[family], Asked(family)) for family in self._bounds.counting]
+        rows = [(of[family], BoundRequest(family)) for family in self._bounds.counting]
         for family, bound_ns in self._bounds.by_replicas.items():
-            rows.append((bound_ns, Asked(with_split_backward(family) if halves else family, by_replicas=True)))
+            rows.append((bound_ns, BoundRequest(with_split_backward(family) if halves else family, by_replicas=True)))
         return nsmallest(2, rows, key=itemgetter(0))
 
     def _whole_family(self, each: Evaluated) -> Family | None:
@@ -174,7 +176,7 @@ class Bounding:
         """Return the cut of a family that has the least estimate, of those that were found or are made for it."""
         cuts, found = self._setting.cuts(family), self._bounds.incumbent.found.values()
         data = cut_data(cuts, 0, binding=False)
-        aim = Aim(min(cuts.num_stages, MOST_STAGES), cuts.num_microbatches, BEAM)
+        aim = SegmentationParams(min(cuts.num_stages, MOST_STAGES), cuts.num_microbatches, BEAM)
         groups = segmentations(cuts.atoms, self._setting.orders[0], cuts.works_ns, aim)
         made = [partition for row in groups if (partition := numbered(cuts.atoms, row))]
         known = [each.candidate.partition for each in found if self._setting.family_of.get(each.candidate) == family]
@@ -185,7 +187,7 @@ class Bounding:
         return self._setting.is_bounded_exactly(family) and self._setting.cuts(family).num_places > 1
 
     def _send(
-        self, asked: Asked, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()
+        self, asked: BoundRequest, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()
     ) -> None:
         self._asked, self._estimates = asked, bool(estimate)
         number = self._numbers.setdefault(asked, len(self._numbers))

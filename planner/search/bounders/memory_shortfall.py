@@ -11,13 +11,13 @@ from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
 from planner.search.space.family import Family
 from planner.search.space.open_choices import allows_per_stage_replicas
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 
 STATES = ("optimizer", "parameters")
 """What is offloaded of states."""
 
 
-def lacking_bytes(setting: Setting) -> int:
+def memory_shortfall_bytes(setting: PreparedProblem) -> int:
     """Return how many bytes some device lacks under every plan; 0 where states prove nothing."""
     problem = setting.problem
     if not all(problem.memory_limits_bytes):
@@ -26,7 +26,7 @@ def lacking_bytes(setting: Setting) -> int:
     groups = setting.families.groups()
     alike = (_states(Family(config, group.microbatch_size)) for group in groups for config in group.configs)
     for family in dict.fromkeys(alike):
-        lacks = _lacks(setting, family, setting.families.most_places(family))
+        lacks = _lacks(setting, family, setting.families.max_pipeline_stages(family))
         if lacks <= 0:
             return 0
         least = lacks if least is None else min(least, lacks)
@@ -36,12 +36,12 @@ def lacking_bytes(setting: Setting) -> int:
     return max(0, min(least, _lacks(setting, alone, problem.num_devices)))
 
 
-def host_lacks(setting: Setting, family: Family) -> bool:
+def exceeds_host_memory(setting: PreparedProblem, family: Family) -> bool:
     """Whether no host has room for the states that a family offloads, however it is cut."""
     if family.config.offload not in STATES:
         return False
     of, whole = setting.families.states_bytes, replace(family, config=replace(family.config, offload="none"))
-    return of(whole) - of(family) > setting.families.most_places(family) * _host_share(setting.problem)
+    return of(whole) - of(family) > setting.families.max_pipeline_stages(family) * _host_share(setting.problem)
 
 
 def _states(family: Family) -> Family:
@@ -49,7 +49,7 @@ def _states(family: Family) -> Family:
     return Family(replace(family.config, recompute="none"), family.microbatch_size)
 
 
-def _lacks(setting: Setting, family: Family, num_places: int) -> int:
+def _lacks(setting: PreparedProblem, family: Family, num_places: int) -> int:
     config, problem = family.config, setting.problem
     room, offloads = max(problem.memory_limits_bytes), config.offload in STATES
     if offloads:

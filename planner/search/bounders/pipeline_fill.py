@@ -13,13 +13,13 @@ import numpy as np
 from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 
 NUM_WEIGHTS = 33
 """Ways to weigh work against memory of which the best bound is taken."""
 
 
-def in_line_ns(setting: Setting, family: Family) -> int:
+def in_line_ns(setting: PreparedProblem, family: Family) -> int:
     """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says.
 
     Backwards in halves free what is kept with I, which is all that counts of them here.
@@ -27,10 +27,10 @@ def in_line_ns(setting: Setting, family: Family) -> int:
     line = line_of(setting, family, adds=True)
     if line is None:
         return 0
-    return max(0 if setting.is_line_of_halves(family) else line.filled_ns(), line.pressed_ns())
+    return max(0 if setting.is_line_of_halves(family) else line.fill_ns(), line.memory_pressure_ns())
 
 
-def line_of(setting: Setting, family: Family, *, adds: bool) -> "InLine | None":
+def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
     """Return a family's line; None where its stages stand on none, or their times are not known.
 
     Gradients are added up only where it is sure that the family `adds`.
@@ -39,10 +39,10 @@ def line_of(setting: Setting, family: Family, *, adds: bool) -> "InLine | None":
     lines = halves or setting.fills(family)
     if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
         return None
-    ranks, several = tuple(range(family.devices_a_place)), setting.families.rounds(family) > 1
+    ranks, several = tuple(range(family.devices_per_stage)), setting.families.rounds(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, halves=halves)
     pieces = setting.waists.pieces
-    return InLine(
+    return ChainBound(
         setting,
         family,
         tuple(sum(times[i] for i in piece) for piece in pieces),
@@ -54,7 +54,7 @@ def line_of(setting: Setting, family: Family, *, adds: bool) -> "InLine | None":
     )
 
 
-def by_replicas_ns(setting: Setting, family: Family) -> int:
+def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     """Return a bound for a family of one replica where each stage has a number of its own; 0 where it says nothing.
 
     A stage that holds an operator holds all pieces between its first waist and that one, as far back as one device has
@@ -66,8 +66,8 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
     fitted = all(limits) and family.config.zero == 0 and setting.fills(family)
     if len(models) > 1 or not fitted or families.even_ns(family) is None:
         return 0
-    ranks, fastest = tuple(range(family.devices_a_place)), max(problem.speeds)
-    replicas = families.capacity(family, problem.num_devices // family.devices_a_place)
+    ranks, fastest = tuple(range(family.devices_per_stage)), max(problem.speeds)
+    replicas = families.capacity(family, problem.num_devices // family.devices_per_stage)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
     states, pieces = models[0].states_of(family.config, ranks), setting.waists.pieces
     waists = [sum(times[i] for i in first) for first in setting.waists.first]
@@ -91,13 +91,16 @@ def by_replicas_ns(setting: Setting, family: Family) -> int:
     return int(low)
 
 
-def held_by_replicas_ns(setting: Setting, family: Family) -> int:
+def held_by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     """Return a bound for such a family by what all devices hold together, whatever forwards run again; `NEVER` if none.
 
     They hold each state once at least, and each micro-batch on one replica of every stage.
     """
     problem = setting.problem
-    if setting.families.most_places(family) * family.devices_a_place < problem.num_devices - family.devices_a_place + 1:
+    if (
+        setting.families.max_pipeline_stages(family) * family.devices_per_stage
+        < problem.num_devices - family.devices_per_stage + 1
+    ):
         return 0  # stages are fewer than devices, which hold them all the same
     ways = (
         replace(family, config=replace(family.config, recompute=name))
@@ -108,12 +111,12 @@ def held_by_replicas_ns(setting: Setting, family: Family) -> int:
     found = []
     for one in ways:
         line = line_of(setting, one, adds=adds)  # which replicas fill otherwise than stages of one device
-        found.append(max(setting.held_ns(one, adds=adds), line.pressed_ns() if line else 0))
+        found.append(max(setting.held_ns(one, adds=adds), line.memory_pressure_ns() if line else 0))
     return min(found)
 
 
 @dataclass(frozen=True)
-class InLine:
+class ChainBound:
     """One family's line.
 
     Attributes
@@ -126,7 +129,7 @@ class InLine:
         What all work takes, divided evenly.
     """
 
-    setting: Setting
+    setting: PreparedProblem
     family: Family
     works: tuple[int, ...]
     ways: tuple[int, ...]
@@ -135,14 +138,14 @@ class InLine:
     again: tuple[int, ...]
     even_ns: int
 
-    def filled_ns(self) -> int:
+    def fill_ns(self) -> int:
         """Return a bound by the filling of the line.
 
         What is ahead of a stage takes at least the ways through whole pieces: a part q of their work, but for one
         piece. So q (b(1) + .. + b(i - 1)) + m b(i) <= T, and p stages hold at most T / q (1 - (1 - q / m)^p).
         """
         families = self.setting.families
-        places, count = families.most_places(self.family), families.rounds(self.family)
+        places, count = families.max_pipeline_stages(self.family), families.rounds(self.family)
         part = min(way / max(1, work) for way, work in zip(accumulate(self.ways), accumulate(self.works), strict=True))
         if not part:
             return 0
@@ -151,7 +154,7 @@ class InLine:
         torn = (work for piece, work in zip(waists.pieces, self.works, strict=True) if not waists.has(piece))
         return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
 
-    def pressed_ns(self) -> int:
+    def memory_pressure_ns(self) -> int:
         """Return a bound by what the places can hold; 0 where that is no limit.
 
         With m micro-batches, kept bytes a, stays w and room M over p places, T M >= m sum(a w); what runs again lowers
@@ -160,7 +163,7 @@ class InLine:
         families, problem = self.setting.families, self.setting.problem
         if not all(problem.memory_limits_bytes) or self.family.config.offload == "activations":
             return 0
-        places, count = families.most_places(self.family), families.rounds(self.family)
+        places, count = families.max_pipeline_stages(self.family), families.rounds(self.family)
         room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
         if room <= 0:
             return NEVER

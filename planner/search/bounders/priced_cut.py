@@ -6,11 +6,11 @@ Leaves out bounds over many cuts (`line_bounds.py`, `closed_form.py`, `lattice/`
 from costmodel.stages.costs import StageCost, least
 from planner.ask.problem import AUTO_LOOPED
 from planner.candidate.price import Priced
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.prepared import FUSED
 
 
-def could_hold(priced: Priced, cuts: Cuts, most_bytes: int) -> bool:
+def could_hold(priced: Priced, cuts: FamilyPartitions, most_bytes: int) -> bool:
     """Whether every stage has room for the micro-batches that 1F1B or interleaved stages keep; else for one each.
 
     Stages whose whole forward runs again keep less, and pinned ones may be configured otherwise: these are simulated.
@@ -59,7 +59,7 @@ def looped_peak_bytes(priced: Priced, num_microbatches: int, chunks: int) -> lis
     return found
 
 
-def least_step_ns(priced: Priced, cuts: Cuts) -> int:
+def least_step_ns(priced: Priced, cuts: FamilyPartitions) -> int:
     """Return a bound on the step of a priced cut: a rank's work, after the way there and before the way back.
 
     Forwards lead to the first stage of a rank, whole backwards away from its last; where B may be split, W may be what

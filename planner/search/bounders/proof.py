@@ -1,10 +1,10 @@
 """`--exact`: no partition of any family is better than the best plan, proved on the simulated step itself.
 
-The cut model (`planner.search.solvers.cpsat`) bounds a family from below: its stages as a graph, and as a line. The partition of
-least bound is simulated under every schedule of the family, and forbidden; so is the next one, until the least bound
-that is left is no better than the best plan: then nothing of the family is. The least bound comes first. Bounds hold
-in whatever order places take the devices, so that a partition is simulated in each. Leaves out
-replicas that differ by stage, and families that the cut model does not know (`Setting.is_cut_exactly`): these keep
+The cut model (`planner.search.solvers.cpsat`) bounds a family from below: its stages as a graph, and as a line. The
+partition of least bound is simulated under every schedule of the family, and forbidden; so is the next one, until the
+least bound that is left is no better than the best plan: then nothing of the family is. The least bound comes first.
+Bounds hold in whatever order places take the devices, so that a partition is simulated in each. Leaves out replicas
+that differ by stage, and families that the cut model does not know (`PreparedProblem.is_cut_exactly`): these keep
 their bound, and where it is below the best plan nothing is proved.
 """
 
@@ -14,14 +14,14 @@ from dataclasses import replace
 from costmodel.errors import UsageError
 from planner.graph.atoms import Partition
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.solvers.cpsat.child import ProofRequest, Solver
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.solvers.relaxation.transfers import messages
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 
 MOST_ATOMS, MOST_PLACES = 100, 6
 """Pieces of the model, and places of a pipeline, up to which a proof is tried."""
@@ -31,7 +31,7 @@ UNLIMITED = 1e9
 """Deterministic seconds where the clock alone ends a proof."""
 
 
-def check_size(setting: Setting) -> None:
+def check_size(setting: PreparedProblem) -> None:
     """Refuse a problem that is too large for a proof.
 
     Raises
@@ -53,9 +53,9 @@ def check_size(setting: Setting) -> None:
         )
 
 
-def num_stages(setting: Setting, family: Family) -> int:
+def num_stages(setting: PreparedProblem, family: Family) -> int:
     """Return the most stages of a family's partitions; 0 where it has none."""
-    atoms, most, chunks = len(setting.atoms), setting.families.most_places(family), family.chunks
+    atoms, most, chunks = len(setting.atoms), setting.families.max_pipeline_stages(family), family.chunks
     fixed = setting.problem.space.stages
     most = min(most, atoms // chunks)
     if (fixed and fixed > most) or (chunks > 1 and most < 2):  # a loop of one place serves nothing
@@ -104,9 +104,9 @@ class Exact:
         """Whether no family that the cut model knows may hold anything better than the best."""
         return self._next() is None
 
-    def prove(self, solver: Solver, limits: Limits) -> bool:
+    def prove(self, solver: Solver, limits: Deadline) -> bool:
         """Close one family after the other; returns whether the solver's process was lost."""
-        while (part := self._next()) and not limits.over and self._work > 0:
+        while (part := self._next()) and not limits.expired and self._work > 0:
             ended = self._ask(part, solver, limits)
             self._settle()
             self.bounds.settle(limits)
@@ -132,7 +132,7 @@ class Exact:
         best = self.incumbent.best
         return best.step_time_ns if best.fits and self.incumbent.runs(best) else None
 
-    def _ask(self, part: Part, solver: Solver, limits: Limits) -> bool:
+    def _ask(self, part: Part, solver: Solver, limits: Deadline) -> bool:
         """Simulate partitions, the least bound first; returns whether the solver answered to the end."""
         (family, line), best_ns, ended = part, self._best_ns, False
         data, known = self._cut_data(part), self._known[part]
@@ -143,7 +143,7 @@ class Exact:
             most=None if best_ns is None else (best_ns - 1) // data.unit_ns,
             hint=self._hint(part),
             count=NUM_SOLVES,
-            seconds=limits.left_s,
+            seconds=limits.remaining_s,
             deterministic=self._work,
             seed=self.setting.problem.effort.seed,
         )
@@ -152,7 +152,7 @@ class Exact:
                 partition = tuple(finding["partition"])
                 known[partition] = None
                 for each in map(self.setting.cuts, self._ordered(family)):
-                    self.incumbent.offer(each.under(partition, each.schedules, line=line))
+                    self.incumbent.offer(each.evaluate_under(partition, each.schedules, line=line))
             elif finding["kind"] == "bound":
                 self._raise(part, finding["units"] * data.unit_ns)
             else:
@@ -217,7 +217,7 @@ class Exact:
             )
         return self._data[part]
 
-    def _most_stages(self, cuts: Cuts) -> int:
+    def _most_stages(self, cuts: FamilyPartitions) -> int:
         """Return the most stages of a family's partitions that the target runs."""
         pipelined = self.incumbent.runs_config(cuts.family.config, pipelined=True)
         return num_stages(self.setting, cuts.family) if pipelined else 1

@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Limits
-from planner.search.proposers.annealing_run import Restart, can_anneal
+from planner.search.limits import Deadline
+from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.solvers.annealing.readiness import Kernels
 from planner.search.space.family import Family
-from planner.search.state.focus import Prospects, is_near
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.focus import FamilySelector, is_near
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 from planner.search.state.record import SearchRecord, recorded
 
 BRIEF = 0.2
@@ -41,21 +41,26 @@ class Turn:
     effort: float
 
 
-class AnnealingRounds:
+class AnnealingScheduler:
     """Restarts of annealing, shared out among the families of one search.
 
     Parameters
     ----------
-    setting : Setting
-    incumbent : Incumbent
-    prospects : Prospects
+    setting : PreparedProblem
+    incumbent : CandidatePool
+    prospects : FamilySelector
     kernels : Kernels
     heard : function
         Called between restarts; returns whether another process of the search is at work.
     """
 
     def __init__(
-        self, setting: Setting, incumbent: Incumbent, prospects: Prospects, kernels: Kernels, heard: Callable[[], bool]
+        self,
+        setting: PreparedProblem,
+        incumbent: CandidatePool,
+        prospects: FamilySelector,
+        kernels: Kernels,
+        heard: Callable[[], bool],
     ) -> None:
         self._setting, self._incumbent, self._prospects = setting, incumbent, prospects
         self._kernels, self._heard = kernels, heard
@@ -69,13 +74,13 @@ class AnnealingRounds:
         return self._incumbent.record
 
     @recorded("brief annealing", "improve")
-    def briefly(self, families: Sequence[Family], limits: Limits) -> None:
+    def briefly(self, families: Sequence[Family], limits: Deadline) -> None:
         """Anneal each family once, from scratch."""
         self._run((Turn(family, None, BRIEF) for family in families), limits)
         self._incumbent.say("annealed briefly")
 
     @recorded("rounds of annealing", "improve")
-    def run(self, num_rounds: int, limits: Limits) -> None:
+    def run(self, num_rounds: int, limits: Deadline) -> None:
         """Anneal families near the best: the best one every round, the second every other, the third every third.
 
         So many rounds where work is counted, else until the clock ends them, or `STALE` of them bring nothing.
@@ -102,11 +107,11 @@ class AnnealingRounds:
         small = self._prospects.is_small(family) and can_anneal(self._setting.cuts(family))
         return small and self._prospects.is_open(family)
 
-    def _run(self, turns: Iterable[Turn], limits: Limits) -> None:
+    def _run(self, turns: Iterable[Turn], limits: Deadline) -> None:
         """Take turns as long as the clock allows; what began first is looked at first."""
         if not self._kernels.ready(0.0):
             return
-        waiting: deque[tuple[Restart, Future[None]]] = deque()
+        waiting: deque[tuple[AnnealingRun, Future[None]]] = deque()
         pool = ThreadPoolExecutor(AT_A_TIME)
         try:
             for turn in turns:
@@ -127,20 +132,20 @@ class AnnealingRounds:
         """Whether one restart at a time is enough, for another process is at work."""
         return self._heard() and not self._counted
 
-    def _restart(self, turn: Turn, limits: Limits) -> Restart | None:
+    def _restart(self, turn: Turn, limits: Deadline) -> AnnealingRun | None:
         """Return a family's restart, with as much effort as the clock allows; None where there is none."""
-        if limits.over or not self._can(turn.family):
+        if limits.expired or not self._can(turn.family):
             return None
         allowed = turn.effort
         if not self._counted:
-            allowed = min(allowed, limits.left_s / max(self._seconds.get(turn.family, 0.0), 1e-3))
+            allowed = min(allowed, limits.remaining_s / max(self._seconds.get(turn.family, 0.0), 1e-3))
         if allowed < SHORTEST:
             limits.hit = True
             return None
         self._seed += 1
-        return Restart.of(self._setting.cuts(turn.family), turn.known, self._seed, line=False, effort=allowed)
+        return AnnealingRun.of(self._setting.cuts(turn.family), turn.known, self._seed, line=False, effort=allowed)
 
-    def _take(self, restart: Restart, done: Future[None], limits: Limits) -> None:
+    def _take(self, restart: AnnealingRun, done: Future[None], limits: Deadline) -> None:
         with restart.cuts.dropped.candidate():
             done.result()
             restart.offer_to(self._incumbent, limits)

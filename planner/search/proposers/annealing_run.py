@@ -11,19 +11,19 @@ from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.solvers.annealing.data import LOOPED, RULES
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.focus import is_near
-from planner.search.state.pool import Incumbent
+from planner.search.state.pool import CandidatePool
 from simulator.schedules.graph_auto import Numbers
 
 Annealed = tuple[Partition, Numbers]
 
 
-def can_anneal(cuts: Cuts) -> bool:
+def can_anneal(cuts: FamilyPartitions) -> bool:
     """Whether annealing knows what runs there: whole backwards in known orders, or any in halves; nothing pinned."""
-    known = cuts.seeks_in_flight or cuts.in_halves or any(name in RULES for name in cuts.schedules)
+    known = cuts.allows_custom_in_flight or cuts.in_halves or any(name in RULES for name in cuts.schedules)
     if cuts.family.chunks > 1:
         known = (
             cuts.schedules[0] in (LOOPED, WITHIN_LIMIT)
@@ -34,12 +34,12 @@ def can_anneal(cuts: Cuts) -> bool:
 
 
 @dataclass
-class Restart:
+class AnnealingRun:
     """A restart.
 
     Attributes
     ----------
-    cuts : Cuts
+    cuts : FamilyPartitions
     line : bool
         Whether stages form a line.
     effort : float
@@ -48,7 +48,7 @@ class Restart:
         What it took so far.
     """
 
-    cuts: Cuts
+    cuts: FamilyPartitions
     line: bool
     effort: float
     _walks: Iterator[Annealed]
@@ -56,7 +56,9 @@ class Restart:
     _annealed: list[Annealed] = field(default_factory=list)
 
     @classmethod
-    def of(cls, cuts: Cuts, known: Evaluated | None, seed: int, *, line: bool, effort: float = 1.0) -> "Restart | None":
+    def of(
+        cls, cuts: FamilyPartitions, known: Evaluated | None, seed: int, *, line: bool, effort: float = 1.0
+    ) -> "AnnealingRun | None":
         """Return a restart from a cut that is known, or from scratch; None where its cuts cannot be priced."""
         from planner.search.solvers.annealing.annealer import Annealer  # numba takes a third of a second to import
 
@@ -71,20 +73,20 @@ class Restart:
         self._annealed += [each for each in (next(self._walks, None),) if each]
         self.seconds += time.perf_counter() - start
 
-    def offer_to(self, incumbent: Incumbent, limits: Limits) -> list[Evaluated]:
+    def offer_to(self, incumbent: CandidatePool, limits: Deadline) -> list[Evaluated]:
         """Offer the cut under every schedule; where it comes near the best, also with micro-batches in flight open."""
         found: list[Evaluated] = []
         while self._annealed:
             found += self._simulated(*self._annealed.pop(), limits)
-            if not limits.over and any(is_near(each, incumbent) for each in found):
+            if not limits.expired and any(is_near(each, incumbent) for each in found):
                 self.run()
         incumbent.offer(found)
         return found
 
-    def _simulated(self, partition: Partition, in_flight: Numbers, limits: Limits) -> list[Evaluated]:
+    def _simulated(self, partition: Partition, in_flight: Numbers, limits: Deadline) -> list[Evaluated]:
         cuts, found = self.cuts, list[Evaluated]()
         if cuts.fixed_stages in (None, max(partition) + 1):
             for name in (IN_FLIGHT,) if in_flight else cuts.schedules:
-                if not (found and limits.over):
-                    found += cuts.under(partition, (name,), line=self.line, in_flight=in_flight)
+                if not (found and limits.expired):
+                    found += cuts.evaluate_under(partition, (name,), line=self.line, in_flight=in_flight)
         return found

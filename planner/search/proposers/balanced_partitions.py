@@ -11,13 +11,13 @@ from costmodel.errors import UsageError
 from planner.graph.atoms import Partition, numbered
 from planner.search.proposers.low_traffic import light
 from planner.search.space.bottleneck_partition import balanced
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 
 NUM_ORDERS = 2
 
 
-def first_cuts(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]:
+def balanced_partitions(setting: PreparedProblem, cuts: FamilyPartitions, places: int) -> Iterator[Partition]:
     """Yield balanced cuts of a family into so many places; around pinned stages where there are any."""
     if cuts.pinned.places:
         yield from _around_pins(setting, cuts, places)
@@ -40,7 +40,7 @@ def first_cuts(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]
         yield from _balanced(cuts, places, _trained(setting, setting.orders[0]))
 
 
-def _trained(setting: Setting, order: Sequence[int]) -> list[tuple[int, ...]]:
+def _trained(setting: PreparedProblem, order: Sequence[int]) -> list[tuple[int, ...]]:
     """Return an order in pieces each of which has a backward, as stages that share a place must; nothing if all have.
 
     What is frozen goes with what is trained next, or with the last that is.
@@ -59,14 +59,14 @@ def _trained(setting: Setting, order: Sequence[int]) -> list[tuple[int, ...]]:
     return pieces if len(pieces) < len(order) else []
 
 
-def _in_layers(setting: Setting, order: Sequence[int]) -> list[tuple[int, ...]]:
+def _in_layers(setting: PreparedProblem, order: Sequence[int]) -> list[tuple[int, ...]]:
     """Return an order in pieces that are whole layers; nothing where a layer does not follow itself."""
     layer_of = {atom: number for number, row in enumerate(setting.layers) for atom in row}
     pieces = [tuple(row) for _, row in groupby(order, key=lambda atom: layer_of.get(atom, -1 - atom))]
     return pieces if len(pieces) == len({layer_of.get(row[0], -1 - row[0]) for row in pieces}) else []
 
 
-def _balanced(cuts: Cuts, places: int, pieces: Sequence[tuple[int, ...]]) -> Iterator[Partition]:
+def _balanced(cuts: FamilyPartitions, places: int, pieces: Sequence[tuple[int, ...]]) -> Iterator[Partition]:
     """Yield the cuts of an order of pieces whose largest stage takes least, with what closes the step and without.
 
     Stages that drain early have time for it.
@@ -79,7 +79,7 @@ def _balanced(cuts: Cuts, places: int, pieces: Sequence[tuple[int, ...]]) -> Ite
             yield tuple(found[atom] for atom in range(len(cuts.atoms)))
 
 
-def _around_pins(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partition]:
+def _around_pins(setting: PreparedProblem, cuts: FamilyPartitions, places: int) -> Iterator[Partition]:
     """Cut what pins leave free: as many pieces of an order as there may be, which end where a pinned stage stands."""
     if setting.pinned_partition:
         yield setting.pinned_partition
@@ -102,7 +102,7 @@ def _around_pins(setting: Setting, cuts: Cuts, places: int) -> Iterator[Partitio
                 break
 
 
-def _parts(setting: Setting, cuts: Cuts) -> dict[int, int]:
+def _parts(setting: PreparedProblem, cuts: FamilyPartitions) -> dict[int, int]:
     """Return how many stages of free atoms each atom is behind at least; pinned ones are before those of their part."""
     parts: dict[int, int] = {}
     for atom in setting.orders[0]:
@@ -111,7 +111,7 @@ def _parts(setting: Setting, cuts: Cuts) -> dict[int, int]:
     return parts
 
 
-def _in_pieces(cuts: Cuts, order: Sequence[int], num_pieces: int) -> Partition | None:
+def _in_pieces(cuts: FamilyPartitions, order: Sequence[int], num_pieces: int) -> Partition | None:
     """Return balanced pieces of an order's free atoms, and more where pinned ones stand between; None in a cycle."""
     pinned = cuts.pinned.places
     free = [atom for atom in order if atom not in pinned]

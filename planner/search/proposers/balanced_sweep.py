@@ -13,23 +13,25 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.plan.rung import strategy_of
 from planner.search.bounders.priced_cut import could_hold, least_step_ns
-from planner.search.limits import Limits
-from planner.search.proposers.balanced_partitions import first_cuts
+from planner.search.limits import Deadline
+from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.space.dropped import TOO_LONG
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts, by_stage
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
-from planner.search.writing import Writing, about_actions, too_long
+from planner.search.space.partitions import FamilyPartitions, by_stage
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.writing import WriteReserve, about_actions, too_long
 
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
 
 
-class Screen:
+class BalancedSweep:
     """Looks at families one by one and tells the incumbent."""
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, limits: Limits, writing: Writing) -> None:
+    def __init__(
+        self, setting: PreparedProblem, incumbent: CandidatePool, limits: Deadline, writing: WriteReserve
+    ) -> None:
         self.setting, self.incumbent, self.limits, self.writing = setting, incumbent, limits, writing
         self.left_out: dict[tuple[Family, int], int] = {}
         """Families, into how many places, whose plans would take too long to be written, and about how many actions."""
@@ -50,7 +52,7 @@ class Screen:
             return
         cuts, least = self.setting.cuts(family), 0
         for places in self._places(cuts):
-            if self.limits.over and self.incumbent.best_fits:
+            if self.limits.expired and self.incumbent.best_fits:
                 return
             if 1 < places < least:
                 continue
@@ -79,9 +81,9 @@ class Screen:
                 return
             self._look(self.setting.cuts(family), places)
 
-    def _look(self, cuts: Cuts, places: int) -> None:
+    def _look(self, cuts: FamilyPartitions, places: int) -> None:
         open_before = len(self._too_slow)
-        partitions = list(dict.fromkeys(first_cuts(self.setting, cuts, places)))
+        partitions = list(dict.fromkeys(balanced_partitions(self.setting, cuts, places)))
         found = [each for partition in partitions for each in self._offered(cuts, partition)]
         self._branched = max([self._branched, *(each.num_actions / about_actions(cuts, places) for each in found)])
         if any(each.fits for each in found) or len(self._too_slow) - open_before == len(partitions):
@@ -106,7 +108,7 @@ class Screen:
         """Return a bound on all cuts into so many places."""
         return max(self._fullest_ns(family, places), self.setting.bound_ns(family, places) or 0)
 
-    def _places(self, cuts: Cuts) -> Sequence[int]:
+    def _places(self, cuts: FamilyPartitions) -> Sequence[int]:
         fixed = self.setting.problem.space.stages
         most = min(cuts.num_places, max(1, len(cuts.atoms) // cuts.family.chunks))
         if fixed and fixed > most:
@@ -148,7 +150,7 @@ class Screen:
         kept = families.kept_bytes(family) if config.recompute == config.offload == "none" else 0
         return families.states_bytes(family) + kept
 
-    def _offered(self, cuts: Cuts, partition: Partition) -> list[Evaluated]:
+    def _offered(self, cuts: FamilyPartitions, partition: Partition) -> list[Evaluated]:
         """Simulate a cut and tell the incumbent, unless its largest place alone is too slow."""
         if not cuts.pinned.places and self._is_too_large(cuts, partition):
             self._too_slow.append(partition)
@@ -158,7 +160,7 @@ class Screen:
         self._fit += [each.fits and self.incumbent.runs(each) for each in found]
         return found
 
-    def _is_too_large(self, cuts: Cuts, partition: Partition) -> bool:
+    def _is_too_large(self, cuts: FamilyPartitions, partition: Partition) -> bool:
         """Whether the work of the largest place alone is too much; known before a cut is priced.
 
         Operators that are divided take no more together than each for itself: what they gather counts once.
@@ -178,7 +180,7 @@ class Screen:
             rows[stage] += members
         return too_much([self.setting.families.least_work_ns(family, tuple(sorted(row))) or 0 for row in rows])
 
-    def _simulated(self, cuts: Cuts, partition: Partition) -> Iterator[Evaluated]:
+    def _simulated(self, cuts: FamilyPartitions, partition: Partition) -> Iterator[Evaluated]:
         """Yield a cut under the first and the last schedule that run on its places, if it could matter."""
         names = dict.fromkeys((cuts.schedules[0], cuts.schedules[-1])) if max(partition) else cuts.schedules[:1]
         for name in names:
@@ -196,4 +198,4 @@ class Screen:
             with cuts.dropped.candidate():
                 holds = not self._fit or could_hold(priced, cuts, self._most_bytes)
             if holds:
-                yield from cuts.under(partition, (name,))
+                yield from cuts.evaluate_under(partition, (name,))

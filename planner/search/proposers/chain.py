@@ -4,13 +4,13 @@ Lines are held against the best line, not against graphs: they are the rival tha
 which families are cut so.
 """
 
-from planner.search.limits import Limits
-from planner.search.proposers.annealing_run import Restart, can_anneal
+from planner.search.limits import Deadline
+from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, polish
 from planner.search.solvers.annealing.readiness import Kernels
-from planner.search.space.partitions import Cuts
-from planner.search.state.focus import Prospects, is_near
-from planner.search.state.pool import Incumbent
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.focus import FamilySelector, is_near
+from planner.search.state.pool import CandidatePool
 
 NUM_RESTARTS = 2
 """Times that a family is annealed as a line."""
@@ -23,31 +23,31 @@ class Lines:
 
     Parameters
     ----------
-    incumbent : Incumbent
+    incumbent : CandidatePool
         Of the search, which takes lines too.
-    prospects : Prospects
+    prospects : FamilySelector
     kernels : Kernels
     """
 
-    def __init__(self, incumbent: Incumbent, prospects: Prospects, kernels: Kernels) -> None:
+    def __init__(self, incumbent: CandidatePool, prospects: FamilySelector, kernels: Kernels) -> None:
         self._incumbent, self._prospects, self._kernels = incumbent, prospects, kernels
-        self._found = Incumbent(incumbent.problem, incumbent.aim, incumbent.tears)
+        self._found = CandidatePool(incumbent.problem, incumbent.aim, incumbent.tears)
 
-    def cut(self, cuts: Cuts, limits: Limits) -> None:
+    def cut(self, cuts: FamilyPartitions, limits: Deadline) -> None:
         """Cut a family into stages in one line; the best lines may be better as graphs."""
         lines, incumbent = self._found, self._incumbent
         known = lines if lines.found else incumbent
-        if limits.over or not self._prospects.is_open(cuts.family, known) or cuts.family.chunks > 1:
+        if limits.expired or not self._prospects.is_open(cuts.family, known) or cuts.family.chunks > 1:
             return
         with cuts.dropped.candidate():
             self._cut(cuts, limits)
 
-    def _cut(self, cuts: Cuts, limits: Limits) -> None:
+    def _cut(self, cuts: FamilyPartitions, limits: Deadline) -> None:
         lines, incumbent, problem = self._found, self._incumbent, self._incumbent.problem
         found = cut(cuts, 0, lines, limits, line=True)
         if can_anneal(cuts) and self._kernels.ready(0.0):
             for seed in range(problem.effort.seed, problem.effort.seed + NUM_RESTARTS):
-                restart = None if limits.over else Restart.of(cuts, None, seed, line=True)
+                restart = None if limits.expired else AnnealingRun.of(cuts, None, seed, line=True)
                 if restart:
                     restart.run()
                     found += restart.offer_to(lines, limits)
@@ -58,5 +58,5 @@ class Lines:
         incumbent.say("line")
         if problem.planner != "chain" and not cuts.always_line:
             for each in sorted(found, key=lambda each: each.rank)[:NUM_AS_GRAPHS]:
-                incumbent.offer(cuts.under(each.candidate.partition, cuts.schedules))
+                incumbent.offer(cuts.evaluate_under(each.candidate.partition, cuts.schedules))
             incumbent.say("line as a graph")

@@ -1,6 +1,7 @@
 """CP-SAT on the families that it knows: turns, shares of the work, and what its findings are taken for.
 
-Leaves out the model and its process (`planner.search.solvers.cpsat`), and proofs by simulation (`planner.search.bounders.proof`).
+Leaves out the model and its process (`planner.search.solvers.cpsat`), and proofs by simulation
+(`planner.search.bounders.proof`).
 """
 
 from collections.abc import Sequence
@@ -10,13 +11,13 @@ from planner.ask.problem import AUTO
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.proposers.order_segments import polish
 from planner.search.solvers.cpsat.child import CutRequest, Solver
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.focus import Prospects
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.focus import FamilySelector
 from planner.search.state.record import SearchRecord, recorded
 
 ESTIMATE_PART = 0.3
@@ -29,7 +30,7 @@ NUM_TURNS, TURN_PART = 5, 0.08
 """Families that the solver looks at in turn first, and the part of its work that each gets for that."""
 
 
-class Solving:
+class CpSatProposer:
     """One use of the solver, after local search.
 
     Parameters
@@ -37,24 +38,24 @@ class Solving:
     solver : Solver
     bounds : FamilyBounds
         Raised by what is proved.
-    prospects : Prospects
-    settling : Limits
+    prospects : FamilySelector
+    settling : Deadline
         After which bounds that need no search are no longer worked out.
     """
 
-    def __init__(self, solver: Solver, bounds: FamilyBounds, prospects: Prospects, settling: Limits) -> None:
+    def __init__(self, solver: Solver, bounds: FamilyBounds, prospects: FamilySelector, settling: Deadline) -> None:
         self.solver, self.bounds, self.prospects, self.settling = solver, bounds, prospects, settling
         self.setting, self.incumbent, self.problem = bounds.setting, bounds.incumbent, bounds.setting.problem
         self._lost = False
 
-    def solve(self, families: Sequence[Family], limits: Limits) -> bool:
+    def solve(self, families: Sequence[Family], limits: Deadline) -> bool:
         """Let CP-SAT cut each family that could still hold a better plan, the best one first.
 
         Where there are several, each gets a first turn; then the best one gets half of the work that is left, the
         others equal parts of the rest. Returns whether the solver's process was lost.
         """
         solvable = self.solvable(families)
-        solving = Limits(limits.left_s * SOLVER_PART)
+        solving = Deadline(limits.remaining_s * SOLVER_PART)
         open_ones = [f for f in self.prospects.reached() if f in solvable and self.prospects.is_open(f)]
         turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
         for family in turns:
@@ -82,9 +83,9 @@ class Solving:
         return self.incumbent.record
 
     @recorded("cut model", "improve")
-    def _solve_family(self, family: Family, share: float, solving: Limits, limits: Limits) -> None:
+    def _solve_family(self, family: Family, share: float, solving: Deadline, limits: Deadline) -> None:
         """Let CP-SAT cut one family with a share of the work."""
-        if solving.over or not self.prospects.is_open(family):
+        if solving.expired or not self.prospects.is_open(family):
             return
         cuts = self.setting.cuts(family)
         request = self._request(family, share, solving)
@@ -109,11 +110,11 @@ class Solving:
         if tried and min(tried, key=lambda each: each.rank).rank <= self.incumbent.best.rank:
             polish(cuts, tried, self.incumbent, limits)
 
-    def _simulated(self, cuts: Cuts, partition: Partition) -> list[Evaluated]:
+    def _simulated(self, cuts: FamilyPartitions, partition: Partition) -> list[Evaluated]:
         fits = cuts.fixed_stages in (None, max(partition) + 1)
-        return cuts.under(partition, cuts.schedules) if fits else []
+        return cuts.evaluate_under(partition, cuts.schedules) if fits else []
 
-    def _request(self, family: Family, share: float, solving: Limits) -> CutRequest:
+    def _request(self, family: Family, share: float, solving: Deadline) -> CutRequest:
         """Return what the solver is asked for."""
         cuts, effort = self.setting.cuts(family), self.problem.effort
         binding = cuts.memory_can_bind and all(self.problem.memory_limits_bytes)
@@ -126,7 +127,7 @@ class Solving:
         return CutRequest(
             data,
             known.candidate.partition if known else (),
-            seconds=solving.left_s,
+            seconds=solving.remaining_s,
             deterministic=work * share,
             estimate_part=ESTIMATE_PART if few else 0.0,
             seed=effort.seed,

@@ -8,12 +8,12 @@ from itertools import islice
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.proposers.annealing_run import can_anneal
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.focus import Prospects
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.focus import FamilySelector
+from planner.search.state.prepared import PreparedProblem
 
 MOST_NUMBERINGS, MOST_CUTS = 300_000, 1500
 """Ways to number the stages of atoms, and those of them that are cuts, up to which a family has few."""
@@ -21,8 +21,8 @@ MOST_TRIED = 2000
 """Cuts after which no other family is cut in every way."""
 
 
-def of_few_cuts(
-    setting: Setting, bounds_ns: Mapping[Family, int], prospects: Prospects, limits: Limits
+def enumerate_cuts(
+    setting: PreparedProblem, bounds_ns: Mapping[Family, int], prospects: FamilySelector, limits: Deadline
 ) -> Iterator[list[Evaluated]]:
     """Yield every cut of families that have few and may hold a better plan, those of the least bound first.
 
@@ -31,16 +31,16 @@ def of_few_cuts(
     left = MOST_TRIED
     for family in sorted(bounds_ns, key=lambda family: (family.chunks > 1, bounds_ns[family])):
         cuts = setting.cuts(family)
-        if limits.over or left <= 0 or not prospects.is_small(family) or (family.chunks > 1 and can_anneal(cuts)):
+        if limits.expired or left <= 0 or not prospects.is_small(family) or (family.chunks > 1 and can_anneal(cuts)):
             continue
         every = every_partition(cuts) if prospects.is_open(family) else []
         left -= len(every)
         for partition in every:
-            if not limits.over:
-                yield cuts.under(partition, cuts.schedules[:1])
+            if not limits.expired:
+                yield cuts.evaluate_under(partition, cuts.schedules[:1])
 
 
-def every_partition(cuts: Cuts) -> list[Partition]:
+def every_partition(cuts: FamilyPartitions) -> list[Partition]:
     """Return every cut, its stages numbered in every order in which they can run; nothing where there are many."""
     most = min(len(cuts.atoms), cuts.num_stages)
     if cuts.pinned.places or most ** len(cuts.atoms) > MOST_NUMBERINGS:
@@ -49,7 +49,7 @@ def every_partition(cuts: Cuts) -> list[Partition]:
     return found if len(found) <= MOST_CUTS else []
 
 
-def _after(cuts: Cuts, most: int, row: Partition) -> Iterator[Partition]:
+def _after(cuts: FamilyPartitions, most: int, row: Partition) -> Iterator[Partition]:
     """Yield the cuts that begin with the stages of the first atoms."""
     if len(row) == len(cuts.atoms):
         whole = set(row) == set(range(max(row) + 1)) and (max(row) + 1) % cuts.family.chunks == 0

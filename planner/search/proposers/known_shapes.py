@@ -18,17 +18,17 @@ from costmodel.stages.strategies.model import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.bounders.priced_cut import could_hold
-from planner.search.limits import Limits
-from planner.search.proposers.balanced_partitions import first_cuts
+from planner.search.limits import Deadline
+from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.proposers.split_orders import in_halves_of, made_in_halves
 from planner.search.space.family import Family
 from planner.search.space.family_table import FamilyTable
 from planner.search.space.open_choices import allows_split_backward
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 from planner.search.space.rows import distinct
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
-from planner.search.writing import SPARE_S, Writing, about_actions, most_actions, too_long, writing_s
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.writing import SPARE_S, WriteReserve, about_actions, most_actions, too_long, writing_s
 
 NUM_SHAPES = 3
 """Known shapes that are simulated, the fastest by estimate, and the fastest of each strategy of one stage."""
@@ -56,13 +56,15 @@ class FirstPlans:
 
     Parameters
     ----------
-    setting : Setting
-    incumbent : Incumbent
-    writing : Writing
-    limits : Limits
+    setting : PreparedProblem
+    incumbent : CandidatePool
+    writing : WriteReserve
+    limits : Deadline
     """
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, writing: Writing, limits: Limits) -> None:
+    def __init__(
+        self, setting: PreparedProblem, incumbent: CandidatePool, writing: WriteReserve, limits: Deadline
+    ) -> None:
         self.setting, self.incumbent, self.limits, self._writing = setting, incumbent, limits, writing
         self._limit_bytes = setting.most_bytes
         self.tried: set[Family] = set()
@@ -94,7 +96,7 @@ class FirstPlans:
 
     def more(self) -> None:
         """Take the best rows of the large table, and other cuts of the best."""
-        table = None if self.limits.over and self._fits else self.setting.table
+        table = None if self.limits.expired and self._fits else self.setting.table
         if table:
             self._try_best(table, NUM_BEST)
             self._recut(NUM_RECUT)
@@ -140,7 +142,7 @@ class FirstPlans:
 
     def _try_best(self, table: FamilyTable, number: int) -> None:
         for row in self._some(table, self._best(table), number):
-            if self.limits.over and self._fits and self._held_back is None:
+            if self.limits.expired and self._fits and self._held_back is None:
                 return
             self._try(table, row)
 
@@ -152,8 +154,10 @@ class FirstPlans:
             if places == 1 or family in self._recut_already or self._is_enough:
                 continue
             self._recut_already.add(family)
-            for partition in dict.fromkeys(chain((each.candidate.partition,), first_cuts(self.setting, cuts, places))):
-                if self.limits.over and each.num_actions > FIRST_ACTIONS:
+            for partition in dict.fromkeys(
+                chain((each.candidate.partition,), balanced_partitions(self.setting, cuts, places))
+            ):
+                if self.limits.expired and each.num_actions > FIRST_ACTIONS:
                     return
                 self._simulate(cuts, partition, tuple(dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))))
 
@@ -220,7 +224,7 @@ class FirstPlans:
             elif not any(left):
                 return
 
-    def _is_short(self, cuts: Cuts, actions: int) -> bool:
+    def _is_short(self, cuts: FamilyPartitions, actions: int) -> bool:
         copies = cuts.family.config.data
         return not too_long(actions, copies) and self._writing.fits(actions, copies)
 
@@ -237,7 +241,7 @@ class FirstPlans:
             if slow and CERTAIN * estimate_ns < self._best_ns:  # messages, which more in flight may hide
                 self._simulate(cuts, partition, cuts.schedules[-1:])
 
-    def _simulate(self, cuts: Cuts, partition: Partition, schedules: Iterable[str]) -> None:
+    def _simulate(self, cuts: FamilyPartitions, partition: Partition, schedules: Iterable[str]) -> None:
         """Simulate a cut that holds its micro-batches, and tell the incumbent."""
         family, places = cuts.family, cuts.places_of(partition)
         actions = about_actions(cuts, places)
@@ -252,7 +256,7 @@ class FirstPlans:
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
             if self._fits and not could_hold(priced, cuts, int(min(self._limit_bytes, NEVER))):
                 return
-            for each in cuts.under(partition, schedules, line=cuts.always_line):
+            for each in cuts.evaluate_under(partition, schedules, line=cuts.always_line):
                 if self._held_back is None:
                     self.incumbent.offer([each])
                 else:

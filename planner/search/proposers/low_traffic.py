@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.candidate.messages import pairs
 from planner.graph.atoms import Partition
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 
 NEAR_ENOUGH = 0.01
 """Part of the longest work or message by which a cut may miss the best."""
@@ -19,7 +19,7 @@ TYPICAL_BYTES = 2**20
 """Size of the message by which the slowest pair of ranks of a border is told."""
 
 
-def light(cuts: Cuts, order: Sequence[int], balanced: Partition) -> Partition | None:
+def light(cuts: FamilyPartitions, order: Sequence[int], balanced: Partition) -> Partition | None:
     """Return a cut of an order into as many stages as a balanced one has, where the messages of that one take longest.
 
     None where they do not, or no other cut has shorter ones.
@@ -64,7 +64,7 @@ def _ends(works: np.ndarray, times: Sequence[np.ndarray], speeds: Sequence[float
 class _Borders:
     """What messages take across the borders of stages, there and back, by the position in an order of each border."""
 
-    def __init__(self, cuts: Cuts, order: Sequence[int], num_stages: int) -> None:
+    def __init__(self, cuts: FamilyPartitions, order: Sequence[int], num_stages: int) -> None:
         self._machines = cuts.evaluator.problem.machines
         sizes = self._sizes(cuts, order)
         places = cuts.places(tuple(range(num_stages)))
@@ -84,7 +84,7 @@ class _Borders:
         return self._machines.p2p_ns(*pair, size) if size else 0
 
     @staticmethod
-    def _sizes(cuts: Cuts, order: Sequence[int]) -> np.ndarray:
+    def _sizes(cuts: FamilyPartitions, order: Sequence[int]) -> np.ndarray:
         """Return the bytes that pass each position, forward in the first row and backward in the second."""
         position = {atom: number for number, atom in enumerate(order)}
         sizes = cuts.evaluator.pricer.tensor_bytes(1, cuts.family.config)

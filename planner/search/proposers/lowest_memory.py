@@ -14,15 +14,15 @@ from costmodel.stages.config import StageConfig
 from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
-from planner.search.bounders.memory_shortfall import host_lacks
-from planner.search.limits import Limits
+from planner.search.bounders.memory_shortfall import exceeds_host_memory
+from planner.search.limits import Deadline
 from planner.search.proposers.enumeration import every_partition
-from planner.search.proposers.local_search import improve, shake
+from planner.search.proposers.local_search import improve, perturb
 from planner.search.space.bottleneck_partition import balanced
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 from planner.search.writing import about_actions
 
 FEW_ACTIONS, MOST_ACTIONS = 5_000, 50_000
@@ -39,30 +39,30 @@ NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
 """The least that are improved, by so many moves of atoms, and by random changes, each improved by so many."""
 
 
-def leanest(setting: Setting, seconds: float) -> list[tuple[Family, Evaluated]]:
+def leanest(setting: PreparedProblem, seconds: float) -> list[tuple[Family, Evaluated]]:
     """Return candidates that fit, those of fewest actions, with their families; the one of lowest peak where none does.
 
     Nothing where none can be placed.
     """
-    problem, limits = setting.problem, Limits(seconds)
-    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears)
+    problem, limits = setting.problem, Deadline(seconds)
+    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.tears)
     found: dict[Family, Evaluated] = {}
     families = _promising(setting, incumbent)
 
     def simulate(family: Family, partition: Partition) -> None:
         cuts = setting.cuts(family)
-        under = cuts.under(partition, cuts.schedules[:1], line=cuts.always_line)
+        under = cuts.evaluate_under(partition, cuts.schedules[:1], line=cuts.always_line)
         row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
         found.update({family: min(row, key=lambda each: each.rank)} if row else {})
 
     for share in SHARES:
-        looking = Limits(limits.left_s * SHARE_PART)
+        looking = Deadline(limits.remaining_s * SHARE_PART)
         for family in families:
             fits = any(each.fits for each in found.values())
-            if found and (looking.over or (fits and (share > 1 or _num_actions(setting, family) > MOST_ACTIONS))):
+            if found and (looking.expired or (fits and (share > 1 or _num_actions(setting, family) > MOST_ACTIONS))):
                 break
             for partition in _partitions(setting, setting.cuts(family), share):
-                if found and looking.over:
+                if found and looking.expired:
                     break
                 simulate(family, partition)
     if found and not any(each.fits for each in found.values()):
@@ -71,33 +71,33 @@ def leanest(setting: Setting, seconds: float) -> list[tuple[Family, Evaluated]]:
             found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
     fit = dict.fromkeys(each.candidate.partition for each in found.values() if each.fits)
     for family, partition in product(families, fit):  # with more replicas the same stages hold no more
-        if max(partition) < setting.cuts(family).num_stages and not limits.over:
+        if max(partition) < setting.cuts(family).num_stages and not limits.expired:
             simulate(family, partition)
     fitting = sorted((row for row in found.items() if row[1].fits), key=lambda row: row[1].num_actions)
     return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].rank)[:1]
 
 
-def _least_cut(cuts: Cuts, start: Evaluated, rng: Random, limits: Limits) -> Evaluated:
+def _least_cut(cuts: FamilyPartitions, start: Evaluated, rng: Random, limits: Deadline) -> Evaluated:
     """Return the least of all cuts, where they are few, or what moves and random changes lead to."""
     known, every = start.candidate, every_partition(cuts)
     if not every:
-        return shake(cuts, improve(cuts, start, NUM_MOVES, limits), rng, SHAKES, limits)
-    tried = takewhile(lambda _: not limits.over, every)
-    under = chain.from_iterable(cuts.under(each, (known.schedule,), line=known.line) for each in tried)
+        return perturb(cuts, improve(cuts, start, NUM_MOVES, limits), rng, SHAKES, limits)
+    tried = takewhile(lambda _: not limits.expired, every)
+    under = chain.from_iterable(cuts.evaluate_under(each, (known.schedule,), line=known.line) for each in tried)
     return min([start, *under], key=lambda each: each.rank)
 
 
-def _promising(setting: Setting, incumbent: Incumbent) -> list[Family]:
+def _promising(setting: PreparedProblem, incumbent: CandidatePool) -> list[Family]:
     """Return families of one stage a place that are likely to hold least, the likeliest of few actions first."""
     saving = sorted(_saving(setting, incumbent), key=lambda family: _estimate_bytes(setting, family))[:NUM_SIMULATED]
     return sorted(saving, key=lambda family: max(FEW_ACTIONS, _num_actions(setting, family)))
 
 
-def _num_actions(setting: Setting, family: Family) -> int:
+def _num_actions(setting: PreparedProblem, family: Family) -> int:
     return about_actions(setting.cuts(family), _places(setting, family))
 
 
-def _estimate_bytes(setting: Setting, family: Family) -> float:
+def _estimate_bytes(setting: PreparedProblem, family: Family) -> float:
     """Return what a rank holds where states and activations are spread evenly over places and ranks.
 
     What a stage keeps that runs again is one micro-batch while it does.
@@ -111,7 +111,7 @@ def _estimate_bytes(setting: Setting, family: Family) -> float:
     return (families.states_bytes(family) + kept) / places
 
 
-def _saving(setting: Setting, incumbent: Incumbent) -> list[Family]:
+def _saving(setting: PreparedProblem, incumbent: CandidatePool) -> list[Family]:
     """Return the families that shard, run again and offload most, a few for each way to divide operators and batch.
 
     Those alone that the target runs.
@@ -120,10 +120,10 @@ def _saving(setting: Setting, incumbent: Incumbent) -> list[Family]:
     rows: dict[tuple[int, ...], list[Family]] = {}
     usual = setting.problem.space.chunks or 1
     for family in chain.from_iterable(group for group in setting.families.groups() if usual in group.chunks):
-        if family.chunks != usual or host_lacks(setting, family):
+        if family.chunks != usual or exceeds_host_memory(setting, family):
             continue
         config = family.config
-        pipelined = setting.families.most_places(family) > 1
+        pipelined = setting.families.max_pipeline_stages(family) > 1
         if incumbent.runs_config(config, pipelined=pipelined):
             degrees = config.data, config.tensor, config.sequence, config.context, config.expert
             rows.setdefault(degrees, []).append(family)
@@ -135,11 +135,11 @@ def _saving(setting: Setting, incumbent: Incumbent) -> list[Family]:
     return [family for row in rows.values() for family in sorted(row, key=saved, reverse=True)[:NUM_OF_DEGREES]]
 
 
-def _places(setting: Setting, family: Family) -> int:
+def _places(setting: PreparedProblem, family: Family) -> int:
     return max(1, min(setting.cuts(family).num_places, len(setting.atoms) // family.chunks))
 
 
-def _partitions(setting: Setting, cuts: Cuts, share: int) -> Iterator[Partition]:
+def _partitions(setting: PreparedProblem, cuts: FamilyPartitions, share: int) -> Iterator[Partition]:
     """Yield even cuts into a share of the most stages, or as many as are fixed: by layers, work and bytes."""
     if setting.pinned_partition:
         yield setting.pinned_partition

@@ -13,13 +13,13 @@ from random import Random
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Atoms, Partition, numbered
-from planner.search.space.partitions import Cuts, by_stage
+from planner.search.space.partitions import FamilyPartitions, by_stage
 
 NUM_RENUMBERED = 2
 """Pairs of stages exchanged, and as many joined, among the first random moves."""
 
 
-def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterator[Partition]:
+def moves(cuts: FamilyPartitions, candidate: Evaluated, rng: Random | None = None) -> Iterator[Partition]:
     """Yield the partitions one move away, the most promising first, or in random order.
 
     A move that fills a place beyond the candidate's step time is left out: no order could make up for it.
@@ -43,7 +43,7 @@ def moves(cuts: Cuts, candidate: Evaluated, rng: Random | None = None) -> Iterat
     yield from starmap(near.joined, near.joins())
 
 
-def _passes(cuts: Cuts, candidate: Evaluated) -> list[float]:
+def _passes(cuts: FamilyPartitions, candidate: Evaluated) -> list[float]:
     """Return how often the critical path passes each stage, in whole micro-batches, and 0 for a new stage.
 
     What does not fit has to get smaller first: there nothing is said.
@@ -67,7 +67,7 @@ class _Neighbours:
         Stages to which something may move, a new one among them.
     """
 
-    def __init__(self, cuts: Cuts, candidate: Evaluated) -> None:
+    def __init__(self, cuts: FamilyPartitions, candidate: Evaluated) -> None:
         self._cuts, self._partition = cuts, candidate.candidate.partition
         self._stages = _Stages(cuts.atoms, self._partition)
         self._num_places = cuts.places_of(self._partition)

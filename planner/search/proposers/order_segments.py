@@ -9,11 +9,11 @@ from random import Random
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
-from planner.search.limits import Limits
-from planner.search.proposers.local_search import improve, shake
-from planner.search.solvers.segment_dp import Aim, segmentations
-from planner.search.space.partitions import Cuts, by_stage
-from planner.search.state.pool import NEAR, Incumbent
+from planner.search.limits import Deadline
+from planner.search.proposers.local_search import improve, perturb
+from planner.search.solvers.segment_dp import SegmentationParams, segmentations
+from planner.search.space.partitions import FamilyPartitions, by_stage
+from planner.search.state.pool import NEAR, CandidatePool
 
 NUM_RANDOM_ORDERS = 6
 BEAM = 6
@@ -22,35 +22,37 @@ NUM_TRIED_EVERYWHERE = 12
 NUM_EVALUATIONS = 500
 
 
-def cut(cuts: Cuts, num_random: int, incumbent: Incumbent, limits: Limits, *, line: bool) -> list[Evaluated]:
+def cut(
+    cuts: FamilyPartitions, num_random: int, incumbent: CandidatePool, limits: Deadline, *, line: bool
+) -> list[Evaluated]:
     """Cut orders into segments and simulate what comes out, most stages first."""
     found: list[Evaluated] = []
     few = dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))
     for order in orders(cuts.atoms, cuts.works_ns, num_random, cuts.evaluator.problem.effort.seed):
-        if limits.over and found:
+        if limits.expired and found:
             break
         with cuts.dropped.candidate():
             for partition in _segmented(cuts, order, line):
-                if limits.over and found:
+                if limits.expired and found:
                     break
                 if _worth_simulating(cuts, partition, incumbent):
-                    under = cuts.under(partition, few, line=line)
+                    under = cuts.evaluate_under(partition, few, line=line)
                     incumbent.offer(under)
                     found += under
     found.sort(key=lambda each: each.rank)
     best = dict.fromkeys(each.candidate.partition for each in found)
     for partition in list(best)[:NUM_TRIED_EVERYWHERE]:
-        found += cuts.under(partition, (name for name in cuts.schedules if name not in few), line=line)
+        found += cuts.evaluate_under(partition, (name for name in cuts.schedules if name not in few), line=line)
     incumbent.offer(found)
     return found
 
 
-def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
+def _segmented(cuts: FamilyPartitions, order: Sequence[int], line: bool) -> list[Partition]:
     """Return partitions of one order, those with most stages first."""
     groups: dict[tuple[int, ...], None] = {}
     for bound in (False, True):
         speeds = cuts.stage_speeds if len(set(cuts.speeds)) > 1 else ()
-        aim = Aim(cuts.num_stages, cuts.num_microbatches, BEAM, line or cuts.always_line, bound, speeds)
+        aim = SegmentationParams(cuts.num_stages, cuts.num_microbatches, BEAM, line or cuts.always_line, bound, speeds)
         groups.update(dict.fromkeys(segmentations(cuts.atoms, order, cuts.shares_ns, aim)))
     partitions = [p for row in groups if (p := row if aim.line else numbered(cuts.atoms, row))]
     full = [p for p in partitions if (max(p) + 1) % cuts.family.chunks == 0]  # each place holds as many
@@ -58,7 +60,7 @@ def _segmented(cuts: Cuts, order: Sequence[int], line: bool) -> list[Partition]:
     return sorted(dict.fromkeys(allowed), key=max, reverse=True)
 
 
-def _worth_simulating(cuts: Cuts, partition: Partition, incumbent: Incumbent) -> bool:
+def _worth_simulating(cuts: FamilyPartitions, partition: Partition, incumbent: CandidatePool) -> bool:
     """Whether the largest stage alone leaves room to come near the best that fits."""
     if not incumbent.best_fits or cuts.pinned.places:
         return True
@@ -66,26 +68,28 @@ def _worth_simulating(cuts: Cuts, partition: Partition, incumbent: Incumbent) ->
     return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR
 
 
-def polish(cuts: Cuts, candidates: Iterable[Evaluated], incumbent: Incumbent, limits: Limits) -> None:
+def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], incumbent: CandidatePool, limits: Deadline) -> None:
     """Improve the best candidate of each schedule by local search, the most promising schedule first."""
     best: dict[str, Evaluated] = {}
     for each in sorted(candidates, key=lambda each: each.rank):
         best.setdefault(each.candidate.schedule, each)
     for number, each in enumerate(best.values()):
-        if limits.over:
+        if limits.expired:
             return
         better = improve(cuts, each, NUM_EVALUATIONS if number < 2 else NUM_EVALUATIONS // 4, limits)
         under_all(cuts, better, incumbent)
 
 
-def shake_best(cuts: Cuts, best: Evaluated, incumbent: Incumbent, effort: tuple[int, int], limits: Limits) -> None:
+def perturb_best(
+    cuts: FamilyPartitions, best: Evaluated, incumbent: CandidatePool, effort: tuple[int, int], limits: Deadline
+) -> None:
     """Shake a candidate: `effort` is how often, and the seed."""
     num_shakes, seed = effort
-    better = shake(cuts, best, Random(seed), (num_shakes, NUM_EVALUATIONS // 2), limits)  # noqa: S311
+    better = perturb(cuts, best, Random(seed), (num_shakes, NUM_EVALUATIONS // 2), limits)  # noqa: S311
     under_all(cuts, better, incumbent)
 
 
-def under_all(cuts: Cuts, each: Evaluated, incumbent: Incumbent) -> None:
+def under_all(cuts: FamilyPartitions, each: Evaluated, incumbent: CandidatePool) -> None:
     """Offer a candidate's partition under every schedule."""
     partition, line = each.candidate.partition, each.candidate.line
-    incumbent.offer(cuts.under(partition, cuts.schedules, line=line))
+    incumbent.offer(cuts.evaluate_under(partition, cuts.schedules, line=line))

@@ -12,15 +12,15 @@ from itertools import product
 import numpy as np
 
 from costmodel.stages.config import RECOMPUTE
-from planner.candidate.candidate import Candidate, Place, in_loop
+from planner.candidate.candidate import Candidate, StagePlacement, in_loop
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.proposers.enumeration import every_partition
 from planner.search.space.family import Family
 from planner.search.space.open_choices import REPLICA_SCHEDULES, allows_per_stage_replicas
 from planner.search.space.partitions import by_stage
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
 NUM_CUTS = 8
 """Cuts that are varied, the best of each number of stages first."""
@@ -30,14 +30,14 @@ TIE = 1e-9
 """Part of what all stages take by which ways are told apart whose longest stages are alike."""
 
 
-def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[Evaluated]:
+def varied(setting: PreparedProblem, incumbent: CandidatePool, limits: Deadline) -> Iterator[Evaluated]:
     """Yield what replicas of the slowest stages make of the best cuts into stages of single devices."""
     problem = setting.problem
     if not allows_per_stage_replicas(problem, setting.pinned):
         return
     for found in _starts(setting, incumbent):
         count = problem.global_batch // found.microbatch_size
-        if limits.over or 4 * count * found.num_stages > MOST_ACTIONS:
+        if limits.expired or 4 * count * found.num_stages > MOST_ACTIONS:
             continue
         names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
         for number, order in enumerate(setting.families.orders):
@@ -51,7 +51,7 @@ def varied(setting: Setting, incumbent: Incumbent, limits: Limits) -> Iterator[E
                     yield from _saving(setting, plain)
 
 
-def _saving(setting: Setting, found: Candidate) -> Iterator[Evaluated]:
+def _saving(setting: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
     """Yield a candidate that is over the memory under every other way to run forwards again and to use hosts."""
     recompute = [name for name in RECOMPUTE if setting.problem.space.allows("recompute", name)]
     offload = {family.config.offload: None for family in setting.families.single_replicas}
@@ -63,7 +63,7 @@ def _saving(setting: Setting, found: Candidate) -> Iterator[Evaluated]:
             yield from setting.evaluated(replace(found, places=places))
 
 
-def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
+def _starts(setting: PreparedProblem, incumbent: CandidatePool) -> list[Candidate]:
     """Return the best cuts whose stages stand on single devices, one for each number of stages and size.
 
     Where there are few cuts, all of those as such a best one is configured.
@@ -83,7 +83,7 @@ def _starts(setting: Setting, incumbent: Incumbent) -> list[Candidate]:
     return chosen + [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
 
 
-def _dealt(setting: Setting, found: Candidate, number: int) -> list[range] | None:
+def _dealt(setting: PreparedProblem, found: Candidate, number: int) -> list[range] | None:
     """Return the positions in an order of devices that each stage gets; None if none gets several.
 
     The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
@@ -119,9 +119,11 @@ def _dealt(setting: Setting, found: Candidate, number: int) -> list[range] | Non
     return dealt if max(map(len, dealt)) > 1 else None
 
 
-def _places(places: Sequence[Place], dealt: Sequence[range], order: Sequence[int]) -> tuple[Place, ...]:
+def _places(
+    places: Sequence[StagePlacement], dealt: Sequence[range], order: Sequence[int]
+) -> tuple[StagePlacement, ...]:
     """Return the places of stages that get these positions in an order of the ranks."""
     return tuple(
-        Place(replace(place.config, data=len(row)), tuple(order[row.start : row.stop]))
+        StagePlacement(replace(place.config, data=len(row)), tuple(order[row.start : row.stop]))
         for place, row in zip(places, dealt, strict=True)
     )

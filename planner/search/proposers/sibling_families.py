@@ -9,15 +9,17 @@ from dataclasses import replace
 
 from planner.candidate.evaluate import Evaluated
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.space.family import Family
-from planner.search.state.focus import Prospects
+from planner.search.state.focus import FamilySelector
 
 NUM_CUTS = 6
 """Best cuts that are tried under other options."""
 
 
-def under_other_options(bounds: FamilyBounds, prospects: Prospects, limits: Limits) -> Iterator[list[Evaluated]]:
+def transfer_to_siblings(
+    bounds: FamilyBounds, prospects: FamilySelector, limits: Deadline
+) -> Iterator[list[Evaluated]]:
     """Yield the best cuts as each other family makes them that divides operators alike and may hold a better plan."""
     alike: dict[Family, list[Family]] = {}
     for family in bounds.of:
@@ -27,11 +29,11 @@ def under_other_options(bounds: FamilyBounds, prospects: Prospects, limits: Limi
         found = each.candidate
         for family in alike.get(_kind(own), ()):
             key = found.partition, family
-            if limits.over:
+            if limits.expired:
                 return
             if family != own and key not in tried and found.num_stages > 1 and prospects.is_open(family):
                 tried.add(key)
-                yield bounds.setting.cuts(family).under(found.partition, (found.schedule,), line=found.line)
+                yield bounds.setting.cuts(family).evaluate_under(found.partition, (found.schedule,), line=found.line)
 
 
 def _kind(family: Family) -> Family:

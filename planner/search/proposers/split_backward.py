@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from planner.candidate.candidate import Candidate
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Limits, OrderPace
+from planner.search.limits import Deadline, OrderPace
 from planner.search.proposers.local_search import improve
 from planner.search.proposers.order_segments import NUM_EVALUATIONS, under_all
 from planner.search.proposers.split_orders import in_halves
 from planner.search.space.family import Family
 from planner.search.space.open_choices import allows_split_backward, with_split_backward
-from planner.search.state.pool import Incumbent
+from planner.search.state.pool import CandidatePool
 
 SETTLE_PART = 0.3
 """Most of the time left of the whole search for bounds of halves that need no search."""
@@ -36,7 +36,7 @@ class Halving:
         self.is_open, self._pace = allows_split_backward(self._setting.problem), pace
         self._improved: set[Candidate] = set()
 
-    def halve(self, limits: Limits, whole: Limits) -> None:
+    def halve(self, limits: Deadline, whole: Deadline) -> None:
         """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.
 
         `limits` are for plans, a part of the `whole` that the search has left for bounds.
@@ -44,18 +44,18 @@ class Halving:
         if not self.is_open or self._setting.pinned.in_flight:
             return
         incumbent = self._incumbent
-        lines = Incumbent(incumbent.problem, incumbent.aim, incumbent.tears)
+        lines = CandidatePool(incumbent.problem, incumbent.aim, incumbent.tears)
         lines.offer(each for each in incumbent.found.values() if each.candidate.line)
         for found in (lines, incumbent):
             with self._setting.dropped.candidate():
-                if found.found and not found.best.num_mixed:
+                if found.found and not found.best.num_apart_violations:
                     self._halve(found, limits)
             incumbent.offer(found.found.values())
         if self._bounds.halves_count:
-            self._bounds.settle(Limits(whole.left_s * SETTLE_PART))
+            self._bounds.settle(Deadline(whole.remaining_s * SETTLE_PART))
         incumbent.say("split backwards")
 
-    def _halve(self, incumbent: Incumbent, limits: Limits) -> None:
+    def _halve(self, incumbent: CandidatePool, limits: Deadline) -> None:
         """Run backwards of an incumbent's best plans in halves, and move atoms of what is best then."""
         for family, each in in_halves(self._setting, incumbent, self._pace, limits):
             if family:
@@ -67,7 +67,7 @@ class Halving:
         if own and own.split and allowed and anew and not self._setting.pinned_partition:
             cuts, number = self._setting.cuts(own), WORK // max(1, best.num_actions)
             under_all(cuts, improve(cuts, best, min(NUM_EVALUATIONS, number), limits), incumbent)
-            if not limits.over:
+            if not limits.expired:
                 self._improved.add(best.candidate)
 
     def families(self, families: Iterable[Family]) -> list[Family]:

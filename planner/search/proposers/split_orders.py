@@ -1,8 +1,8 @@
 """Plans whose backwards run in two halves, made of the best plans that run them whole.
 
-What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its work;
-W may come last. Leaves out cuts made for halves, which annealing (`planner.search.solvers.annealing`), the bound and local
-search find.
+What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its
+work; W may come last. Leaves out cuts made for halves, which annealing (`planner.search.solvers.annealing`), the
+bound and local search find.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from functools import partial
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
-from planner.search.limits import Limits, OrderPace
+from planner.search.limits import Deadline, OrderPace
 from planner.search.space.family import Family
 from planner.search.space.open_choices import with_split_backward
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
 MOST_ACTIONS = 150_000
 """Actions of a whole plan up to which its backwards are halved."""
@@ -25,7 +25,7 @@ MOST_TRIED = 16
 
 
 def in_halves(
-    setting: Setting, incumbent: Incumbent, pace: OrderPace, limits: Limits
+    setting: PreparedProblem, incumbent: CandidatePool, pace: OrderPace, limits: Deadline
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
     whole: dict[Candidate, Evaluated] = {}
@@ -35,7 +35,7 @@ def in_halves(
         if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
             whole.setdefault(in_halves_of(known), each)
     for candidate, each in list(whole.items())[:MOST_TRIED]:
-        if limits.over:
+        if limits.expired:
             return
         if not pace.allows(each.num_actions, limits):
             continue
@@ -50,7 +50,7 @@ def in_halves(
 
 
 def made_in_halves(
-    setting: Setting, candidate: Candidate, family: Family | None
+    setting: PreparedProblem, candidate: Candidate, family: Family | None
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield the plan of a candidate in halves, with its family; nothing where it has no order."""
     for found in setting.evaluated(candidate):

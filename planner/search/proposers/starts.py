@@ -9,37 +9,37 @@ from collections.abc import Iterator
 
 from planner.candidate.candidate import alike
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published import graphpipe
 from planner.search.published.prices import View
 from planner.search.published.proposals import not_taken, proposals
 from planner.search.space.family import Family
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 
 MOST_DEVICES = 128
 """Devices up to which that is worth its time: the program tries every number of replicas."""
 
 
-def proposed(setting: Setting, limits: Limits) -> Iterator[Evaluated]:
+def proposed(setting: PreparedProblem, limits: Deadline) -> Iterator[Evaluated]:
     """Yield proposals at each micro-batch size, each with an equal part of the time."""
     problem = setting.problem
     sizes = () if not_taken(problem) or problem.num_devices > MOST_DEVICES else problem.microbatch_sizes
     for number, size in enumerate(sizes):
-        mine = Limits(limits.left_s / (len(sizes) - number))
+        mine = Deadline(limits.remaining_s / (len(sizes) - number))
         rows: list[Evaluated] = []
         with setting.dropped.candidate():
             for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):
                 rows += (*row, *_in_families(setting, row))
         yield from rows
-        if limits.over:
+        if limits.expired:
             return
 
 
-def _in_families(setting: Setting, row: list[Evaluated]) -> Iterator[Evaluated]:
+def _in_families(setting: PreparedProblem, row: list[Evaluated]) -> Iterator[Evaluated]:
     """Yield proposals of stages that are alike as their family places them."""
     uniform = [each.candidate for each in row if alike(each.candidate.places)]
     for partition, config in dict.fromkeys((found.partition, found.places[0].config) for found in uniform):
         family = Family(config, uniform[0].microbatch_size)
         if setting.families.holds(family):
             cuts = setting.cuts(family)
-            yield from cuts.under(partition, cuts.schedules)
+            yield from cuts.evaluate_under(partition, cuts.schedules)

@@ -27,19 +27,19 @@ from planner.search.space.open_choices import (
     allows_split_backward,
     with_split_backward,
 )
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
-from planner.search.state.result import CUT, NOTHING, PLAN, OldPlan
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.result import CUT, NOTHING, PLAN, WarmStart
 
 NUM_FAMILIES = 16
 """Families near the old plan's that are tried until its cut fits in one."""
 
 
-def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds) -> OldPlan:
+def warm_start(old: Plan, setting: PreparedProblem, incumbent: CandidatePool, bounds: FamilyBounds) -> WarmStart:
     """Offer the incumbent what is possible of an old plan."""
     partition, torn = partition_of(old, setting.atoms)
     if partition is None:
-        return OldPlan(NOTHING, torn, None)
+        return WarmStart(NOTHING, torn, None)
     candidate = _candidate(old, setting, partition)
     conflicts, each, in_space = list(_conflicts(old, setting)), None, True
     if len(old.orders) <= setting.problem.num_devices and not setting.problem.global_batch % candidate.microbatch_size:
@@ -54,10 +54,10 @@ def start_from(old: Plan, setting: Setting, incumbent: Incumbent, bounds: Family
         if not conflicts:
             _offer(setting, incumbent, bounds, [each], family)
     used = CUT if _offer_cut(old, setting, incumbent, bounds, candidate) else NOTHING
-    return OldPlan(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None, in_space)
+    return WarmStart(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None, in_space)
 
 
-def _candidate(old: Plan, setting: Setting, partition: Partition) -> Candidate:
+def _candidate(old: Plan, setting: PreparedProblem, partition: Partition) -> Candidate:
     """Return the old plan as a candidate."""
     line = passes_on(old, setting.atoms, setting.problem)
     return candidate_of(old, setting.atoms, partition, _ranks(old, setting.problem), line=line)
@@ -87,7 +87,7 @@ def _num_places(old: Plan) -> int:
     return len({stage.ranks for stage in old.stages})
 
 
-def _conflicts(old: Plan, setting: Setting) -> Iterator[str]:
+def _conflicts(old: Plan, setting: PreparedProblem) -> Iterator[str]:
     """Yield what devices, batch and flags say otherwise: they win."""
     problem, size, places = setting.problem, old.batch.microbatch_size, _num_places(old)
     replicas = {stage.config.data for stage in old.stages}
@@ -114,7 +114,7 @@ def _conflicts(old: Plan, setting: Setting) -> Iterator[str]:
         yield "its stages form no line, and must here"
 
 
-def _family(setting: Setting, candidate: Candidate) -> Family | None:
+def _family(setting: PreparedProblem, candidate: Candidate) -> Family | None:
     """Return the family whose cuts place such a candidate."""
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
@@ -127,7 +127,9 @@ def _family(setting: Setting, candidate: Candidate) -> Family | None:
     return None
 
 
-def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: Family | None) -> Iterator[str]:
+def _refusals(
+    setting: PreparedProblem, incumbent: CandidatePool, each: Evaluated, family: Family | None
+) -> Iterator[str]:
     """Yield why a candidate that no flag contradicts is none of what is searched and may be chosen."""
     problem, found = setting.problem, each.candidate
     schedules = setting.cuts(family).schedules if family else problem.schedules
@@ -137,7 +139,7 @@ def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: F
         schedules = tuple(dict.fromkeys((*schedules, WITHIN_LIMIT)))
     if found.schedule not in schedules:
         yield f"its schedule {found.schedule} is none of those tried ({', '.join(schedules)}); --schedule keeps it"
-    if each.num_mixed:
+    if each.num_apart_violations:
         yield "it puts into one stage what --pin keeps apart"
     if each.excess_bytes:
         yield f"it is over the memory of a device by {each.excess_bytes / 2**20:.3f} MiB"
@@ -150,7 +152,7 @@ def _refusals(setting: Setting, incumbent: Incumbent, each: Evaluated, family: F
         yield refusal(problem, made)
 
 
-def _is_varied(setting: Setting, found: Candidate) -> bool:
+def _is_varied(setting: PreparedProblem, found: Candidate) -> bool:
     """Whether it is what replicas by stage, or another placing of its stages, may come to."""
     plain = all(
         place.microbatch_multiple == 1
@@ -165,12 +167,14 @@ def _is_varied(setting: Setting, found: Candidate) -> bool:
     )
 
 
-def _offer_cut(old: Plan, setting: Setting, incumbent: Incumbent, bounds: FamilyBounds, candidate: Candidate) -> bool:
+def _offer_cut(
+    old: Plan, setting: PreparedProblem, incumbent: CandidatePool, bounds: FamilyBounds, candidate: Candidate
+) -> bool:
     """Offer the old cut in the nearest families that admit it, until one fits; return whether there was any."""
     offered = False
     for family in _nearest(old, setting)[:NUM_FAMILIES]:
         cuts = setting.cuts(family)
-        found = cuts.under(candidate.partition, cuts.schedules, line=candidate.line)
+        found = cuts.evaluate_under(candidate.partition, cuts.schedules, line=candidate.line)
         _offer(setting, incumbent, bounds, found, family)
         offered = offered or bool(found)
         if any(each.fits for each in found):
@@ -178,7 +182,7 @@ def _offer_cut(old: Plan, setting: Setting, incumbent: Incumbent, bounds: Family
     return offered
 
 
-def _nearest(old: Plan, setting: Setting) -> list[Family]:
+def _nearest(old: Plan, setting: PreparedProblem) -> list[Family]:
     """Return families into whose places the old cut goes, the least different first, then those with most devices."""
     stage, problem, num_stages = old.stages[0], setting.problem, len(old.stages)
     chunks = num_stages // _num_places(old)
@@ -187,14 +191,14 @@ def _nearest(old: Plan, setting: Setting) -> list[Family]:
     def differences(family: Family) -> tuple[int, ...]:
         unlike = [getattr(family.config, name) != getattr(stage.config, name) for name in names]
         others = (family.chunks != chunks) + (family.microbatch_size != old.batch.microbatch_size)
-        return sum(unlike) + others, -(num_stages // family.chunks) * family.devices_a_place
+        return sum(unlike) + others, -(num_stages // family.chunks) * family.devices_per_stage
 
     return sorted(
         (
             family
             for family in setting.families.all
             if num_stages % family.chunks == 0
-            and num_stages // family.chunks <= setting.families.most_places(family)
+            and num_stages // family.chunks <= setting.families.max_pipeline_stages(family)
             and problem.space.stages in (None, num_stages // family.chunks)
             and setting.pinned_partition is None
         ),
@@ -203,7 +207,11 @@ def _nearest(old: Plan, setting: Setting) -> list[Family]:
 
 
 def _offer(
-    setting: Setting, incumbent: Incumbent, bounds: FamilyBounds, found: Sequence[Evaluated], family: Family | None
+    setting: PreparedProblem,
+    incumbent: CandidatePool,
+    bounds: FamilyBounds,
+    found: Sequence[Evaluated],
+    family: Family | None,
 ) -> None:
     """Tell the incumbent, and what bounds and cuts with care know of a family."""
     if family:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.pieces import Floats, Pieces
 from planner.search.published.prices import View, Ways, ways_of
 from planner.search.published.proposals import ProposedStage
@@ -40,7 +40,7 @@ class Chosen:
     slice: int
 
 
-def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
+def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
     """Return the stages whose sum and slowest, as in Alpa's formula, are least."""
     groups = view.joined(MOST_PIECES)
     masks = [(1 << number) - 1 for number in range(len(groups) + 1)]
@@ -72,7 +72,7 @@ def _slice(ways: Ways, replicas: int, allowed: np.ndarray[tuple[int, int], np.dt
 
 
 def best_line(
-    slices: Sequence[Slice], num_devices: int, num_microbatches: int, memory_bytes: float, limits: Limits
+    slices: Sequence[Slice], num_devices: int, num_microbatches: int, memory_bytes: float, limits: Deadline
 ) -> tuple[float, list[Chosen]] | None:
     """Return the least sum of times + (m - 1) slowest, and its stages, first stage first; None where nothing fits.
 
@@ -86,7 +86,7 @@ def best_line(
     if best is None:
         return None
     between = [(0, len(times) - 1, best.sum_ns)]
-    while between and not limits.over:
+    while between and not limits.expired:
         low, high, least_ns = between.pop()
         if low >= high or least_ns + (num_microbatches - 1) * times[low] >= best.total_ns:
             continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.pieces import Bools, Floats
 from planner.search.published.prices import View, Ways
 from planner.search.published.proposals import ProposedStage
@@ -35,7 +35,7 @@ class ChosenPiece:
 
 
 def fastest_chain(
-    view: View, ways: Sequence[Ways], time_of: TimeOf, memory_bytes: float, limits: Limits
+    view: View, ways: Sequence[Ways], time_of: TimeOf, memory_bytes: float, limits: Deadline
 ) -> list[ProposedStage] | None:
     """Return the stages whose slowest is fastest, in order; None where none fit."""
     pieces = ways[0].pieces
@@ -70,7 +70,7 @@ class SlowestStage:
         num_devices: int,
         memory_bytes: float,
         allowed: Bools,
-        limits: Limits,
+        limits: Deadline,
     ) -> None:
         self.num_devices, self.memory_bytes, self.limits, self.num_sets = (
             num_devices,
@@ -102,7 +102,7 @@ class SlowestStage:
         low, high = 0.0, self._slowest(found)
         while True:
             between = self.times_ns[(self.times_ns > low) & (self.times_ns < high)]
-            if not len(between) or self.limits.over:
+            if not len(between) or self.limits.expired:
                 return high, found
             middle = float(np.partition(between, len(between) // 2)[len(between) // 2])
             faster = self._chain(middle)
@@ -123,7 +123,7 @@ class SlowestStage:
         devices[-1, 0] = 0
         back: Back = {}
         for stop in range(self.num_sets - 1, 0, -1):
-            if self.limits.over:
+            if self.limits.expired:
                 return None
             least = NEVER
             for after in np.flatnonzero(devices[stop] < NEVER).tolist():

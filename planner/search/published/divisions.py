@@ -1,7 +1,7 @@
 """How a part is divided into stages before what follows it, for one time that no stage may take longer.
 
-Stages are taken from the sinks back; for each front that can be had (`planner.search.published.fronts`) the fewest devices
-are kept, unless another front is better and takes no more. Leaves out which time.
+Stages are taken from the sinks back; for each front that can be had (`planner.search.published.fronts`) the fewest
+devices are kept, unless another front is better and takes no more. Leaves out which time.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.fronts import NOTHING, Fronts, Ints
 from planner.search.published.series_parallel import TreePart
 from planner.search.published.stretches import Choice, Stretches
@@ -55,14 +55,14 @@ class Division(ABC):
     stretches : sequence of Stretches
         One for each way.
     fronts : Fronts
-    limits : Limits
+    limits : Deadline
     """
 
     part: TreePart
     children: "Sequence[Division | None]"
     stretches: Sequence[Stretches]
     fronts: Fronts
-    limits: Limits
+    limits: Deadline
     _known: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
 
     def most(self, start: int) -> int:
@@ -103,7 +103,7 @@ class InSeries(Division):
         codes[count, front] = 0
         for stop in range(count, 0, -1):
             fronts, devices = self._at(codes[stop])
-            if len(fronts) and not self.limits.over:
+            if len(fronts) and not self.limits.expired:
                 codes = self._put_stages(stop, fronts, devices, codes)
                 codes = self._put_child(stop, fronts, devices, codes)
         self._codes[front] = codes
@@ -182,7 +182,7 @@ class SideBySide(Division):
         steps: dict[tuple[int, int], _Step] = {}
         states: list[dict[int, int]] = [{} for _ in range(count)] + [{NOTHING: 0}]
         for stop in range(count, 0, -1):
-            if states[stop] and not self.limits.over:
+            if states[stop] and not self.limits.expired:
                 best, made = self._of(states[stop]), self._made(stop, front)
                 for others, used in best.items():
                     for step in made:

@@ -7,14 +7,14 @@ best micro-batch size and schedule for its cut. Leaves out any search for a bett
 
 from collections.abc import Callable, Sequence
 
-from planner.search.space.partitions import Cuts
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
-Weigh = Callable[[Cuts], Sequence[int]]
+Weigh = Callable[[FamilyPartitions], Sequence[int]]
 
 
-def equal_parts(setting: Setting, incumbent: Incumbent, weigh: Weigh) -> None:
+def equal_parts(setting: PreparedProblem, incumbent: CandidatePool, weigh: Weigh) -> None:
     """Cut one order so that each stage gets about the same weight, in every family of one stage a place."""
     for family in setting.families.all:
         cuts = setting.cuts(family)
@@ -25,15 +25,15 @@ def equal_parts(setting: Setting, incumbent: Incumbent, weigh: Weigh) -> None:
         found = dict(zip(order, stages, strict=True))
         partition = tuple(found[atom] for atom in range(len(order)))
         if cuts.fixed_stages in (None, max(partition) + 1):
-            incumbent.offer(cuts.under(partition, cuts.schedules, line=True))
+            incumbent.offer(cuts.evaluate_under(partition, cuts.schedules, line=True))
 
 
-def num_operators(cuts: Cuts) -> list[int]:
+def num_operators(cuts: FamilyPartitions) -> list[int]:
     """Operators of each atom."""
     return [len(members) for members in cuts.atoms.members]
 
 
-def parameter_bytes(cuts: Cuts) -> list[int]:
+def parameter_bytes(cuts: FamilyPartitions) -> list[int]:
     """Bytes of the parameters that each atom reads."""
     operators = cuts.atoms.graph.operators
     return [sum(operators[i].parameter_bytes for i in members) for members in cuts.atoms.members]

@@ -1,10 +1,10 @@
 """The graph of stages whose slowest stage is fastest, by dynamic programming over a tree of series and parallel parts.
 
-A stage is a stretch of neighbouring children of one part: of steps in a series, a whole parallel part among them, or of
-branches in their fixed order. Else a child is divided by itself, branches so that all have the same followers; so no
-stage has a branch's end and what joins it (GraphPipe, section 5). For one time that no stage may take longer
-`planner.search.published.divisions` says what devices do; the time is halved among those that any stage takes, so that the
-answer is exact. Leaves out what a stage takes.
+A stage is a stretch of neighbouring children of one part: of steps in a series, a whole parallel part among them, or
+of branches in their fixed order. Else a child is divided by itself, branches so that all have the same followers; so
+no stage has a branch's end and what joins it (GraphPipe, section 5). For one time that no stage may take longer
+`planner.search.published.divisions` says what devices do; the time is halved among those that any stage takes, so
+that the answer is exact. Leaves out what a stage takes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.divisions import Division, InSeries, SideBySide, Stretch
 from planner.search.published.fronts import NOTHING, Fronts
 from planner.search.published.pieces import Floats
@@ -57,7 +57,7 @@ class GraphStages:
         devices.
     allowance : Allowance
     num_microbatches : int
-    limits : Limits
+    limits : Deadline
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class GraphStages:
         works_ns: Sequence[float],
         allowance: Allowance,
         num_microbatches: int,
-        limits: Limits,
+        limits: Deadline,
     ) -> None:
         self.root, self.choices = root, choices
         self.works_ns, self.allowance, self.limits = works_ns, allowance, limits
@@ -78,7 +78,7 @@ class GraphStages:
         """Return stages of which the slowest is fastest; None where nothing fits. The best so far where time ends."""
         least = sum(self.works_ns) / self.allowance.num_devices * (1 - DUST)
         times, found, step = self._times(least), None, FIRST_STEP
-        while len(times) and not self.limits.over:
+        while len(times) and not self.limits.expired:
             middle = len(times) // 2
             if found is None:
                 middle = max(0, int(np.searchsorted(times, least * (1 + step), "right")) - 1)

@@ -1,12 +1,13 @@
 """GraphPipe (Jeon et al., ASPLOS 2025): a graph of stages from a series-parallel tree, branches working side by side.
 
-Modelled: the model as a tree (`planner.search.published.series_parallel`, which says what becomes of graphs that are none)
-of all its atoms, none joined; the slowest stage fastest (`planner.search.published.graph_stages`); replicas and
-micro-batches an action of each stage its own; memory with the micro-batches in flight that 1F1B on the graph of stages
-keeps. For each micro-batch a stage takes its operators' time and its messages', forward and backward, divided by its
-replicas (as micro-batches do, which stay whole), and its part of the sum of its gradients. Several micro-batches an
-action take what that micro-batch size takes, where it was measured. Left out: filling and draining the pipeline;
-devices from which the slowest stage gains nothing stay idle; tensor parallelism and recompute are as flags fix them.
+Modelled: the model as a tree (`planner.search.published.series_parallel`, which says what becomes of graphs that are
+none) of all its atoms, none joined; the slowest stage fastest (`planner.search.published.graph_stages`); replicas and
+micro-batches an action of each stage its own; memory with the micro-batches in flight that 1F1B on the graph of
+stages keeps. For each micro-batch a stage takes its operators' time and its messages', forward and backward, divided
+by its replicas (as micro-batches do, which stay whole), and its part of the sum of its gradients. Several
+micro-batches an action take what that micro-batch size takes, where it was measured. Left out: filling and draining
+the pipeline; devices from which the slowest stage gains nothing stay idle; tensor parallelism and recompute are as
+flags fix them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from planner.graph.atoms import Atoms
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.graph_stages import Choices, GraphStages
 from planner.search.published.pieces import Bools, Pieces
 from planner.search.published.prices import View, Ways, ways_of
@@ -29,7 +30,7 @@ MULTIPLES = (1, 2, 4)
 """Micro-batches an action that are tried."""
 
 
-def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
+def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
     """Return the stages whose slowest is fastest.
 
     Where all of them would take several micro-batches an action, a larger micro-batch size proposes the same: then each
@@ -45,14 +46,14 @@ def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[Propose
     return found
 
 
-def propose_singly(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
+def propose_singly(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
     """Return the stages whose slowest is fastest, each taking one micro-batch an action."""
     tables = _tables(view, (1,))
     allowance = Allowance(view.num_devices, memory_bytes, tables.replicas)
     return _best(view, tables, allowance, limits) if tables.replicas else None
 
 
-def _best(view: View, tables: "_Tables", allowance: Allowance, limits: Limits) -> Sequence[ProposedStage] | None:
+def _best(view: View, tables: "_Tables", allowance: Allowance, limits: Deadline) -> Sequence[ProposedStage] | None:
     works_ns = [min(each) for each in zip(*map(_works_ns, tables.ways), strict=True)]
     search = GraphStages(tables.root, tables.choices, works_ns, allowance, view.num_microbatches, limits)
     found = search.best()

@@ -14,17 +14,17 @@ from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.graph.atoms import Partition
 from planner.plan.limited_by import LimitedBy
-from planner.search.limits import Limits
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
-from planner.search.state.result import Outcome
+from planner.search.limits import Deadline
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.result import SearchOutcome
 from planner.search.writing import clock_s
 
 COUNTED = ((0, 0), (1, 1), (1, 0), (0, 1))
 """Whether the embedding counts as a layer, and the loss."""
 
 
-def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
+def megatron_uniform(problem: Problem, report: Report | None) -> SearchOutcome:
     """Return the best grid.
 
     Raises
@@ -32,23 +32,23 @@ def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
     NoPlanFits
         For a model without repeated layers.
     """
-    setting, limits = Setting(problem), Limits(clock_s(problem))
+    setting, limits = PreparedProblem(problem), Deadline(clock_s(problem))
     if len(setting.layers) < 2:
         raise NoPlanFits(
             f"--planner megatron-uniform divides repeated layers, and {problem.profile.graph.name} has none that its "
             "operators' modules tell; take --planner uniform"
         )
-    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears, report)
+    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.tears, report)
     for family in setting.families.all:
-        if limits.over and incumbent.best_fits:
+        if limits.expired and incumbent.best_fits:
             break
         cuts = setting.cuts(family)
         for places in range(1, cuts.num_places + 1):
             stages = places * family.chunks
-            if places * family.devices_a_place != problem.num_devices or cuts.fixed_stages not in (None, stages):
+            if places * family.devices_per_stage != problem.num_devices or cuts.fixed_stages not in (None, stages):
                 continue
             for partition in _partitions(setting, stages):
-                incumbent.offer(cuts.under(partition, cuts.schedules, line=True))
+                incumbent.offer(cuts.evaluate_under(partition, cuts.schedules, line=True))
         if incumbent.found:
             incumbent.say("grid")
     if not incumbent.found:
@@ -58,10 +58,10 @@ def megatron_uniform(problem: Problem, report: Report | None) -> Outcome:
             "layers; change one of these, or take --planner ours"
         )
     limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
-    return Outcome(setting, incumbent, None, {}, limited_by, not limits.hit)
+    return SearchOutcome(setting, incumbent, None, {}, limited_by, not limits.hit)
 
 
-def _partitions(setting: Setting, num_stages: int) -> Iterator[Partition]:
+def _partitions(setting: PreparedProblem, num_stages: int) -> Iterator[Partition]:
     """Yield the cuts into whole layers that the four ways to count give."""
     for embedding, loss in COUNTED if num_stages > 1 else COUNTED[:1]:
         found = setting.equal_layers(num_stages, embedding, loss)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.bottleneck import fastest_chain
 from planner.search.published.pieces import Floats, Pieces
 from planner.search.published.prices import View, Ways, ways_of
 from planner.search.published.proposals import ProposedStage
 
 
-def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
+def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
     """Return the stages whose slowest, or whose slowest boundary, is fastest."""
     ways = ways_of(view, Pieces.along(view.setting.orders[0]))
     return fastest_chain(view, ways, time_ns, memory_bytes, limits)

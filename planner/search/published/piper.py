@@ -3,14 +3,15 @@
 Modelled: a stage is what lies between two downsets; with d replicas it takes 1/d of its operators' time and of its
 messages', forward and backward, for each micro-batch, and the sum of its gradients shared by the micro-batches; its
 tensor degree and whether it runs its forwards again are its own; memory with the micro-batches in flight that its
-position implies (`planner.search.published.bottleneck`). The slowest stage counts, found exactly. Its limit is the number
-of downsets: pieces of the model are joined along one order until there are at most `MOST_SETS`, and a model that has
-more even as eight pieces is refused. Left out: recompute node by node (a stage of ours runs all again, or nothing).
+position implies (`planner.search.published.bottleneck`). The slowest stage counts, found exactly. Its limit is the
+number of downsets: pieces of the model are joined along one order until there are at most `MOST_SETS`, and a model
+that has more even as eight pieces is refused. Left out: recompute node by node (a stage of ours runs all again, or
+nothing).
 """
 
 from collections.abc import Sequence
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.bottleneck import fastest_chain
 from planner.search.published.peers.downsets import downsets
 from planner.search.published.pieces import Floats, Pieces
@@ -24,7 +25,7 @@ PIECES = (48, 32, 24, 16, 12, 8)
 LIMIT = f"it goes through all pairs of downsets, at most {MOST_SETS} of them, and fits none into memory or time"
 
 
-def propose(view: View, memory_bytes: float, limits: Limits) -> Sequence[ProposedStage] | None:
+def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
     """Return the stages whose slowest is fastest."""
     pieces = _pieces(view)
     if pieces is None:

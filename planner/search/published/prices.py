@@ -21,8 +21,8 @@ from planner.search.published.pieces import Floats, Pieces
 from planner.search.solvers.relaxation.data import Held
 from planner.search.solvers.relaxation.memory import held, unit_bytes
 from planner.search.space.family import Family
-from planner.search.space.partitions import Cuts
-from planner.search.state.prepared import Setting
+from planner.search.space.partitions import FamilyPartitions
+from planner.search.state.prepared import PreparedProblem
 
 LARGE = 1 << 30
 """Bytes by which the rate of a link is told."""
@@ -32,7 +32,7 @@ LARGE = 1 << 30
 class View:
     """A problem at one micro-batch size."""
 
-    setting: Setting
+    setting: PreparedProblem
     microbatch_size: int
 
     @property
@@ -136,7 +136,7 @@ class Holdings:
         return held(self._cuts)
 
     @property
-    def _cuts(self) -> Cuts:
+    def _cuts(self) -> FamilyPartitions:
         return self.view.setting.cuts(Family(ALONE, self.view.microbatch_size))
 
     def _sum(self, *, in_flight: bool) -> Floats:
@@ -181,7 +181,7 @@ class Ways:
         """Devices of one replica."""
         return self.config.tensor * self.config.context
 
-    def _cuts(self, replicas: int) -> Cuts:
+    def _cuts(self, replicas: int) -> FamilyPartitions:
         return self.view.setting.cuts(Family(self.on(replicas), self.view.microbatch_size))
 
     @cached_property

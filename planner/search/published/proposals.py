@@ -1,8 +1,8 @@
 """Proposals of stages, and what the simulator makes of them.
 
-A proposal optimises some objective on the costs of `planner.search.published.prices`; it is placed as it lists its stages
-and within hosts, and simulated under each open schedule. Where it is over the memory limit when it is simulated, it is
-asked for again with as much less. Leaves out how proposals are made.
+A proposal optimises some objective on the costs of `planner.search.published.prices`; it is placed as it lists its
+stages and within hosts, and simulated under each open schedule. Where it is over the memory limit when it is
+simulated, it is asked for again with as much less. Leaves out how proposals are made.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +11,10 @@ from itertools import accumulate, pairwise, product
 
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
-from planner.candidate.candidate import Candidate, Place
+from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.prices import View
 
 NUM_TRIES = 4
@@ -32,7 +32,7 @@ class ProposedStage:
     multiple: int = 1
 
 
-Propose = Callable[[View, float, Limits], Sequence[ProposedStage] | None]
+Propose = Callable[[View, float, Deadline], Sequence[ProposedStage] | None]
 """Takes a view of the problem, the bytes that a rank may hold (infinite: not known) and limits; returns stages in a
 topological order, none where nothing fits."""
 
@@ -49,7 +49,7 @@ def not_taken(problem: Problem) -> list[str]:
     return [name for name, value in given.items() if value]
 
 
-def proposals(propose: Propose, view: View, limits: Limits, *, line: bool) -> Iterator[list[Evaluated]]:
+def proposals(propose: Propose, view: View, limits: Deadline, *, line: bool) -> Iterator[list[Evaluated]]:
     """Yield what a proposal simulates to, placed in each way; where it is over the limit, what is proposed then."""
     most = min(filter(None, view.setting.problem.memory_limits_bytes), default=0)
     memory = float(most) if all(view.setting.problem.memory_limits_bytes) else float("inf")
@@ -60,7 +60,7 @@ def proposals(propose: Propose, view: View, limits: Limits, *, line: bool) -> It
             return
         yield found
         excess = min(each.excess_bytes for each in found)
-        if not excess or limits.over:
+        if not excess or limits.expired:
             return
         memory *= TIGHTER * most / (most + excess)
 
@@ -82,17 +82,17 @@ def partition_of(view: View, stages: Sequence[ProposedStage]) -> Partition:
     return found
 
 
-def places_of(stages: Sequence[ProposedStage], starts: Sequence[int] = ()) -> tuple[Place, ...]:
+def places_of(stages: Sequence[ProposedStage], starts: Sequence[int] = ()) -> tuple[StagePlacement, ...]:
     """Return where stages run: each from a rank on, on the next ranks by default."""
     sizes = list(map(_num_ranks, stages))
     first = starts or [0, *accumulate(sizes[:-1])]
     return tuple(
-        Place(stage.config, tuple(range(start, start + size)), stage.multiple)
+        StagePlacement(stage.config, tuple(range(start, start + size)), stage.multiple)
         for stage, start, size in zip(stages, first, sizes, strict=True)
     )
 
 
-def placings(view: View, stages: Sequence[ProposedStage]) -> list[tuple[Place, ...]]:
+def placings(view: View, stages: Sequence[ProposedStage]) -> list[tuple[StagePlacement, ...]]:
     """Return where stages may run: each on the next ranks, or so that few lie on several hosts, if that differs.
 
     A host is a group of the innermost link. Rivals say nothing of this, and a sum of gradients over hosts is dear.
@@ -103,7 +103,7 @@ def placings(view: View, stages: Sequence[ProposedStage]) -> list[tuple[Place, .
     return [places for places in ways if _has_no_gap(places)]
 
 
-def _has_no_gap(places: Sequence[Place]) -> bool:
+def _has_no_gap(places: Sequence[StagePlacement]) -> bool:
     """Whether the ranks of a plan are numbered from 0 on: those that stay idle are the last."""
     used = {rank for place in places for rank in place.ranks}
     return used == set(range(len(used)))

@@ -9,12 +9,12 @@ from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.ask.problem import Problem, Report
 from planner.ask.targets import default_target
 from planner.plan.limited_by import LimitedBy
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.prices import View
 from planner.search.published.proposals import Propose, not_taken, proposals
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
-from planner.search.state.result import Outcome
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.result import SearchOutcome
 from planner.search.writing import clock_s
 
 
@@ -38,7 +38,7 @@ class Rival:
     limit: str = ""
 
 
-def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
+def search(rival: Rival, problem: Problem, report: Report | None) -> SearchOutcome:
     """Return what a rival finds within the time limit.
 
     Raises
@@ -49,20 +49,20 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> Outcome:
         When it proposes nothing; within the time limit.
     """
     _check(rival, problem)
-    setting, limits = Setting(problem), Limits(clock_s(problem))
-    incumbent = Incumbent(problem, problem.target or default_target(problem)[0], setting.tears, report)
+    setting, limits = PreparedProblem(problem), Deadline(clock_s(problem))
+    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.tears, report)
     sizes = problem.microbatch_sizes_of(problem.space.data or 1)
     for number, size in enumerate(sizes):
-        if number and limits.over:
+        if number and limits.expired:
             break
-        mine = Limits(limits.left_s / (len(sizes) - number))
+        mine = Deadline(limits.remaining_s / (len(sizes) - number))
         for each in proposals(rival.propose, View(setting, size), mine, line=rival.line):
             incumbent.offer(each)
             incumbent.say(f"{rival.name}, micro-batch size {size}")
     if not incumbent.found:
         raise (LimitReached if limits.hit else NoPlanFits)(_nothing(rival, setting, limits))
     limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
-    return Outcome(setting, incumbent, None, {}, limited_by, not limits.hit)
+    return SearchOutcome(setting, incumbent, None, {}, limited_by, not limits.hit)
 
 
 def _check(rival: Rival, problem: Problem) -> None:
@@ -75,7 +75,7 @@ def _check(rival: Rival, problem: Problem) -> None:
         )
 
 
-def _nothing(rival: Rival, setting: Setting, limits: Limits) -> str:
+def _nothing(rival: Rival, setting: PreparedProblem, limits: Deadline) -> str:
     ended = "had not ended after its part of the time limit" if limits.hit else "proposes no stages"
     why = rival.limit or "by its own estimate none fits into memory, or the batch has too few micro-batches"
     return (

@@ -1,4 +1,6 @@
-"""Compile the kernels of the search: ``python -m planner.search.solvers.compile_kernels``, as a step of an installation.
+"""Compile the kernels of the search, as a step of an installation.
+
+``python -m planner.search.solvers.compile_kernels`` does.
 
 A search that finds none starts this module as a process of its own (`start`), which no end of the search ends: it
 belongs to no terminal, holds none of the search's files, runs at the lowest priority and ends within `MOST_S`.

@@ -40,7 +40,7 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class SegmentationParams:
     """What segmentations are for.
 
     Attributes
@@ -74,7 +74,9 @@ class Aim:
 NEVER = np.int64(1) << 55
 
 
-def segmentations(atoms: Atoms, order: Sequence[int], work_ns: Sequence[int], aim: Aim) -> list[tuple[int, ...]]:
+def segmentations(
+    atoms: Atoms, order: Sequence[int], work_ns: Sequence[int], aim: SegmentationParams
+) -> list[tuple[int, ...]]:
     """Return the most promising partitions into segments of an order, best first for each number of segments.
 
     A partition gives the segment of each atom; segments are numbered along the order.
@@ -99,7 +101,7 @@ def _groups(order: Sequence[int], cuts: Ints) -> tuple[int, ...]:
 class _Table:
     """Work and tensors along one order, as sums over prefixes."""
 
-    def __init__(self, atoms: Atoms, order: Sequence[int], work_ns: Sequence[int], aim: Aim) -> None:
+    def __init__(self, atoms: Atoms, order: Sequence[int], work_ns: Sequence[int], aim: SegmentationParams) -> None:
         self.aim = aim
         size = len(order)
         place = {atom: position for position, atom in enumerate(order)}

@@ -1,7 +1,8 @@
 """Families: candidates alike in everything but cut, number of places and schedule; and all of them that a space holds.
 
 A family fixes how each stage is configured, the micro-batch size on one replica, and how many stages a place holds.
-Leaves out stages that are configured differently (`planner.search.proposers.replicas_by_stage`, pins), and what families take (`Families`).
+Leaves out stages that are configured differently (`planner.search.proposers.replicas_by_stage`, pins), and what
+families take (`Families`).
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ class Family:
     split: bool = False
 
     @property
-    def devices_a_place(self) -> int:
+    def devices_per_stage(self) -> int:
         """Devices on which one place of the pipeline stands."""
         return self.config.data * self.config.tensor * self.config.context
 
@@ -185,7 +186,7 @@ class FamilySpace:
 
     def numbers_of_chunks(self, config: StageConfig) -> tuple[int, ...]:
         """Return the numbers of chunks that any number of places may have."""
-        most = self.most_places(Family(config, 1))
+        most = self.max_pipeline_stages(Family(config, 1))
         if most not in self._chunks:
             found = (v for places in {most, 2} if places <= most for v in self.chunks_of(places))
             self._chunks[most] = tuple(dict.fromkeys(found)) or (1,)
@@ -343,10 +344,10 @@ class FamilySpace:
         names = set(self.problem.device_names)
         return tuple(device.name for device in self.problem.machines.devices if device.name in names)
 
-    def most_places(self, family: Family) -> int:
+    def max_pipeline_stages(self, family: Family) -> int:
         """Return the most places that a pipeline of this family may have."""
         problem = self.problem
-        most = problem.num_devices // family.devices_a_place
+        most = problem.num_devices // family.devices_per_stage
         if problem.space.stages is not None:
             most = min(most, problem.space.stages)
         return most if problem.max_stages is None else min(most, max(1, problem.max_stages // family.chunks))

@@ -92,7 +92,7 @@ class FamilyTable:
     def _numbers_of_places(self, config: StageConfig) -> list[int]:
         """Return the most places, and fewer that use more than half of the devices: divisors and powers of two."""
         problem, size = self.setting.problem, config.data * config.tensor * config.context
-        most = self.setting.families.most_places(Family(config, 1))
+        most = self.setting.families.max_pipeline_stages(Family(config, 1))
         most = min(most, len(self.setting.atoms))
         if problem.space.stages:
             return [problem.space.stages] if problem.space.stages <= most else []

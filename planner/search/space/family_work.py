@@ -96,7 +96,9 @@ class Families(FamilySpace):
                 self._accumulation[key] = models[0].least_accumulation_ns(config)
             else:
                 self._accumulation[key] = self._least_of_types_ns(family)
-        return max(0, self._accumulation[key] - self.most_places(family) * family.chunks)  # each stage rounds its part
+        return max(
+            0, self._accumulation[key] - self.max_pipeline_stages(family) * family.chunks
+        )  # each stage rounds its part
 
     def _least_of_types_ns(self, family: Family) -> int:
         """Return what adding up takes where each parameter is added on its best type; 0 where it could be divided."""
@@ -118,7 +120,7 @@ class Families(FamilySpace):
         """Return what parameters, gradients and states of the whole model take on one rank of a place."""
         config = replace(family.config, recompute="none")
         if config not in self._states:
-            model, ranks = self.models(family.microbatch_size)[0], tuple(range(family.devices_a_place))
+            model, ranks = self.models(family.microbatch_size)[0], tuple(range(family.devices_per_stage))
             self._states[config] = model.states_bytes(config, ranks)
         return self._states[config]
 
@@ -142,7 +144,7 @@ class Families(FamilySpace):
         On the slowest type of device; 0 where one place cannot have it.
         """
         models, config = self.models(family.microbatch_size), replace(family.config, recompute="none")
-        operators, ranks = range(len(self.problem.profile.graph.operators)), tuple(range(family.devices_a_place))
+        operators, ranks = range(len(self.problem.profile.graph.operators)), tuple(range(family.devices_per_stage))
         try:
             costs = [model.stage(operators, config, ranks) for model in models]
         except PenstockError:
@@ -154,19 +156,19 @@ class Families(FamilySpace):
         config = family.config
         key = config.data, config.tensor, config.context, config.expert, config.zero, config.offload, num_places
         if key not in self._updates:
-            ranks, models = tuple(range(family.devices_a_place)), self.models(family.microbatch_size)
+            ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
             self._updates[key] = [model.least_update_ns(config, ranks, num_places) for model in models]
         return self._updates[key]
 
     def _microbatches_ns(self, family: Family, num_places: int, again_ns: int) -> list[int]:
         """Return what one micro-batch takes on so many places of each type at least, what ZeRO sends with it too."""
-        ranks, models = tuple(range(family.devices_a_place)), self.models(family.microbatch_size)
+        ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
         num_stages = num_places * family.chunks
         return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
 
     def _closings_ns(self, family: Family, num_places: int) -> list[int]:
         """Return what copies on each type send at least when a step ends, while their places do nothing else."""
-        ranks, models = tuple(range(family.devices_a_place)), self.models(family.microbatch_size)
+        ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
         stages, alone = num_places * family.chunks, family.chunks == 1
         return [model.least_closing_ns(family.config, ranks, stages, alone=alone) for model in models]
 
@@ -179,7 +181,7 @@ class Families(FamilySpace):
 
         More than any step where nothing that runs again is enough; what lives on hosts needs none.
         """
-        most, places = max(self.problem.memory_limits_bytes), self.most_places(family)
+        most, places = max(self.problem.memory_limits_bytes), self.max_pipeline_stages(family)
         if not all(self.problem.memory_limits_bytes):
             return 0
         room = most * places - self.states_bytes(family)
@@ -195,11 +197,11 @@ class Families(FamilySpace):
     def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
         """Return what of a configuration decides the times that add up, on the ranks of the first place."""
         config = replace(family.config, zero=0, offload="none", recompute="none")
-        return config, tuple(range(family.devices_a_place))
+        return config, tuple(range(family.devices_per_stage))
 
     def adds_by_replicas(self, family: Family) -> bool:
         """Whether each replica adds up gradients, however many of a family's single devices a stage has."""
-        return self.rounds(family) > self.problem.num_devices // family.devices_a_place
+        return self.rounds(family) > self.problem.num_devices // family.devices_per_stage
 
     def even_ns(
         self, family: Family, num_places: int | None = None, again_ns: int = 0, *, adds: bool = True
@@ -214,7 +216,7 @@ class Families(FamilySpace):
         """
         if self.least_work_ns(family) is None:
             return None
-        places = num_places or self.most_places(family)
+        places = num_places or self.max_pipeline_stages(family)
         added_ns = self.accumulation_ns(family) * adds
         return max(self._even_ns(family, places, again_ns, added_ns, weights) for weights in self._weights(family))
 
@@ -241,7 +243,7 @@ class Families(FamilySpace):
         each = work + min(weights) * added_ns
         closings = map(sum, zip(self._closings_ns(family, places), self._updates_ns(family, places), strict=True))
         closing = min(_times(weights, list(closings)))
-        return int((self.rounds(family) * each + closing) / self._capacity(weights, family.devices_a_place, places))
+        return int((self.rounds(family) * each + closing) / self._capacity(weights, family.devices_per_stage, places))
 
     def _capacity(self, weights: tuple[float, ...], size: int, places: int) -> float:
         """Return the most that so many places of `size` ranks work in all, each as fast as its slowest rank."""
@@ -265,7 +267,7 @@ class Families(FamilySpace):
             work = models[0].bare_work_ns(family.config)
         else:
             return None
-        return work and int(self.rounds(family) * work / self.capacity(family, self.most_places(family)))
+        return work and int(self.rounds(family) * work / self.capacity(family, self.max_pipeline_stages(family)))
 
     @cached_property
     def work_over_devices_ns(self) -> int:
@@ -294,7 +296,7 @@ class Families(FamilySpace):
 
     def capacity(self, family: Family, places: int) -> float:
         """Return how many places of speed 1 so many places of a family are worth at most."""
-        return self._capacity((1.0,) * len(self.type_names), family.devices_a_place, places)
+        return self._capacity((1.0,) * len(self.type_names), family.devices_per_stage, places)
 
 
 def _times(weights: Sequence[float], values: Sequence[int]) -> list[float]:

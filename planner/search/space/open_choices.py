@@ -28,7 +28,7 @@ def with_split_backward(family: Family) -> Family:
 
 
 def allows_custom_in_flight(problem: Problem) -> bool:
-    """Whether a search may choose the micro-batches in flight: a proof and other trainers know named schedules alone."""
+    """Whether a search may choose micro-batches in flight: proofs and other trainers know named schedules alone."""
     named = problem.target in LINE_TARGETS or problem.exact
     return problem.schedule in (AUTO, IN_FLIGHT) and not named
 

@@ -12,7 +12,7 @@ from costmodel.errors import NoPlanFits
 from costmodel.stages.costs import largest
 from planner.ask.problem import AUTO, AUTO_LOOPED
 from planner.ask.targets import LINE_TARGETS
-from planner.candidate.candidate import IN_FLIGHT, Candidate, Place, in_loop
+from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Atoms, Partition
@@ -26,7 +26,7 @@ from simulator.schedules.graph_auto import Numbers
 
 
 @dataclass(frozen=True)
-class Cuts:
+class FamilyPartitions:
     """One family's cuts between one set of atoms.
 
     Attributes
@@ -66,9 +66,9 @@ class Cuts:
     def num_places(self) -> int:
         """Most places of a pipeline."""
         if self.pinned.places:
-            free = self.pinned.num_free_ranks // self.family.devices_a_place
+            free = self.pinned.num_free_ranks // self.family.devices_per_stage
             return len(self.pinned.places) + free
-        return self.families.most_places(self.family)
+        return self.families.max_pipeline_stages(self.family)
 
     @property
     def num_stages(self) -> int:
@@ -99,7 +99,7 @@ class Cuts:
         return self.family.chunks == 1 and all(SCHEDULES[name].split for name in self.schedules)
 
     @property
-    def seeks_in_flight(self) -> bool:
+    def allows_custom_in_flight(self) -> bool:
         """Whether the micro-batches in flight of each stage are open."""
         whole = self.family.chunks == 1 and not self.family.split
         return whole and not self.pinned.in_flight and allows_custom_in_flight(self.evaluator.problem)
@@ -153,7 +153,7 @@ class Cuts:
     @cached_property
     def speeds(self) -> tuple[float, ...]:
         """Speed of each place: that of its slowest rank, in units of the slowest type of device."""
-        speeds, size = self.families.speeds(self.family), self.family.devices_a_place
+        speeds, size = self.families.speeds(self.family), self.family.devices_per_stage
         return tuple(min(speeds[i * size : (i + 1) * size]) for i in range(max(1, len(speeds) // size)))
 
     @property
@@ -185,7 +185,7 @@ class Cuts:
         flowing = 3 * pricer.message_bytes([flow.tensor for flow in self.atoms.flows], self.family.config, 1)
         return whole.static_bytes + self.num_microbatches * (kept + flowing) > min(limits)
 
-    def places(self, partition: Partition) -> tuple[Place, ...]:
+    def places(self, partition: Partition) -> tuple[StagePlacement, ...]:
         """Return where the stages of a partition run."""
         if self.pinned.places:
             return self.pinned.around(partition, self.family.config)
@@ -204,7 +204,7 @@ class Cuts:
         """Return the candidate that a cut makes."""
         return Candidate(partition, self.places(partition), self.family.microbatch_size, schedule, line, in_flight)
 
-    def under(
+    def evaluate_under(
         self, partition: Partition, schedules: Iterable[str], *, line: bool = False, in_flight: Numbers = ()
     ) -> list[Evaluated]:
         """Simulate a cut under those schedules that run on its places; what cannot be made is dropped."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from costmodel.errors import InvalidInput, NoPlanFits
 from costmodel.stages.config import StageConfig
 from planner.ask.problem import Problem
-from planner.candidate.candidate import IN_FLIGHT, Place
+from planner.candidate.candidate import IN_FLIGHT, StagePlacement
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
 
 
@@ -20,7 +20,7 @@ class PinnedPlaces:
     """The places of pinned stages, and their micro-batches in flight if given, by the atom that each of them is."""
 
     num_devices: int
-    places: dict[int, Place]
+    places: dict[int, StagePlacement]
     in_flight: dict[int, int]
 
     @cached_property
@@ -44,7 +44,7 @@ class PinnedPlaces:
         """Ranks that no pinned stage takes."""
         return len(self._free)
 
-    def around(self, partition: Partition, config: StageConfig) -> tuple[Place, ...]:
+    def around(self, partition: Partition, config: StageConfig) -> tuple[StagePlacement, ...]:
         """Return the place of each stage: what a pin says, else the next ranks that are left."""
         held = {partition[atom]: place for atom, place in self.places.items()}
         size, start = config.data * config.tensor * config.context, 0
@@ -57,7 +57,7 @@ class PinnedPlaces:
             start += size
             if len(ranks) < size:
                 raise NoPlanFits(f"stages beside the pinned ones need more than the {len(self._free)} devices left")
-            found.append(Place(config, ranks))
+            found.append(StagePlacement(config, ranks))
         used = {rank for place in found for rank in place.ranks}
         if used != set(range(len(used))):
             raise NoPlanFits(f"the stages use the ranks {sorted(used)}; ranks are numbered from 0 without a gap")
@@ -89,7 +89,7 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
     _check_cut(problem, rows)
     named = {rank for pin in pins.stages for rank in pin.ranks}
     free = [rank for rank in range(problem.num_devices) if rank not in named]
-    places: dict[int, Place] = {}
+    places: dict[int, StagePlacement] = {}
     for pin, row in zip(pins.stages, rows, strict=True):
         if not pin.ranks and not free:
             raise InvalidInput(
@@ -103,7 +103,7 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
                 "numbered from 0; change ranks, or --devices"
             )
         config = pin.config or StageConfig(data=len(ranks))
-        places[atoms.atom_of[row[0]]] = Place(config, ranks, pin.microbatch_multiple)
+        places[atoms.atom_of[row[0]]] = StagePlacement(config, ranks, pin.microbatch_multiple)
     used = {rank for place in places.values() for rank in place.ranks}
     if len(places) == len(atoms) and used != set(range(len(used))):
         raise InvalidInput(f"the stages use the ranks {sorted(used)}; ranks are numbered from 0 without a gap")

@@ -14,7 +14,7 @@ from planner.search.space.family_work import Families
 from planner.search.space.pinned import PinnedPlaces
 
 
-class AroundPins:
+class PinnedBound:
     """The bounds of one problem's families around its pinned stages.
 
     Parameters
@@ -41,7 +41,7 @@ class AroundPins:
         work_ns = self._families.least_work_ns(family, self._free)
         if pinned_ns is None or work_ns is None:
             return None
-        places = max(1, self._pinned.num_free_ranks // family.devices_a_place)
+        places = max(1, self._pinned.num_free_ranks // family.devices_per_stage)
         free_ns = self._families.rounds(family) * work_ns / places
         return int(max(free_ns, pinned_ns) / max(self._families.problem.speeds))
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from costmodel.stages.strategies.model import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.search.space.family import Family
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 from planner.search.writing import about_actions
 
 MOST_STAGES, MOST_ACTIONS = 32, 200_000
@@ -25,18 +25,18 @@ PROMISING = 1.05
 """A cut within this of the best is worth care."""
 
 
-class Prospects:
+class FamilySelector:
     """The families of a search, seen from its best plan.
 
     Parameters
     ----------
-    setting : Setting
-    incumbent : Incumbent
+    setting : PreparedProblem
+    incumbent : CandidatePool
     bounds_ns : mapping of Family to int
         As known now; the search raises them.
     """
 
-    def __init__(self, setting: Setting, incumbent: Incumbent, bounds_ns: Mapping[Family, int]) -> None:
+    def __init__(self, setting: PreparedProblem, incumbent: CandidatePool, bounds_ns: Mapping[Family, int]) -> None:
         self._setting, self._incumbent, self._bounds_ns = setting, incumbent, bounds_ns
 
     def promising(self) -> list[Family]:
@@ -90,7 +90,7 @@ class Prospects:
         most = MOST_HALVED if family.split else MOST_ACTIONS
         return 1 < cuts.num_stages <= MOST_STAGES and about_actions(cuts, cuts.num_places) <= most
 
-    def is_open(self, family: Family, known: Incumbent | None = None) -> bool:
+    def is_open(self, family: Family, known: CandidatePool | None = None) -> bool:
         """Whether a family may hold a better plan that the target runs than any, or than those of some kind."""
         best = (known or self._incumbent).best
         if self._bounds_ns[family] >= (best.step_time_ns if best.fits else NEVER):
@@ -98,7 +98,7 @@ class Prospects:
         return self._incumbent.runs_config(family.config, pipelined=self._setting.cuts(family).num_stages > 1)
 
 
-def is_near(each: Evaluated, incumbent: Incumbent) -> bool:
+def is_near(each: Evaluated, incumbent: CandidatePool) -> bool:
     """Whether a candidate is near the best, or nothing fits yet."""
     if not incumbent.best_fits:
         return True

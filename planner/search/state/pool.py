@@ -18,7 +18,7 @@ from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
 from planner.search.state.record import SearchRecord
-from planner.search.writing import Writing
+from planner.search.writing import WriteReserve
 
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
@@ -29,7 +29,7 @@ PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 
 
 @dataclass
-class Incumbent:
+class CandidatePool:
     """Best candidate of each kind: strategy, numbers of stages and places, schedule, line or graph, size, who runs it.
 
     Attributes
@@ -38,10 +38,10 @@ class Incumbent:
     aim : str
         The target that the answer is for.
     tears : function
-        How a partition treats the model's layers (`Setting.tears`): the least is what people cut by hand.
+        How a partition treats the model's layers (`PreparedProblem.tears`): the least is what people cut by hand.
     report : Report, optional
     lower_bound_ns : int
-    writing : Writing, optional
+    writing : WriteReserve, optional
         Refuses what could no longer be written within the time limit, unless there is nothing else.
     record : SearchRecord
         Told of each best plan that fits and that the target runs.
@@ -52,7 +52,7 @@ class Incumbent:
     tears: Callable[[Partition], int]
     report: Report | None = None
     lower_bound_ns: int = 0
-    writing: Writing | None = None
+    writing: WriteReserve | None = None
     record: SearchRecord = field(default_factory=SearchRecord)
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
     _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)

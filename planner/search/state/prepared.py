@@ -23,7 +23,7 @@ from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
 from planner.graph.towers import num_downsets, towers
-from planner.graph.waists import Waists
+from planner.graph.waists import BottleneckOperators
 from planner.search.solvers.relaxation.build import closings_of_atoms, cut_data, times_of_atoms
 from planner.search.solvers.relaxation.closed_form import closed_form_ns
 from planner.search.solvers.relaxation.data import CutData
@@ -32,9 +32,9 @@ from planner.search.space.dropped import Dropped
 from planner.search.space.family import Family
 from planner.search.space.family_table import FamilyTable
 from planner.search.space.family_work import Families
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 from planner.search.space.pinned import PinnedPlaces, pinned_pairs, pinned_places
-from planner.search.space.pinned_bound import AroundPins
+from planner.search.space.pinned_bound import PinnedBound
 
 COARSER = (112, 80, 64, 56, 48, 40)
 """Atoms of graphs with towers that have more downsets between more atoms than a bound can go through."""
@@ -46,7 +46,7 @@ DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
 """Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
 
-class Setting:
+class PreparedProblem:
     """A problem with its atoms, and what was asked of it once.
 
     Attributes
@@ -60,7 +60,7 @@ class Setting:
         self.problem = problem
         self.family_of: dict[Candidate, Family] = {}
         self._evaluators: dict[int, Evaluator] = {}
-        self._cuts: dict[Family, Cuts] = {}
+        self._cuts: dict[Family, FamilyPartitions] = {}
         self._layers: dict[tuple[int, int, int], Partition | None] = {}
         self._bounds: dict[object, int | None] = {}
         self._packed: dict[tuple[object, ...], int] = {}
@@ -138,11 +138,11 @@ class Setting:
             found.append(self.evaluator(candidate.microbatch_size).evaluate(candidate))
         return found
 
-    def cuts(self, family: Family) -> Cuts:
+    def cuts(self, family: Family) -> FamilyPartitions:
         """Return the cuts of a family."""
         if family not in self._cuts:
             evaluator = self.evaluator(family.microbatch_size)
-            self._cuts[family] = Cuts(evaluator, self.families, family, self.pinned, self.family_of)
+            self._cuts[family] = FamilyPartitions(evaluator, self.families, family, self.pinned, self.family_of)
         return self._cuts[family]
 
     @cached_property
@@ -243,8 +243,8 @@ class Setting:
         return partition if all(partition[a] <= partition[b] for a, b in self.atoms.edges) else None
 
     @cached_property
-    def _around_pins(self) -> AroundPins:
-        return AroundPins(self.atoms, self.pinned, self.families, self.evaluator)
+    def _around_pins(self) -> PinnedBound:
+        return PinnedBound(self.atoms, self.pinned, self.families, self.evaluator)
 
     @cached_property
     def pinned_partition(self) -> Partition | None:
@@ -278,7 +278,7 @@ class Setting:
         even_ns = max(even_ns, self._packed_ns(family, num_places))
         if not self.fills(family):
             return even_ns
-        places, count = num_places or self.families.most_places(family), self.families.rounds(family)
+        places, count = num_places or self.families.max_pipeline_stages(family), self.families.rounds(family)
         work = self.families.least_work_ns(family, self.waists.operators) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
@@ -316,12 +316,12 @@ class Setting:
         they take all devices, T >= (t + c) / q with t and c of the whole model. Under ZeRO c is what each of all
         devices has of the step. Devices of other speeds count in N as so many, and in q as the fastest.
         """
-        families, devices = self.families, self.problem.num_devices // family.devices_a_place
+        families, devices = self.families, self.problem.num_devices // family.devices_per_stage
         count, even_ns = families.rounds(family), families.even_ns(family, devices)
         if even_ns is None or families.adds_by_replicas(family) or count == 1:
             return even_ns
         alone_ns, cuts = families.even_ns(family, devices, adds=False) or 0, self.cuts(family)
-        if family.devices_a_place > 1:
+        if family.devices_per_stage > 1:
             return alone_ns
         sharers = devices if family.config.zero else 1  # of the optimizer's step
         closings = [c // sharers for c in closings_of_atoms(cuts)]
@@ -342,7 +342,7 @@ class Setting:
         config = family.config
         if config.tensor * config.context * config.expert > 1 or not self._as_profiled or self.pinned.places:
             return 0
-        places = num_places or self.families.most_places(family)
+        places = num_places or self.families.max_pipeline_stages(family)
         key = family.microbatch_size, config.data, config.zero > 0, config.offload, places
         if key not in self._packed:
             count, cuts = self.families.rounds(family), self.cuts(family)
@@ -362,9 +362,9 @@ class Setting:
         return self.problem.training.precision in ("", self.problem.profiled_precision)
 
     @cached_property
-    def waists(self) -> Waists:
+    def waists(self) -> BottleneckOperators:
         """The line that waists make, along which a pipeline has to be filled."""
-        return Waists(self.atoms)
+        return BottleneckOperators(self.atoms)
 
     def fills(self, family: Family) -> bool:
         """Whether a line has to be filled: one stage a place, F and whole B."""
@@ -380,7 +380,7 @@ class Setting:
         return self.cuts(family).in_halves and bool(self.waists.operators) and not self.pinned.places
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
-        """Return a tighter bound where the cut model knows the family (`planner.search.solvers.relaxation.closed_form`)."""
+        """Return a tighter bound, in closed form, where the cut model knows the family."""
         cheap = self.bound_ns(family, num_places) or 0
         if not self.is_bounded_exactly(family) or num_places == 1:
             return cheap

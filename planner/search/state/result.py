@@ -6,15 +6,15 @@ Leaves out how it is found, and the plan that is made of it (`planner.search.pla
 from dataclasses import dataclass
 
 from planner.plan.limited_by import LimitedBy
-from planner.search.state.pool import Incumbent
-from planner.search.state.prepared import Setting
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
 
 PLAN, CUT, NOTHING = "plan", "cut", "nothing"
 """What of an old plan a search starts from."""
 
 
 @dataclass(frozen=True, slots=True)
-class OldPlan:
+class WarmStart:
     """What became of an old plan.
 
     Attributes
@@ -45,13 +45,13 @@ class OldPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """What a search found.
 
     Attributes
     ----------
-    setting : Setting
-    incumbent : Incumbent
+    setting : PreparedProblem
+    incumbent : CandidatePool
     lower_bound_ns : int or None
     baselines : dict of str to int
     limited_by : LimitedBy
@@ -64,7 +64,7 @@ class Outcome:
         The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
     halved_bound_ns : int, optional
         That of plans whose backwards run in halves, where it leaves these out.
-    old_plan : OldPlan, optional
+    old_plan : WarmStart, optional
         What became of the plan that the search was to start from.
     num_seen : int
         Families that were looked at.
@@ -72,8 +72,8 @@ class Outcome:
         What `lower_bound_ns` ranges over where that is not the whole space, family by family.
     """
 
-    setting: Setting
-    incumbent: Incumbent
+    setting: PreparedProblem
+    incumbent: CandidatePool
     lower_bound_ns: int | None
     baselines: dict[str, int]
     limited_by: LimitedBy
@@ -81,6 +81,6 @@ class Outcome:
     estimate: tuple[int, int] | None = None
     looped_bound_ns: int | None = None
     halved_bound_ns: int | None = None
-    old_plan: OldPlan | None = None
+    old_plan: WarmStart | None = None
     num_seen: int = 0
     bound_scope: str = ""

@@ -10,7 +10,7 @@ from random import Random
 
 from costmodel.importers.dnn_groups import Groups, groups_of
 from costmodel.importers.dnn_partitioning import LatencyInstance
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
 from planner.search.published.peers.chains import best_cuts, load_table
 from planner.search.published.peers.contiguous_model import Solved, solve
@@ -46,19 +46,19 @@ def solve_contiguous(
     refused = [node.name for node in instance.nodes if not node.runs]
     if refused:
         return PeerAnswer(None, 0.0, INFEASIBLE, (), f"no accelerator runs {refused[0]}, and there is no CPU device")
-    limits = Limits(seconds)
+    limits = Deadline(seconds)
     groups, limit = groups_of(instance), memory_bytes
     if sum(groups.sizes) <= limit:
         limit = math.inf
     best, found = None, Solved(None, 0.0, is_infeasible=False, interrupted=False)
     joined = groups
     try:
-        for best in _better_cuts(groups, num_devices, limit, Limits(seconds * CUT_PART)):
+        for best in _better_cuts(groups, num_devices, limit, Deadline(seconds * CUT_PART)):
             report(groups.objective(best))
         most = groups.objective(best) if best else sum(groups.works) + sum(cost for _, cost in groups.tensors)
         joined = _joined(instance, groups, most) if best else groups
         hint = _devices_of(joined, _by_node(groups, best)) if best else None
-        found = solve(joined, num_devices, limit, hint, most, limits.left_s)
+        found = solve(joined, num_devices, limit, hint, most, limits.remaining_s)
     except KeyboardInterrupt:
         if not best:
             raise
@@ -89,7 +89,7 @@ def _devices_of(groups: Groups, device_of: dict[int, int]) -> list[int] | None:
     return [device_of[row[0]] for row in groups.members] if _keeps(groups, device_of) else None
 
 
-def _better_cuts(groups: Groups, num_devices: int, limit: float, limits: Limits) -> Iterator[list[int]]:
+def _better_cuts(groups: Groups, num_devices: int, limit: float, limits: Deadline) -> Iterator[list[int]]:
     """Yield the device of each item in contiguous cuts of some orders that fit, each better than the one before."""
     least = math.inf
     for order in _orders(groups):
@@ -102,7 +102,7 @@ def _better_cuts(groups: Groups, num_devices: int, limit: float, limits: Limits)
         if load < least:
             least = load
             yield [sum(stop <= place[item] for stop in cuts[:-1]) for item in range(groups.num_items)]
-        if limits.over:
+        if limits.expired:
             break
 
 
@@ -147,10 +147,10 @@ def _keeps(groups: Groups, device_of: dict[int, int]) -> bool:
     return all(len({device_of[node] for node in row}) == 1 for row in groups.members)
 
 
-def _why(groups: Groups, num_devices: int, memory_bytes: float, limits: Limits) -> str:
+def _why(groups: Groups, num_devices: int, memory_bytes: float, limits: Deadline) -> str:
     """Say by how much memory is short, and what would do: the least limit under which it is divided so."""
     sizes = replace(groups, works=groups.sizes, tensors=())
-    found = solve(sizes, num_devices, math.inf, None, sum(groups.sizes), max(1.0, limits.left_s))
+    found = solve(sizes, num_devices, math.inf, None, sum(groups.sizes), max(1.0, limits.remaining_s))
     text = f"{sum(groups.sizes):.0f} bytes do not fit into {num_devices} devices of {memory_bytes:.0f} bytes"
     if found.devices is None:
         return text

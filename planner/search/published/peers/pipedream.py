@@ -11,7 +11,7 @@ import math
 import networkx as nx
 
 from costmodel.importers.pipedream import LayerInstance
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.peers.answer import HEURISTIC, PeerAnswer, status_of
 from planner.search.published.peers.downsets import downsets, nodes_of, prefixes
 
@@ -56,7 +56,7 @@ def solve_pipedream(
     replicate : bool
         Whether stages may have several replicas.
     """
-    limits = Limits(seconds)
+    limits = Deadline(seconds)
     sets = downsets(len(instance.nodes), instance.edges)
     exact = sets is not None
     if sets is None:
@@ -79,7 +79,7 @@ def solve_pipedream(
                         row[used] = slowest
                         chosen[last, used] = first, replicas
         best[last] = row
-        if limits.over:
+        if limits.expired:
             return PeerAnswer(None, 0.0, HEURISTIC, (), "the time limit ended the search before all stages were seen")
     objective = best[sets[-1]][num_devices]
     bound = objective if exact else _least(instance, num_devices)

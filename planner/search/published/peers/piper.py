@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.importers.piper import Variant, VariantInstance
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.published.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
 from planner.search.published.peers.downsets import downsets, nodes_of
 
@@ -123,7 +123,7 @@ class _Stage:
 class _Search:
     """Chains of stages under a time limit for each sample."""
 
-    def __init__(self, instance: VariantInstance, setting: PiperSetting, sets: list[int], limits: Limits) -> None:
+    def __init__(self, instance: VariantInstance, setting: PiperSetting, sets: list[int], limits: Deadline) -> None:
         self.instance, self.setting, self.sets, self.limits = instance, setting, sets, limits
         most = setting.num_devices if setting.data_parallel else 1
         self.replicas = [d for d in range(1, most + 1) if setting.num_microbatches % d == 0]
@@ -144,7 +144,7 @@ class _Search:
         whole = self.sets[-1]
         reached: dict[int, dict[tuple[int, int], tuple[int, tuple[int, int], _Way] | None]] = {whole: {(0, 0): None}}
         for mask in reversed(self.sets):
-            if self.limits.over:
+            if self.limits.expired:
                 raise _Stopped
             points = _undominated(reached.get(mask, {}))
             if not mask:
@@ -201,7 +201,7 @@ def _undominated(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def solve_piper(instance: VariantInstance, setting: PiperSetting, seconds: float) -> PeerAnswer:
     """Minimise the time for each sample, in s."""
-    limits = Limits(seconds)
+    limits = Deadline(seconds)
     sets = downsets(len(instance.names), [(source, target) for source, target, _ in instance.edges])
     if sets is None:
         return PeerAnswer(None, 0.0, HEURISTIC, (), "the graph has too many downsets to be searched completely")

@@ -1,8 +1,8 @@
 """Annealed cuts of a family: the best of many thousand random changes, by a compiled value of a cut.
 
-The value (`planner.search.solvers.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes out. Effort
-is counted in changes, so that the result depends on inputs and seed alone. Where backwards run in halves the closed
-form alone judges, for their orders take too long to make. Leaves out pinned stages.
+The value (`planner.search.solvers.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes
+out. Effort is counted in changes, so that the result depends on inputs and seed alone. Where backwards run in halves
+the closed form alone judges, for their orders take too long to make. Leaves out pinned stages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from planner.search.solvers.annealing.kernels import (
 )
 from planner.search.solvers.relaxation.transfers import least_host_ns
 from planner.search.space.bottleneck_partition import balanced
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 from simulator.actions import Kind
 from simulator.schedules.graph_auto import Numbers
 
@@ -55,7 +55,7 @@ class Annealer:
 
     Parameters
     ----------
-    cuts : Cuts
+    cuts : FamilyPartitions
     line : bool
         Whether stages form a line.
     effort : float
@@ -67,7 +67,7 @@ class Annealer:
         What cuts of the family are valued by.
     """
 
-    def __init__(self, cuts: Cuts, *, line: bool, effort: float = 1.0) -> None:
+    def __init__(self, cuts: FamilyPartitions, *, line: bool, effort: float = 1.0) -> None:
         self._cuts, self.cut = cuts, _cut(cuts, line)
         actions = 2 * cuts.num_stages * self.cut.num_simulated * max(1, len(self.cut.warmups))
         work = len(cuts.atoms) + len(self.cut.readers) + cuts.num_stages**2 + 2 * actions
@@ -89,7 +89,7 @@ class Annealer:
             room.stage[:] = room.best
         self._walk(room, self._num_changes, AGAIN if start else self._hot, simulated=not self.cut.halved)
         yield from self._numbered(room, open_numbers=False)
-        if self._cuts.seeks_in_flight:
+        if self._cuts.allows_custom_in_flight:
             room.stage[:] = room.best
             room.stage[len(stages) :] = self._in_flight(room)
             free = self.cut._replace(warmups=np.array([FREE]))
@@ -124,7 +124,7 @@ class Annealer:
         return tuple(found) if found else (0,) * len(self._cuts.atoms)
 
 
-def _cut(cuts: Cuts, line: bool) -> Cut:
+def _cut(cuts: FamilyPartitions, line: bool) -> Cut:
     """Return the arrays by which the cuts of a family are valued."""
     atoms, problem = cuts.atoms, cuts.evaluator.problem
     flows, stages, count = atoms.flows, cuts.num_stages, cuts.num_microbatches
@@ -137,7 +137,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
     sizes = [cuts.evaluator.pricer.message_bytes((flow.tensor,), cuts.family.config, 1) for flow in flows]
     gradients = [atoms.graph.tensors[flow.tensor].gradient for flow in flows]
     rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
-    size, most = cuts.family.devices_a_place, problem.memory_limits_bytes
+    size, most = cuts.family.devices_per_stage, problem.memory_limits_bytes
     places = cuts.num_places
     stands = [cuts.order[place * size : (place + 1) * size] for place in range(places)]
     limits = [min(most[rank] for rank in stands[s % places]) or np.inf for s in range(stages)]
@@ -162,7 +162,7 @@ def _cut(cuts: Cuts, line: bool) -> Cut:
     )
 
 
-def _times(cuts: Cuts) -> tuple[Floats, Floats]:
+def _times(cuts: FamilyPartitions) -> tuple[Floats, Floats]:
     """Return F and B of each atom; B has the forward that is run again and the sum of gradients."""
     measured = cuts.families.models(cuts.family.microbatch_size)[0].measured
     parts = zip(measured.forward_ns, measured.backward_input_ns, measured.backward_weight_ns, strict=True)
@@ -173,7 +173,7 @@ def _times(cuts: Cuts) -> tuple[Floats, Floats]:
     return forward, np.array(cuts.paces_ns, float) - forward + again
 
 
-def _bytes(cuts: Cuts) -> tuple[list[float], list[float]]:
+def _bytes(cuts: FamilyPartitions) -> tuple[list[float], list[float]]:
     """Return what each atom holds, once and for each micro-batch in flight: its part of what one stage of all holds.
 
     Atoms keep some storages together, which as stages of their own each would hold.
@@ -190,9 +190,9 @@ def _parts(held: Sequence[int]) -> list[float]:
     return [size * whole / max(1, sum(each)) for size in each]
 
 
-def _links(cuts: Cuts, size_bytes: int) -> Floats:
+def _links(cuts: FamilyPartitions, size_bytes: int) -> Floats:
     """Return the time of an empty message between two places, and of each byte of a large one."""
-    machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_a_place, cuts.num_stages
+    machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_per_stage, cuts.num_stages
     found = np.zeros((2, stages, stages))
     for p, q in combinations(range(stages), 2):
         a, b = (cuts.order[place % cuts.num_places * apart] for place in (p, q))
@@ -201,7 +201,7 @@ def _links(cuts: Cuts, size_bytes: int) -> Floats:
     return found
 
 
-def _orders(cuts: Cuts) -> Ints:
+def _orders(cuts: FamilyPartitions) -> Ints:
     """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing.
 
     Replicas of a pipeline do alike, each with micro-batches of its own: the first ones' stand here, numbered anew.
@@ -237,9 +237,9 @@ def _alive(orders: Ints, chunks: int) -> Ints:
     return np.array(rows, np.int64).reshape(len(orders), times, chunks)
 
 
-def _warmups(cuts: Cuts) -> Ints:
+def _warmups(cuts: FamilyPartitions) -> Ints:
     """Return how micro-batches in flight are tried; where memory cannot bind, more of them are never worse."""
-    names = AUTO_SCHEDULES if cuts.seeks_in_flight else cuts.schedules
+    names = AUTO_SCHEDULES if cuts.allows_custom_in_flight else cuts.schedules
     found = [RULES.index(name) for name in names if name in RULES]
     if not cuts.memory_can_bind:
         found = [rule for rule in found if {DEPTH: DELAYED, LINE: TWICE}.get(rule) not in found]

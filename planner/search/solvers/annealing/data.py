@@ -1,7 +1,7 @@
 """What a cut is valued by, as arrays, and what its stages take.
 
-Few arrays with named columns (`planner.search.solvers.annealing.kernels`): each array of its own costs every function that it
-is given to a part of a second to compile. Leaves out how a cut is valued.
+Few arrays with named columns (`planner.search.solvers.annealing.kernels`): each array of its own costs every function
+that it is given to a part of a second to compile. Leaves out how a cut is valued.
 """
 
 from random import Random

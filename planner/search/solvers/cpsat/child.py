@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.solvers.relaxation.data import CutData
 
 
@@ -125,15 +125,15 @@ class Solver:
                 start_new_session=True,
             )
 
-    def findings(self, request: Request, limits: Limits) -> Iterator[dict[str, Any]]:
+    def findings(self, request: Request, limits: Deadline) -> Iterator[dict[str, Any]]:
         """Yield the findings of a request until it is done.
 
         Each objective ends with an ``end`` finding; when that of the bound is missing, the process was lost or stopped.
         """
         self.ask(request)
         try:
-            while self.busy and not limits.over:
-                yield from self.heard(limits.left_s)
+            while self.busy and not limits.expired:
+                yield from self.heard(limits.remaining_s)
         finally:
             if self.busy:  # it is still at work on what nobody waits for
                 self._end()

@@ -1,7 +1,8 @@
 """Messages as they are priced: all tensors of an edge travel as one, and it takes the time of its bytes.
 
-Constraints of the proof (`planner.search.bounders.proof`), for graphs of stages alone or for lines alone; what the cut model
-else says of a message holds for both, and counts its largest tensor. Leaves out which ranks a message joins.
+Constraints of the proof (`planner.search.bounders.proof`), for graphs of stages alone or for lines alone; what the
+cut model else says of a message holds for both, and counts its largest tensor. Leaves out which ranks a message
+joins.
 """
 
 from collections.abc import Sequence

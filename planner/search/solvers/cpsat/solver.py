@@ -19,7 +19,7 @@ from planner.search.solvers.cpsat.proof import Proof
 from planner.search.solvers.relaxation.data import CutData
 
 if TYPE_CHECKING:
-    from planner.search.solvers.lattice.rising import Rising
+    from planner.search.solvers.lattice.rising import BoundSession
 
 ALONE_PART = 0.7
 """Part of the limits for one worker alone."""
@@ -45,7 +45,7 @@ class Server:
 
     def __init__(self) -> None:
         self._proof: Proof | None = None
-        self._risings: dict[tuple[int, bool], Rising] = {}
+        self._risings: dict[tuple[int, bool], BoundSession] = {}
 
     def serve(self, request: dict[str, Any], found: Findings) -> None:
         """Answer one request."""
@@ -65,19 +65,19 @@ class Server:
         """Raise the bound of a family; what is known of the last few is kept."""
         from planner.search.solvers.lattice.bound import LatticeBound  # its kernels take a third of a second to import
         from planner.search.solvers.lattice.replicas import ReplicasBound
-        from planner.search.solvers.lattice.rising import Rising
+        from planner.search.solvers.lattice.rising import BoundSession
 
         data, estimate = CutData.from_json(request["data"]), bool(request["estimate"])
         key = request["family"], estimate
         rising = self._risings.pop(key, None)
         if rising is None and request["num_devices"]:
             asked = request["num_devices"], request["added"]
-            rising = Rising(data, ReplicasBound(data, *asked, sharded=request["sharded"]), estimate=False)
+            rising = BoundSession(data, ReplicasBound(data, *asked, sharded=request["sharded"]), estimate=False)
         elif rising is None:
             bound, step = LatticeBound(data, estimate=estimate), self._risings.get((request["family"], False))
             if estimate and step and isinstance(step.bound, LatticeBound):
                 bound.begin_with(step.bound)
-            rising = Rising(data, bound, estimate=estimate)
+            rising = BoundSession(data, bound, estimate=estimate)
         self._risings[key] = rising
         if len(self._risings) > MOST_LATTICES:
             self._risings.pop(next(iter(self._risings)))

@@ -75,7 +75,8 @@ class LatticeBound:
     ----------
     data : CutData
     estimate : bool
-        Whether the estimate of a step is bounded (`planner.search.solvers.lattice.estimate`), instead of the step itself.
+        Whether the estimate of a step is bounded (`planner.search.solvers.lattice.estimate`), instead of the step
+        itself.
     """
 
     def __init__(self, data: CutData, *, estimate: bool = False) -> None:

@@ -6,7 +6,7 @@ Leaves out how a bound is proved (`planner.search.solvers.lattice.bound`), and w
 from typing import Any
 
 from planner.graph.atoms import Partition
-from planner.search.limits import Limits
+from planner.search.limits import Deadline
 from planner.search.solvers.cpsat.model import Findings
 from planner.search.solvers.lattice.bound import LatticeBound, Proved
 from planner.search.solvers.lattice.estimate import estimate_of
@@ -14,7 +14,7 @@ from planner.search.solvers.lattice.replicas import ReplicasBound
 from planner.search.solvers.relaxation.data import CutData
 
 
-class Rising:
+class BoundSession:
     """The bound of a family's step, or of its estimate, and the least estimate that was met.
 
     Parameters
@@ -32,7 +32,7 @@ class Rising:
 
     def tell(self, request: dict[str, Any], found: Findings) -> None:
         """Write cuts and bounds as they come, and in the end whether no more will."""
-        limits, work = Limits(request["seconds"]), 0
+        limits, work = Deadline(request["seconds"]), 0
         best_ns, until_ns = request["best_ns"], request["until_ns"]
         if self._estimates:
             best_ns = self._met(tuple(request["estimate"]))
@@ -41,7 +41,7 @@ class Rising:
         for each in self.bound.rise(best_ns):
             work += each.work
             self._write(each, found)
-            if self._bound_ns >= until_ns or work > request["work"] or limits.over:
+            if self._bound_ns >= until_ns or work > request["work"] or limits.expired:
                 ended = False
                 break
         found.write(kind="end", ended=ended or self._estimates, work=work)

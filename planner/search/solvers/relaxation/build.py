@@ -10,7 +10,7 @@ from costmodel.model.whole import SplitRatios
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.solvers.relaxation.memory import held, limit_bytes, unit_bytes
 from planner.search.solvers.relaxation.transfers import least_host_ns, transfers
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 
 LARGEST_NS = 1 << 18
 """Work of one micro-batch in units at most: coarse sums are much quicker to search, 100 atoms lose 0.02 %."""
@@ -18,7 +18,7 @@ IN_FLIGHT = {"graph-1f1b": "depth", "1f1b": "line", "gpipe": "all"}
 """How many micro-batches a stage keeps, by schedule; others may keep as few as one."""
 
 
-def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
+def cut_data(cuts: FamilyPartitions, least_ns: int, binding: bool) -> CutData:
     """Return the cut problem of a family whose operators stay whole.
 
     Parameters
@@ -61,7 +61,7 @@ def cut_data(cuts: Cuts, least_ns: int, binding: bool) -> CutData:
     )
 
 
-def added_units(cuts: Cuts) -> tuple[int, ...]:
+def added_units(cuts: FamilyPartitions) -> tuple[int, ...]:
     """Return what of each atom's B adds up gradients, in the units of `cut_data`, rounded up."""
     scale = max(1, sum(cuts.works_ns) // LARGEST_NS) * max(cuts.evaluator.problem.speeds)
     ratio = cuts.evaluator.ratios.backward if cuts.in_halves else 1.0
@@ -72,7 +72,7 @@ def _down(values: Sequence[int], scale: float) -> tuple[int, ...]:
     return tuple(int(value / scale) if scale != 1 else value for value in values)
 
 
-def times_of_atoms(cuts: Cuts) -> tuple[list[int], list[int], list[int]]:
+def times_of_atoms(cuts: FamilyPartitions) -> tuple[list[int], list[int], list[int]]:
     """Return F and B of each atom of one micro-batch at least, and F of those of its operators that have a backward."""
     atoms, operators = cuts.atoms, cuts.atoms.graph.operators
     measured = [model.measured for model in cuts.families.models(cuts.family.microbatch_size)]
@@ -91,7 +91,7 @@ def times_of_atoms(cuts: Cuts) -> tuple[list[int], list[int], list[int]]:
     return forward, backward, again
 
 
-def closings_of_atoms(cuts: Cuts) -> list[int]:
+def closings_of_atoms(cuts: FamilyPartitions) -> list[int]:
     """Optimizer step of each atom.
 
     A step that is not the profile's does not count; where replicas share it, less than a byte of each stage is rounded

@@ -1,7 +1,8 @@
 """The cut problem in whole numbers: all that the solver's process needs, as JSON.
 
-Times are in units of `unit_ns`, each rounded so that a bound stays a bound (`planner.search.solvers.relaxation.build`). Leaves
-out what a bound must not count: reductions, contention, the order of actions.
+Times are in units of `unit_ns`, each rounded so that a bound stays a bound
+(`planner.search.solvers.relaxation.build`). Leaves out what a bound must not count: reductions, contention, the order
+of actions.
 """
 
 import json

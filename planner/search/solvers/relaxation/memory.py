@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from costmodel.stages.strategies.kept import training_scale
 from costmodel.stages.strategies.states import Amounts, parameter_bytes, states_of
 from planner.search.solvers.relaxation.data import Held
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 
 LARGEST_BYTES = 1 << 20
 """The memory limit in units at most."""
 
 
-def limit_bytes(cuts: Cuts) -> int:
+def limit_bytes(cuts: FamilyPartitions) -> int:
     """Return the most that any rank may hold."""
     return max(cuts.evaluator.problem.memory_limits_bytes)
 
 
-def unit_bytes(cuts: Cuts) -> int:
+def unit_bytes(cuts: FamilyPartitions) -> int:
     """Return the unit of bytes in the cut problem."""
     return max(1, limit_bytes(cuts) // LARGEST_BYTES)
 
 
-def held(cuts: Cuts) -> tuple[Held, ...]:
+def held(cuts: FamilyPartitions) -> tuple[Held, ...]:
     """Return parameters, kept storages and received tensors, each with the atoms that make a stage hold it."""
     unit, config = unit_bytes(cuts), cuts.family.config
     found = list(_parameters(cuts))
@@ -36,7 +36,7 @@ def held(cuts: Cuts) -> tuple[Held, ...]:
     return tuple(Held(h.size // unit, h.atoms, h.in_flight, h.readers, h.producer) for h in found if h.size >= unit)
 
 
-def _parameters(cuts: Cuts) -> Iterator[Held]:
+def _parameters(cuts: FamilyPartitions) -> Iterator[Held]:
     """Yield what each parameter takes on one rank with its gradient and states, once a stage; rounded down."""
     problem, atoms, config = cuts.evaluator.problem, cuts.atoms, cuts.family.config
     graph, copies = problem.profile.graph, config.data * config.context
@@ -66,7 +66,7 @@ class _Storage:
     producer: int = -1
 
 
-def _activations(cuts: Cuts) -> Iterator[Held]:
+def _activations(cuts: FamilyPartitions) -> Iterator[Held]:
     """Yield what operators with a backward keep or receive, each storage once.
 
     A stage holds a storage where one of its operators keeps it, or reads what another stage makes; where it is larger
@@ -83,7 +83,7 @@ def _activations(cuts: Cuts) -> Iterator[Held]:
             yield Held(storage.received - both, (), in_flight=True, readers=readers, producer=storage.producer)
 
 
-def _storages(cuts: Cuts) -> Mapping[object, _Storage]:
+def _storages(cuts: FamilyPartitions) -> Mapping[object, _Storage]:
     """Return the storages that operators with a backward keep or read; of one's views the first counts as received."""
     graph, atoms = cuts.atoms.graph, cuts.atoms
     models = cuts.families.models(cuts.family.microbatch_size)

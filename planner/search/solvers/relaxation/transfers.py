@@ -9,7 +9,7 @@ from dataclasses import replace
 from costmodel.machines.links import LinkClass
 from planner.ask.problem import Problem
 from planner.search.solvers.relaxation.data import SLOPE, Crossing, Sent, SentTensors, SizeTime
-from planner.search.space.partitions import Cuts
+from planner.search.space.partitions import FamilyPartitions
 
 LONG = 1 << 30
 """Bytes of a message by which the time of a byte is told."""
@@ -19,7 +19,7 @@ MOST_LEVELS = 6
 """Transfer times that are told apart; each tensor counts with the largest level that it reaches."""
 
 
-def transfers(cuts: Cuts) -> tuple[list[int], tuple[Crossing, ...]]:
+def transfers(cuts: FamilyPartitions) -> tuple[list[int], tuple[Crossing, ...]]:
     """Return the levels in ns, and each pair of atoms joined by tensors with the largest level that these reach."""
     atoms, tensors = cuts.atoms, cuts.atoms.graph.tensors
     least = {f.tensor: least_transfer_ns(cuts, _bytes(cuts, f.tensor)) for f in atoms.flows}
@@ -46,12 +46,12 @@ def _levels(times: list[int]) -> list[int]:
     return times[::step] if times else [0]
 
 
-def _bytes(cuts: Cuts, tensor: int) -> int:
+def _bytes(cuts: FamilyPartitions, tensor: int) -> int:
     """Return what one rank sends of a tensor."""
     return cuts.evaluator.pricer.message_bytes((tensor,), cuts.family.config, 1)
 
 
-def least_transfer_ns(cuts: Cuts, size_bytes: int) -> int:
+def least_transfer_ns(cuts: FamilyPartitions, size_bytes: int) -> int:
     """Least time between two of the ranks of a message that holds at least so many bytes.
 
     One pair of each kind counts (`Problem.pairs_alike`).
@@ -64,7 +64,7 @@ def least_transfer_ns(cuts: Cuts, size_bytes: int) -> int:
     return min((cluster.p2p_ns(i, j, size) for i, j in problem.pairs_alike for size in sizes), default=0)
 
 
-def least_host_ns(cuts: Cuts) -> int:
+def least_host_ns(cuts: FamilyPartitions) -> int:
     """Least time that a stage loses to one end of any message; 0 where it was not measured."""
     links = cuts.evaluator.problem.machines.links
     if not links or "p2p_host" not in links.classes:
@@ -73,7 +73,7 @@ def least_host_ns(cuts: Cuts) -> int:
     return min((_least_ns(links.classes["p2p_host"], max(1, size)) for size in sizes), default=0)
 
 
-def messages(cuts: Cuts, *, line: bool) -> SentTensors:
+def messages(cuts: FamilyPartitions, *, line: bool) -> SentTensors:
     """Return what stages in a line, or in a graph, send, and what messages take at least."""
     problem, tensors = cuts.evaluator.problem, cuts.atoms.graph.tensors
     sent = tuple(
