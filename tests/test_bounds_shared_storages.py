@@ -221,7 +221,7 @@ def _halved_plans(setting: PreparedProblem) -> Iterator[Evaluated]:
 
 def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
     outcome = PortfolioSearch(limited, None).run()
-    best = min((each for each in fitting if outcome.incumbent.runs(each)), key=lambda each: each.rank, default=None)
+    best = min((each for each in fitting if outcome.incumbent.runs(each)), key=lambda each: each.sort_key, default=None)
     if fitting and outcome.impossible:
         yield f"called impossible, and {fitting[0].candidate} fits"
     if best and outcome.lower_bound_ns is not None and outcome.lower_bound_ns > best.step_time_ns:

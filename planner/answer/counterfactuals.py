@@ -54,12 +54,12 @@ class Changes:
         """Return the best under a change of what was met of a strategy; None where too much is to be simulated."""
         if (number, strategy) not in self._best:
             own = [e for e in self.incumbent.found.values() if e.fits and e.strategy == strategy]
-            row = sorted(filter(self.incumbent.runs, own), key=lambda e: e.rank)
+            row = sorted(filter(self.incumbent.runs, own), key=lambda e: e.sort_key)
             near = [e for e in row if e.step_time_ns <= NEAR * row[0].step_time_ns][:NUM_PLANS]
             self._left -= sum(e.num_actions for e in near)
             again = [self._again(e, number) for e in near] if self._left >= 0 else []
             fitting = [e for e in again if e and e.fits]
-            self._best[number, strategy] = min(fitting, key=lambda e: e.rank, default=None)
+            self._best[number, strategy] = min(fitting, key=lambda e: e.sort_key, default=None)
         return self._best[number, strategy]
 
     def with_memory(self, lacking: Sequence[Evaluated]) -> str:

@@ -141,7 +141,7 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
     check_length(chosen)
     outcome.incumbent.announce(announced(chosen))
     faster = [each for each in passed_over if each.step_time_ns < chosen.step_time_ns]
-    unrun = min(faster, key=lambda each: each.rank, default=None)
+    unrun = min(faster, key=lambda each: each.sort_key, default=None)
     found = None
     with outcome.setting.dropped.candidate():
         found = make(

@@ -37,7 +37,7 @@ def ladder(
         if best is not each and each.step_time_ns < best.step_time_ns:
             faster[each.strategy] = each
     single = [kept[name] for name in RUNGS if name in kept]
-    mixed = sorted((e for name, e in kept.items() if name not in RUNGS), key=lambda e: e.rank)
+    mixed = sorted((e for name, e in kept.items() if name not in RUNGS), key=lambda e: e.sort_key)
     listed = [*single, *mixed[:MOST_MIXTURES]]
     if chosen not in listed:
         listed.append(chosen)
@@ -178,7 +178,7 @@ def idle_devices(problem: Problem, incumbent: CandidatePool, chosen: Evaluated) 
     text = f"uses {used} of {problem.num_devices} devices"
     if not every:
         return f"{text}; no plan that uses all was found to fit"
-    best = min(every, key=lambda each: each.rank)
+    best = min(every, key=lambda each: each.sort_key)
     slower = best.step_time_ns / chosen.step_time_ns - 1
     return (
         f"{text}; the best plan that uses all ({best.strategy}) is {slower:.1%} slower"

@@ -55,7 +55,7 @@ class WholeModels:
                 and not each.num_apart_violations
             ):
                 rows.setdefault(each.strategy, []).append(each)
-        return {name: sorted(row, key=lambda each: each.rank) for name, row in rows.items()}
+        return {name: sorted(row, key=lambda each: each.sort_key) for name, row in rows.items()}
 
     def _try(self, fitting: set[str]) -> None:
         """Simulate the strategies of one stage that are not among the fitting."""

@@ -137,7 +137,7 @@ class Evaluated:
         return self.excess_bytes == 0 and self.num_apart_violations == 0
 
     @property
-    def rank(self) -> tuple[object, ...]:
+    def sort_key(self) -> tuple[object, ...]:
         """Smaller is better: what keeps to pins, what fits, then what is fast, then what has fewer stages."""
         found = self.candidate
         return self.num_apart_violations, self.excess_bytes, self.step_time_ns, found.num_stages, found.partition

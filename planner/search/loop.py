@@ -408,7 +408,7 @@ class PortfolioSearch:
     def _under_every_schedule(self) -> None:
         """Simulate the best cuts under the schedules that the first look left out."""
         best = self.incumbent.best
-        for each in sorted(self.incumbent.found.values(), key=lambda each: each.rank)[:NUM_CAREFUL]:
+        for each in sorted(self.incumbent.found.values(), key=lambda each: each.sort_key)[:NUM_CAREFUL]:
             family = self.prospects.family_of(each)
             if family and each.step_time_ns <= best.step_time_ns * PROMISING and each.candidate.num_stages > 1:
                 cuts = self.setting.cuts(family)
@@ -458,7 +458,7 @@ class PortfolioSearch:
         if self.setting.pinned.in_flight or not allows_custom_in_flight(self.problem):
             return
         whole = (each for each in self.incumbent.found.values() if each.candidate.schedule != WITHIN_LIMIT)
-        best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.rank)
+        best = sorted(filter(self.incumbent.runs, whole), key=lambda each: each.sort_key)
         for each in best[:NUM_TUNED]:
             evaluator, family = self.setting.evaluator(each.candidate.microbatch_size), self.prospects.family_of(each)
             with self.setting.dropped.candidate():

@@ -173,7 +173,7 @@ class Exact:
             for each in self.incumbent.found.values()
             if self.setting.family_of.get(each.candidate) in self._ordered(family) and each.candidate.line == line
         ]
-        best = min(own, key=lambda each: each.rank, default=None)
+        best = min(own, key=lambda each: each.sort_key, default=None)
         return best.candidate.partition if best else ()
 
     def _raise(self, part: Part, bound_ns: int) -> None:

@@ -51,12 +51,12 @@ class Lines:
                 if restart:
                     restart.run()
                     found += restart.offer_to(lines, limits)
-        if found and is_near(min(found, key=lambda each: each.rank), lines):
+        if found and is_near(min(found, key=lambda each: each.sort_key), lines):
             found += cut(cuts, NUM_RANDOM_ORDERS, lines, limits, line=True)
             polish(cuts, found, lines, limits)
         incumbent.offer(lines.found.values())
         incumbent.say("line")
         if problem.planner != "chain" and not cuts.always_line:
-            for each in sorted(found, key=lambda each: each.rank)[:NUM_AS_GRAPHS]:
+            for each in sorted(found, key=lambda each: each.sort_key)[:NUM_AS_GRAPHS]:
                 incumbent.offer(cuts.evaluate_under(each.candidate.partition, cuts.schedules))
             incumbent.say("line as a graph")

@@ -107,7 +107,7 @@ class CpSatProposer:
                     if not request.data.limit:  # pins alone, whatever the order
                         self.bounds.rise(family, NEVER)
         self._lost |= not ended and not limits.hit
-        if tried and min(tried, key=lambda each: each.rank).rank <= self.incumbent.best.rank:
+        if tried and min(tried, key=lambda each: each.sort_key).sort_key <= self.incumbent.best.sort_key:
             polish(cuts, tried, self.incumbent, limits)
 
     def _simulated(self, cuts: FamilyPartitions, partition: Partition) -> list[Evaluated]:

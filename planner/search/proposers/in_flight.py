@@ -36,12 +36,12 @@ def tuned(evaluator: Evaluator, each: Evaluated, limits: Deadline) -> list[Evalu
                 break
             left -= 1
             other = evaluator.evaluate(replace(best.candidate, in_flight=tried))
-            if other.rank < best.rank:
+            if other.sort_key < best.sort_key:
                 best, found = other, True
                 break
     if evaluator.problem.schedule == AUTO:  # the one fixed order that no numbers in flight give
-        best = min(best, evaluator.evaluate(replace(each.candidate, schedule="gpipe", in_flight=())), key=_rank)
-    return [best] if best.rank < each.rank else []
+        best = min(best, evaluator.evaluate(replace(each.candidate, schedule="gpipe", in_flight=())), key=_sort_key)
+    return [best] if best.sort_key < each.sort_key else []
 
 
-_rank = attrgetter("rank")
+_sort_key = attrgetter("sort_key")

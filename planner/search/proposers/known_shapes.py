@@ -103,7 +103,7 @@ class FirstPlans:
 
     def _turn(self, each: Evaluated) -> tuple[object, ...]:
         """Order plans: those that can be written in time first, the fastest of them before others."""
-        return not self._writing.fits(each.num_actions, each.copies), each.rank
+        return not self._writing.fits(each.num_actions, each.copies), each.sort_key
 
     @property
     def _fits(self) -> bool:

@@ -34,7 +34,7 @@ def improve(cuts: FamilyPartitions, start: Evaluated, num_evaluations: int, limi
                 for candidate in cuts.evaluate_under(
                     partition, (known.schedule,), line=known.line, in_flight=known.in_flight
                 ):
-                    if candidate.rank < best.rank:
+                    if candidate.sort_key < best.sort_key:
                         best, found = candidate, True
                 if found:
                     break
@@ -62,6 +62,6 @@ def perturb(
             ]
             if limits.expired or not under:
                 return best
-            shaken = min(under, key=lambda each: each.rank)
-        best = min(best, improve(cuts, shaken, num_evaluations, limits), key=lambda c: c.rank)
+            shaken = min(under, key=lambda each: each.sort_key)
+        best = min(best, improve(cuts, shaken, num_evaluations, limits), key=lambda c: c.sort_key)
     return best

@@ -53,7 +53,7 @@ def leanest(setting: PreparedProblem, seconds: float) -> list[tuple[Family, Eval
         cuts = setting.cuts(family)
         under = cuts.evaluate_under(partition, cuts.schedules[:1], line=cuts.always_line)
         row = [each for each in (*under, found.get(family)) if each and incumbent.runs(each)]
-        found.update({family: min(row, key=lambda each: each.rank)} if row else {})
+        found.update({family: min(row, key=lambda each: each.sort_key)} if row else {})
 
     for share in SHARES:
         looking = Deadline(limits.remaining_s * SHARE_PART)
@@ -67,14 +67,14 @@ def leanest(setting: PreparedProblem, seconds: float) -> list[tuple[Family, Eval
                 simulate(family, partition)
     if found and not any(each.fits for each in found.values()):
         rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
-        for family in sorted(found, key=lambda family: found[family].rank)[:NUM_IMPROVED]:
+        for family in sorted(found, key=lambda family: found[family].sort_key)[:NUM_IMPROVED]:
             found[family] = _least_cut(setting.cuts(family), found[family], rng, limits)
     fit = dict.fromkeys(each.candidate.partition for each in found.values() if each.fits)
     for family, partition in product(families, fit):  # with more replicas the same stages hold no more
         if max(partition) < setting.cuts(family).num_stages and not limits.expired:
             simulate(family, partition)
     fitting = sorted((row for row in found.items() if row[1].fits), key=lambda row: row[1].num_actions)
-    return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].rank)[:1]
+    return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].sort_key)[:1]
 
 
 def _least_cut(cuts: FamilyPartitions, start: Evaluated, rng: Random, limits: Deadline) -> Evaluated:
@@ -84,7 +84,7 @@ def _least_cut(cuts: FamilyPartitions, start: Evaluated, rng: Random, limits: De
         return perturb(cuts, improve(cuts, start, NUM_MOVES, limits), rng, SHAKES, limits)
     tried = takewhile(lambda _: not limits.expired, every)
     under = chain.from_iterable(cuts.evaluate_under(each, (known.schedule,), line=known.line) for each in tried)
-    return min([start, *under], key=lambda each: each.rank)
+    return min([start, *under], key=lambda each: each.sort_key)
 
 
 def _promising(setting: PreparedProblem, incumbent: CandidatePool) -> list[Family]:

@@ -39,7 +39,7 @@ def cut(
                     under = cuts.evaluate_under(partition, few, line=line)
                     incumbent.offer(under)
                     found += under
-    found.sort(key=lambda each: each.rank)
+    found.sort(key=lambda each: each.sort_key)
     best = dict.fromkeys(each.candidate.partition for each in found)
     for partition in list(best)[:NUM_TRIED_EVERYWHERE]:
         found += cuts.evaluate_under(partition, (name for name in cuts.schedules if name not in few), line=line)
@@ -71,7 +71,7 @@ def _worth_simulating(cuts: FamilyPartitions, partition: Partition, incumbent: C
 def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], incumbent: CandidatePool, limits: Deadline) -> None:
     """Improve the best candidate of each schedule by local search, the most promising schedule first."""
     best: dict[str, Evaluated] = {}
-    for each in sorted(candidates, key=lambda each: each.rank):
+    for each in sorted(candidates, key=lambda each: each.sort_key):
         best.setdefault(each.candidate.schedule, each)
     for number, each in enumerate(best.values()):
         if limits.expired:

@@ -69,7 +69,7 @@ def _starts(setting: PreparedProblem, incumbent: CandidatePool) -> list[Candidat
     Where there are few cuts, all of those as such a best one is configured.
     """
     best: dict[tuple[int, int], Candidate] = {}
-    for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
+    for each in sorted(incumbent.found.values(), key=lambda each: each.sort_key):
         found = each.candidate
         alone = all(len(place.ranks) == 1 for place in found.places) and found.num_devices == found.num_stages
         if alone and found.num_stages > 1:

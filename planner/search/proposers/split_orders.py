@@ -29,7 +29,7 @@ def in_halves(
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
     whole: dict[Candidate, Evaluated] = {}
-    for each in sorted(incumbent.found.values(), key=lambda each: each.rank):
+    for each in sorted(incumbent.found.values(), key=lambda each: each.sort_key):
         known = each.candidate
         short = 0 < each.num_actions <= MOST_ACTIONS
         if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:

@@ -69,7 +69,7 @@ class FamilySelector:
     def reached(self) -> dict[Family, Evaluated]:
         """Return the best candidate of each family that has one among the best of their kinds, the best first."""
         found: dict[Family, Evaluated] = {}
-        for each in sorted(self._incumbent.found.values(), key=lambda each: each.rank):
+        for each in sorted(self._incumbent.found.values(), key=lambda each: each.sort_key):
             family = self.family_of(each)
             if family:
                 found.setdefault(family, each)

@@ -70,7 +70,7 @@ class CandidatePool:
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
                 self.tears(known.partition), known.num_devices == self.problem.num_devices, len(set(known.places)),
             )  # fmt: skip
-            if kind not in self.found or each.rank < self.found[kind].rank:
+            if kind not in self.found or each.sort_key < self.found[kind].sort_key:
                 self.found[kind] = each
                 self.__dict__.pop("best", None)
                 rung = (_in_line(each.strategy), runs)
@@ -135,7 +135,7 @@ class CandidatePool:
     def best(self) -> Evaluated:
         """The best of all that the target runs; where there are none, of all."""
         own = [each for each in self.found.values() if self.runs(each)]
-        return min(own or self.found.values(), key=lambda each: each.rank)
+        return min(own or self.found.values(), key=lambda each: each.sort_key)
 
     @property
     def best_fits(self) -> bool:
@@ -149,7 +149,7 @@ class CandidatePool:
     def rungs(self) -> list[Evaluated]:
         """Return the plan of each rung, the fastest rung first; what the target runs beside what it does not."""
         rows: dict[tuple[str, bool], list[Evaluated]] = {}
-        for each in sorted(self.found.values(), key=lambda each: each.rank):
+        for each in sorted(self.found.values(), key=lambda each: each.sort_key):
             if each.fits:
                 rows.setdefault((each.strategy, self.runs(each)), []).append(each)
         return [self._simplest(row) for row in rows.values()]
@@ -176,7 +176,7 @@ class CandidatePool:
         own = [each for each in self.found.values() if each.fits and self.runs(each)]
         near = [each for each in own if each.step_time_ns <= worst]
         rest = [each for each in own if each.step_time_ns > worst]
-        return sorted(near, key=self.simplicity) + sorted(rest, key=lambda each: each.rank)
+        return sorted(near, key=self.simplicity) + sorted(rest, key=lambda each: each.sort_key)
 
     def simplicity(self, each: Evaluated) -> tuple[object, ...]:
         """Return how simple a candidate is; smaller is simpler."""
@@ -186,7 +186,15 @@ class CandidatePool:
         torn = self.tears(known.partition) if known.num_stages > 1 else 0
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
         schedule += known.schedule == WITHIN_LIMIT  # fused before split
-        return len(rungs) + remade, sorted(rungs, reverse=True), torn, known.num_stages, schedule, known.line, each.rank
+        return (
+            len(rungs) + remade,
+            sorted(rungs, reverse=True),
+            torn,
+            known.num_stages,
+            schedule,
+            known.line,
+            each.sort_key,
+        )
 
     def announce(self, line: str) -> None:
         """Report a line, if there is any."""
@@ -196,7 +204,7 @@ class CandidatePool:
     def say(self, phase: str) -> None:
         """Report the best time, the bound and the gap, if any of them is news."""
         best = self.best
-        news = (best.rank, self.lower_bound_ns)
+        news = (best.sort_key, self.lower_bound_ns)
         if not self.report or news == self._said:
             return
         self._said = news
