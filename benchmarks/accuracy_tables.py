@@ -15,9 +15,9 @@ from pathlib import Path
 from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
-from planner.ask.space import Space
 from planner.measured.aceso import AcesoJob
 from planner.measured.job import MeasuredJob
+from planner.question.space import Space
 
 Line = Mapping[str, str]
 

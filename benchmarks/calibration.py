@@ -23,7 +23,7 @@ from benchmarks.prediction import MICROBATCH, MICROBATCHES
 from benchmarks.steps_in_turn import run_in_turn
 from costmodel.model.profile import read_profile
 from examples.commands import penstock
-from planner.candidate.repriced import repriced
+from planner.candidate.reprice import repriced
 from planner.plan import read_plan
 from planner.plan.replay import replay
 

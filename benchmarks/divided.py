@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_iter
 
 from costmodel.capture.models import load_model
 from executor import Pipeline
-from executor.optimizer import timing_optimizer
+from executor.gradients.optimizer import timing_optimizer
 from planner.plan import read_plan
 from tests.parallel_jobs import Counting, planned_collectives
 from tests.rank_pool import RankPool

@@ -93,7 +93,7 @@ class Asking:
         }
 
     def _target(self) -> str:
-        """Return the target of a question that names none (`planner.ask.targets.default_target`)."""
+        """Return the target of a question that names none (`planner.question.targets.default_target`)."""
         return "any" if read_profile(self.profiles[0]).origin.plan_only else "executor"
 
     def _penstock(self, *words: str) -> Row:

@@ -40,7 +40,7 @@ from costmodel.model.profile import Profile
 from costmodel.zoo.mmt import Example, build
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan
-from planner.report.ablation import ablation
+from planner.report.whatif.ablation import ablation
 
 DEVICE, PRECISION, SIZES = "v100-sxm2-16", "fp16", (1, 2, 4, 8, 16)
 MODELS = ("zoo:mmt", "zoo:dlrm", "zoo:uno")

@@ -24,12 +24,12 @@ from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits
 from costmodel.stages.config import StageConfig
 from planner import Effort, Plan, Problem, make_plan
-from planner.ask.lines import not_taken
-from planner.ask.space import Space
 from planner.export.given import given_plan
 from planner.export.megatron import layout
 from planner.export.read_layout import read_layout
 from planner.graph.layout import parse_layout
+from planner.question.pipeline_support import not_taken
+from planner.question.space import Space
 
 
 @dataclass(frozen=True, slots=True)

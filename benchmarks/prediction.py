@@ -27,7 +27,7 @@ from benchmarks.steps_in_turn import reordered
 from costmodel.model.profile import read_profile
 from costmodel.stages.costs import at
 from examples.commands import penstock
-from planner.candidate.repriced import repriced
+from planner.candidate.reprice import repriced
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 

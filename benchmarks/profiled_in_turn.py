@@ -89,7 +89,7 @@ def _turns(
     from costmodel.profiling.measure.rounds import Rounds
     from costmodel.profiling.measure.timing import measure_mark_cost, trained_parameters
     from executor import Pipeline
-    from executor.optimizer import timing_optimizer
+    from executor.gradients.optimizer import timing_optimizer
 
     read = [read_plan(path) for path in plans]
     batch, clock = read[0].batch, HostClock()

@@ -84,8 +84,8 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool, time
     from costmodel.capture.capture import capture
     from costmodel.capture.models import load_model
     from executor import Pipeline
-    from executor.measure import gather_timeline
-    from executor.optimizer import timing_optimizer
+    from executor.gradients.optimizer import timing_optimizer
+    from executor.observe.measure import gather_timeline
 
     read = [read_plan(path) for path in plans]
     batch = read[0].batch

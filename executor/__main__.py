@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 
 from costmodel.errors import PenstockError
-from executor.watch import farewell
+from executor.communication.watch import farewell
 
 
 def main(argv: Sequence[str] | None = None) -> int:

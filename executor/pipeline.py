@@ -19,23 +19,23 @@ from costmodel.capture.batches import Split, TrainingModel, as_trained, check_cu
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
-from executor.agreement import Agreed, agree, agree_on_stepped, held, held_of, telling_others
-from executor.devices import choose_device, of_this_process
-from executor.evaluation import Metric
-from executor.feed import as_arguments
-from executor.groups import GroupLifecycle, ProcessGroups, RefusedAlike
-from executor.holding import aimed_at, capture_surely, tensors_read
-from executor.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
-from executor.materializing import Values
-from executor.observer import Observer
-from executor.optimizer import MakeOptimizer, SteppedOptimizers, check_optimizer, has_opt
-from executor.parallel import Parallelize
-from executor.precision import planned_dtype, with_precision
-from executor.standing import Standing, check_hooks, check_storages, check_surroundings
-from executor.state import load_optimizer_state, load_state, optimizer_state, whole_state
-from executor.taken import WholeVector, refuse_calls
-from executor.users_loss import noting_kept
-from executor.watch import START
+from executor.communication.groups import GroupLifecycle, ProcessGroups, RefusedAlike
+from executor.communication.watch import START
+from executor.gradients.optimizer import MakeOptimizer, SteppedOptimizers, check_optimizer, has_opt
+from executor.model.holding import aimed_at, capture_surely, tensors_read
+from executor.model.meta_init import Values
+from executor.model.taken import WholeVector, refuse_calls
+from executor.model.users_loss import noting_kept
+from executor.observe.observer import Observer
+from executor.plan_match.agreement import Agreed, agree, agree_on_stepped, held, held_of, telling_others
+from executor.plan_match.devices import choose_device, of_this_process
+from executor.plan_match.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
+from executor.plan_match.model_invariants import Standing, check_hooks, check_storages, check_surroundings
+from executor.plan_match.precision import planned_dtype, with_precision
+from executor.stages.evaluation import Metric
+from executor.stages.user_parallelize import Parallelize
+from executor.state.microbatch_loader import as_arguments
+from executor.state.state import load_optimizer_state, load_state, optimizer_state, whole_state
 from executor.worker import Worker
 from planner.plan import Plan, read_plan
 
@@ -243,7 +243,7 @@ class Pipeline:
         """What this rank reads of a step's batch: input name or position (and ``targets``) -> sample ranges.
 
         The ranges are [first, stop). Other samples may hold what they like, an unnamed tensor may be None: a rank that
-        has asked is held to what it reads, another one to the whole batch that it is given (`executor.rows`).
+        has asked is held to what it reads, another one to the whole batch that it is given (`executor.state.rows`).
         """
         self.worker.one_batch.only_needed = True
         return self.worker.inputs_needed()
@@ -410,7 +410,7 @@ class Pipeline:
         DoesNotMatch
             On all ranks, when something cannot be saved or written; the checkpoint that was there stands.
         """
-        from executor.checkpoint import save
+        from executor.state.checkpoint import save
 
         own = self._own(optimizer)
         if own is None and self.worker.draws.step and self.rank == 0 and not self._has_told:
@@ -433,7 +433,7 @@ class Pipeline:
         DoesNotMatch
             On all ranks, when the folder holds no whole checkpoint, or one that does not fit; nothing is changed then.
         """
-        from executor.checkpoint import load
+        from executor.state.checkpoint import load
 
         with self.together("loading", FILE_PATIENCE, survives=True):
             steps, self.extra = load(self.worker, folder, self._own(optimizer))

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
-from executor.recording import Recorder
-from executor.stage import Stage
-from executor.transport import Pending, Transport
-from executor.wiring import Direction, Key, Wire, Wiring, cut, join
+from executor.communication.transport import Pending, Transport
+from executor.communication.wiring import Direction, Key, Wire, Wiring, cut, join
+from executor.observe.recording import Recorder
+from executor.stages.stage import Stage
 from simulator.actions import Action, Kind
 
 Message = list[torch.Tensor]

@@ -16,14 +16,14 @@ import torch
 from costmodel.capture.batches import TrainingModel, move
 from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput
-from executor.agreement import telling_others
-from executor.check import Difference, compare, deterministic
-from executor.matching import check_world
-from executor.measure import gather_timeline
-from executor.observer import Observer
-from executor.optimizer import timing_optimizer
+from executor.gradients.optimizer import timing_optimizer
+from executor.observe.check import Difference, compare, deterministic
+from executor.observe.measure import gather_timeline
+from executor.observe.observer import Observer
 from executor.pipeline import LEAST_TIMEOUT_S, Pipeline
-from executor.precision import planned_dtype
+from executor.plan_match.agreement import telling_others
+from executor.plan_match.matching import check_world
+from executor.plan_match.precision import planned_dtype
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
 

@@ -18,15 +18,20 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
 from costmodel.model.graph import LOSS
-from executor.averages import BufferSync, summed_buffers
-from executor.borders import check_lanes, negotiate_boundary_shapes
-from executor.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
-from executor.division import DividedStages
-from executor.evaluation import Metric, Metrics, evaluated_part
-from executor.feed import MicrobatchLoader
-from executor.gradients import check_gradient_hooks, check_sparse
-from executor.groups import ProcessGroups
-from executor.holding import (
+from executor.communication.borders import check_lanes, negotiate_boundary_shapes
+from executor.communication.groups import ProcessGroups
+from executor.communication.transport import Transport
+from executor.communication.wiring import Wiring, wire_plan
+from executor.gradients.allreduce_order import MESSAGES, last_message
+from executor.gradients.averages import BufferSync, summed_buffers
+from executor.gradients.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
+from executor.gradients.hooks import check_gradient_hooks, check_sparse
+from executor.gradients.losses import LossSum, StepLoss, own_loss
+from executor.gradients.optimizer import MakeOptimizer, RankOptimizer
+from executor.gradients.reached import Reached
+from executor.gradients.reduction import Reduction, stages_of_parameters
+from executor.gradients.undivided import UndividedLoss
+from executor.model.holding import (
     by_name,
     copies_start_alike,
     drop_unowned,
@@ -35,23 +40,18 @@ from executor.holding import (
     refuse_state_dict,
     state_keys,
 )
-from executor.losses import LossSum, StepLoss, own_loss
-from executor.making import StageBuilder
-from executor.materializing import Values, materialized
-from executor.observer import Observer
-from executor.optimizer import MakeOptimizer, RankOptimizer
-from executor.parallel import Meshes, Parallelize, own_part, settle
+from executor.model.meta_init import Values, materialized
+from executor.model.users_loss import UsersLoss
+from executor.observe.observer import Observer
 from executor.program import Instruction, Program
-from executor.randomness import Draws
-from executor.reached import Reached
-from executor.reduction import Reduction, stages_of_parameters
-from executor.rows import OneBatch
-from executor.stage import Stage
-from executor.starts import MESSAGES, last_message
-from executor.transport import Transport
-from executor.undivided import UndividedLoss
-from executor.users_loss import UsersLoss
-from executor.wiring import Wiring, wire_plan
+from executor.stages.evaluation import Metric, Metrics, evaluated_part
+from executor.stages.parallelize import DividedStages
+from executor.stages.randomness import Draws
+from executor.stages.stage import Stage
+from executor.stages.stage_builder import StageBuilder
+from executor.stages.user_parallelize import Meshes, Parallelize, own_part, settle
+from executor.state.microbatch_loader import MicrobatchLoader
+from executor.state.rows import OneBatch
 from planner.plan import Plan
 from simulator.actions import Action, Kind, parse_action
 

@@ -109,7 +109,7 @@ measurement = comparison.rows()[0]["measured"]
 assert list(map(len, predicted.compute_spans)) == list(map(len, measured.compute_spans))
 
 # %%
-from planner.report.side_by_side import difference
+from planner.report.comparison.side_by_side import difference
 from simulator.charts import new_figure, pair_height, predicted_and_measured
 
 figure, (ax,) = new_figure([pair_height(RANKS)])
@@ -163,7 +163,7 @@ pd.DataFrame(
 # what no price of an operator says, such as Python between two actions, and actions of one kind that differ in length.
 
 # %%
-from planner.candidate.repriced import repriced
+from planner.candidate.reprice import repriced
 from planner.plan.replay import replay
 
 moved = read_profile(folder / "calibrated.json")

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from costmodel.machines.cluster import Cluster, read_cluster
     from costmodel.model.profile import Profile, read_profile, write_profile
-    from planner.ask.effort import Effort
-    from planner.ask.pins import Pins, read_pins
-    from planner.ask.problem import Problem
-    from planner.ask.space import Space
     from planner.front import compare_plans, make_plan
     from planner.plan import Plan, read_plan, write_plan
-    from planner.report.answer import PlanAnswer
-    from planner.report.comparison import Comparison
+    from planner.question.effort import Effort
+    from planner.question.pins import Pins, read_pins
+    from planner.question.problem import Problem
+    from planner.question.space import Space
+    from planner.report.comparison.comparison import Comparison
+    from planner.report.summary.answer import PlanAnswer
 
 _FROM = {
     "Cluster": "costmodel.machines.cluster",
-    "Comparison": "planner.report.comparison",
-    "Effort": "planner.ask.effort",
-    "Pins": "planner.ask.pins",
+    "Comparison": "planner.report.comparison.comparison",
+    "Effort": "planner.question.effort",
+    "Pins": "planner.question.pins",
     "Plan": "planner.plan",
-    "PlanAnswer": "planner.report.answer",
-    "Problem": "planner.ask.problem",
+    "PlanAnswer": "planner.report.summary.answer",
+    "Problem": "planner.question.problem",
     "Profile": "costmodel.model.profile",
-    "Space": "planner.ask.space",
+    "Space": "planner.question.space",
     "compare_plans": "planner.front",
     "make_plan": "planner.front",
     "read_cluster": "costmodel.machines.cluster",
-    "read_pins": "planner.ask.pins",
+    "read_pins": "planner.question.pins",
     "read_plan": "planner.plan",
     "read_profile": "costmodel.model.profile",
     "write_plan": "planner.plan",

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.answer.decide import find
-from planner.ask.problem import Problem, Report
 from planner.checker import check_plan
 from planner.plan import Plan
-from planner.report.answer import PlanAnswer
-from planner.report.compared import ComparedPlan
-from planner.report.comparison import Comparison
+from planner.question.problem import Problem, Report
+from planner.report.comparison.compared import ComparedPlan
+from planner.report.comparison.comparison import Comparison
+from planner.report.summary.answer import PlanAnswer
 
 
 def make_plan(problem: Problem, progress: Report | None = None) -> PlanAnswer:

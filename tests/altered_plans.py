@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from costmodel.errors import PenstockError
 from executor import Pipeline
-from executor.check import compare
-from executor.optimizer import timing_optimizer
+from executor.gradients.optimizer import timing_optimizer
+from executor.observe.check import compare
 from planner.plan import read_plan, write_plan
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool

@@ -22,9 +22,9 @@ from costmodel.capture.works import with_works
 from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from executor import Pipeline
-from executor.check import compare
-from executor.matching import check_gate, check_target
-from executor.optimizer import timing_optimizer
+from executor.gradients.optimizer import timing_optimizer
+from executor.observe.check import compare
+from executor.plan_match.matching import check_gate, check_target
 from planner.candidate.gathering import with_gathering
 from planner.plan import Plan, read_plan, write_plan
 from tests.altered_plans import ALLOWED, ALTERATIONS, TIMEOUT_S, Alteration, Body, run_in_parts, unlike_or_wrong

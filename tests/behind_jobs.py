@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from executor import Pipeline
-from executor.check import compare
-from executor.optimizer import OPTIMIZERS
+from executor.gradients.optimizer import OPTIMIZERS
+from executor.observe.check import compare
 from executor.worker import Worker
 from tests import executor_jobs as jobs
 from tests.random_training import captured_random, random_model, random_real_plan

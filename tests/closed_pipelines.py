@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from costmodel.capture.models import load_model
 from executor import Pipeline
-from executor.optimizer import timing_optimizer
+from executor.gradients.optimizer import timing_optimizer
 from tests.altered_plans_2 import MODEL, base
 
 

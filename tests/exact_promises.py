@@ -22,13 +22,13 @@ from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.pins import Group, Pins
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
+from planner.question.effort import Effort
+from planner.question.pins import Group, Pins
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search import loop as ours
 from planner.search.limits import Deadline
 from planner.search.solvers.cpsat.child import Request

@@ -13,9 +13,9 @@ from costmodel.capture.capture import Capture, capture, operator_graph
 from costmodel.capture.models import load_model
 from costmodel.stages.config import StageConfig
 from executor import Pipeline
-from executor.check import compare
-from executor.optimizer import OPTIMIZERS
-from executor.transport import Transport
+from executor.communication.transport import Transport
+from executor.gradients.optimizer import OPTIMIZERS
+from executor.observe.check import compare
 from planner.checker import check_plan
 from planner.plan import Plan, read_plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute

@@ -14,12 +14,12 @@ from typing import Any
 
 from costmodel.errors import DoesNotMatch, PenstockError
 from costmodel.stages.config import StageConfig
-from planner.ask.lines import FORMS, not_taken
-from planner.ask.problem import Problem
 from planner.export.forms import export
 from planner.export.given import Given, given_plan
 from planner.graph.layout import layout_problem, layout_text, parse_layout
 from planner.plan import Plan
+from planner.question.pipeline_support import FORMS, not_taken
+from planner.question.problem import Problem
 from tests.described_models import described
 
 PLACEMENTS = {

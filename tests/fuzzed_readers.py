@@ -26,10 +26,10 @@ from costmodel.importers.pipedream import read_pipedream
 from costmodel.importers.piper import read_piper
 from costmodel.importers.topology import read_topology
 from costmodel.profiling.journal import Journal
-from planner.ask.pins import read_pins
 from planner.checker import check_plan
 from planner.measured.runs import read_runs
 from planner.plan import read_plan
+from planner.question.pins import read_pins
 from simulator.torch_csv import read_torch_csv
 from tests.schema_corpus import GOLDEN, READERS
 from tests.test_aceso import files

@@ -2,10 +2,10 @@
 
 from costmodel.model.profile import Profile
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.plan import Plan
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
 from tests.described_models import described
 
 

@@ -20,7 +20,7 @@ from random import Random
 import torch
 from torch import nn
 
-import executor.checkpoint  # noqa: F401 - read once, not by each fork
+import executor.state.checkpoint  # noqa: F401 - read once, not by each fork
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture, capture
 from costmodel.stages.config import StageConfig

@@ -9,8 +9,8 @@ from random import Random
 
 from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.candidate.order import WITHIN_LIMIT
+from planner.question.problem import Problem
 from planner.search.solvers.lattice.bound import LatticeBound
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.space.family import Family

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from costmodel.capture.batches import split_batch
 from costmodel.capture.models import load_model
 from executor import Pipeline
-from executor.check import compare
+from executor.observe.check import compare
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
 

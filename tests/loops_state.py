@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from executor.checkpoint_index import INDEX
+from executor.state.checkpoint_index import INDEX
 from tests.loop_models import WIDTH, Tower, mse, vectors
 from tests.user_loops import STEPS, Job, user_loop
 

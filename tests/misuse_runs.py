@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from costmodel.errors import PenstockError
-from executor.watch import farewell
+from executor.communication.watch import farewell
 from tests.misuses import CASES, MISUSES, NUM_RANKS, Job, plain_losses
 from tests.rank_pool import environment, free_port, process_context
 

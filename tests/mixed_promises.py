@@ -15,11 +15,11 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
+from planner.question.problem import Problem
+from planner.question.space import Space
 from tests.exact_promises import AUTO, COUNTED, numberings, random_model, slower, solved_here
 
 MOST_CUTS = 80

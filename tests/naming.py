@@ -9,9 +9,9 @@ from random import Random
 
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
 from planner.plan import Plan
+from planner.question.effort import Effort
+from planner.question.problem import Problem
 from tests.described_models import described
 from tests.random_profiles import branches, random_profile, u_net, with_shared_storages
 

@@ -18,11 +18,11 @@ from costmodel.model.profile import Profile
 from costmodel.model.whole import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
+from planner.question.problem import Problem
+from planner.question.space import Space
 from tests.exact_promises import AUTO, COUNTED, numberings, slower, solved_here
 from tests.mixed_promises import twice
 from tests.random_profiles import profile_of

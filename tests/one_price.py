@@ -18,16 +18,16 @@ from costmodel.model.whole import SplitRatios, WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.pins import Group, Pins, StagePin
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, StagePlacement, alike, in_loop
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.make import make
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
 from planner.plan import Plan, PlanEdge, SearchResult
 from planner.plan.replay import replay
+from planner.question.effort import Effort
+from planner.question.pins import Group, Pins, StagePin
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described

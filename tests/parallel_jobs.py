@@ -31,7 +31,7 @@ from costmodel.capture.works import with_works
 from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from executor import Pipeline
-from executor.check import compare
+from executor.observe.check import compare
 from executor.run import CHECK_PATIENCE
 from planner.candidate.gathering import with_gathering
 from planner.plan import REPLICATE, Plan

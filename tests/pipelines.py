@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.price import Priced
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.prepared import PreparedProblem

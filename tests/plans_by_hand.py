@@ -13,7 +13,7 @@ from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
-from executor.reduction import stages_of_parameters
+from executor.gradients.reduction import stages_of_parameters
 from planner.candidate.gathering import with_gathering
 from planner.plan import (
     MICROBATCH,

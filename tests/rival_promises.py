@@ -14,10 +14,10 @@ import numpy as np
 from costmodel.model.graph import Tensor
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import Candidate
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.limits import Deadline
 from planner.search.published import alpa, pipedream, piper
 from planner.search.published.pieces import Pieces

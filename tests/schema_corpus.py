@@ -15,7 +15,7 @@ from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
 from costmodel.model.profile import read_profile
 from costmodel.stages.costs import read_costs
-from executor.checkpoint_index import read_index_file
+from executor.state.checkpoint_index import read_index_file
 from planner.plan import read_plan
 from simulator.timeline import read_timeline
 

@@ -10,10 +10,10 @@ from itertools import product
 
 from costmodel.errors import NoPlanFits
 from planner.answer.decide import plan
-from planner.ask.problem import AUTO, Problem
 from planner.candidate.candidate import IN_FLIGHT, Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Atoms
+from planner.question.problem import AUTO, Problem
 from simulator.bounds import bound_of
 from tests.exact_promises import COUNTED, Case, random_plans, solved_here
 

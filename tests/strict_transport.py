@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.transport import Pending, Transport
-from executor.wiring import Template
+from executor.communication.transport import Pending, Transport
+from executor.communication.wiring import Template
 
 
 class Arrived:

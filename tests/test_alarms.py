@@ -1,4 +1,4 @@
-"""What should make the reader of an answer stop (`planner.report.alarms`), each rule by a plan that breaks it alone."""
+"""What should make the reader of an answer stop, each rule by a plan that breaks it alone."""
 
 from dataclasses import replace
 from functools import cache
@@ -7,8 +7,8 @@ import pytest
 
 from planner import Effort, Plan, Problem, Space
 from planner.answer.decide import plan
-from planner.report.alarms import alarms, is_impossible
-from planner.report.rates import mfu
+from planner.report.summary.alarms import alarms, is_impossible
+from planner.report.summary.rates import mfu
 from tests.described_models import described
 
 SEEN = {"families": 10, "families_seen": 10, "only_fits": False}

@@ -10,12 +10,12 @@ import pytest
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.model.profile import Profile
 from costmodel.model.whole import WholeModelMeasurements
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
 from planner.search.loop import PortfolioSearch
 from planner.search.solvers.lattice.replicas import ReplicasBound

@@ -11,11 +11,11 @@ import pytest
 from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Profile, read_profile, write_profile
-from planner.candidate.repriced import repriced
+from planner.candidate.reprice import repriced
 from planner.commands import main
+from planner.measured.calibration import MovedProfile, Ratio
 from planner.plan import Plan, write_plan
 from planner.plan.replay import replay
-from planner.report.calibration import MovedProfile, Ratio
 from simulator.actions import RECEIVES, SENDS, Kind
 from simulator.timeline import Timeline, write_timeline
 from tests.described_models import described

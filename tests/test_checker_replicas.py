@@ -7,11 +7,11 @@ import pytest
 
 import planner.checker
 from planner.answer.decide import plan
-from planner.ask.space import Space
 from planner.checker import check_plan
 from planner.checker.replicas import first_replica
 from planner.checker.steps import Layout
 from planner.plan import Plan
+from planner.question.space import Space
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, random_profile
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from costmodel.errors import DoesNotMatch, InvalidInput
-from executor.checkpoint_index import INDEX, Checkpoint, Index, SavedPart, Stored, file_name, identity_of
-from executor.plain_values import decode, encode
-from executor.tensor_file import NAMES, TensorFile, write_tensors
+from executor.model.tensor_file import NAMES, TensorFile, write_tensors
+from executor.state.checkpoint_index import INDEX, Checkpoint, Index, SavedPart, Stored, file_name, identity_of
+from executor.state.plain_values import decode, encode
 
 VALUES = {
     "numbers": [1, -0.1, True, None, 2**70],

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
-from executor.groups import bind
-from executor.lanes import Lanes
+from executor.communication.groups import bind
+from executor.communication.lanes import Lanes
 from tests import behind_jobs
 from tests import executor_jobs as jobs
 from tests.gpt_graph import cluster, gpt

@@ -10,9 +10,9 @@ from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.stages.config import StageConfig
 from planner.commands import main
 from planner.plan import write_plan
-from planner.report.compared import ComparedPlan
-from planner.report.comparison import Comparison
-from planner.report.measured import host_calls, read_measured
+from planner.report.comparison.compared import ComparedPlan
+from planner.report.comparison.comparison import Comparison
+from planner.report.comparison.measured import host_calls, read_measured
 from simulator.actions import RECEIVES, SENDS
 from simulator.timeline import Timeline, write_timeline
 from tests.measured_by_hand import measured_by_hand

@@ -12,8 +12,8 @@ from costmodel.printing import printable
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.commands import main
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, write_plan
-from planner.report.compared import ComparedPlan
-from planner.report.comparison import Comparison
+from planner.report.comparison.compared import ComparedPlan
+from planner.report.comparison.comparison import Comparison
 from planner.report.html.page import write_page
 from planner.report.html.scale import TimeScale, in_runs, round_values, strokes
 from simulator.engine import simulate

@@ -7,11 +7,11 @@ import pytest
 from costmodel.architectures.command import make
 from costmodel.zoo.generated import generate
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.plan import Plan
 from planner.plan.rung import RUNGS, rung
+from planner.question.effort import Effort
+from planner.question.problem import Problem
 from planner.search.state.pool import NEAR
 
 BATCH = 16

@@ -6,10 +6,10 @@ import pytest
 
 from costmodel.errors import NoPlanFits, UsageError
 from planner.answer.decide import plan
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.plan.limited_by import LimitedBy
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
 from tests.exact_promises import (
     PATIENT,
     default_failures,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from costmodel.errors import DoesNotMatch, ReadableButWrong
-from executor.matching import check_gate, check_target
+from executor.plan_match.matching import check_gate, check_target
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool
 

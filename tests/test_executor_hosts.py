@@ -18,7 +18,7 @@ from costmodel.errors import DoesNotMatch
 from costmodel.machines.parts import Host, LinkGroup
 from examples.train import train_alone
 from executor.__main__ import main
-from executor.matching import check_hosts
+from executor.plan_match.matching import check_hosts
 from planner.plan import write_plan
 from tests.executor_jobs import make_plan
 from tests.plans_by_hand import in_equal_runs, plan_by_hand

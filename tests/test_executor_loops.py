@@ -10,8 +10,8 @@ import torch
 from costmodel.capture.batches import split_batch
 from costmodel.errors import DoesNotMatch, InvalidInput, UsageError
 from executor import Pipeline
-from executor.devices import carrier
-from executor.tensor_file import TensorFile
+from executor.model.tensor_file import TensorFile
+from executor.plan_match.devices import carrier
 from planner.plan import Training
 from tests import executor_jobs as jobs
 from tests import loop_jobs as loops

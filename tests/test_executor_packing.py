@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from executor.packing import ALIGNMENT, empty_message, pack
+from executor.communication.packing import ALIGNMENT, empty_message, pack
 
 CASES = {
     "one": [torch.arange(6.0).view(2, 3)],

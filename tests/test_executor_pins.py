@@ -6,11 +6,11 @@ import pytest
 
 from costmodel.capture.capture import operator_graph
 from executor import Pipeline
-from executor.check import compare
-from executor.optimizer import OPTIMIZERS
+from executor.gradients.optimizer import OPTIMIZERS
+from executor.observe.check import compare
 from planner.answer.decide import plan
-from planner.ask.pins import read_pins
 from planner.checker import check_plan
+from planner.question.pins import read_pins
 from tests import executor_jobs as jobs
 from tests.pipelines import pipelines
 from tests.random_profiles import chain

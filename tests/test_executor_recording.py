@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from executor.recording import Recorder
+from executor.observe.recording import Recorder
 from simulator.actions import parse_action
 from simulator.attribution import measured_parts
 from simulator.timeline import Span, Timeline

@@ -5,7 +5,7 @@ import sys
 
 ALONE = """
 import socket, time
-from executor.watch import Watch
+from executor.communication.watch import Watch
 ours, theirs = socket.socketpair()
 ours.setblocking(False)
 watch = Watch(0, {1: ours}, 60.0)

@@ -5,7 +5,7 @@ import pytest
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from executor import Pipeline
-from executor.check import compare
+from executor.observe.check import compare
 from planner.plan import write_plan
 from tests import executor_jobs as jobs
 from tests.plans_by_hand import in_equal_runs, plan_by_hand

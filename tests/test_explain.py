@@ -11,8 +11,8 @@ from costmodel.stages.costs import StageCost
 from planner.commands import answer, main
 from planner.plan import Batch, write_plan
 from planner.plan.rung import rung
-from planner.report.explanation import Explanation
-from planner.report.what_if import what_ifs
+from planner.report.why.explanation import Explanation
+from planner.report.why.what_if import what_ifs
 from tests.small_plan import COST, PLAN, with_edge, with_stage
 
 

@@ -12,7 +12,6 @@ import pytest
 from costmodel.errors import DoesNotMatch, InvalidInput, ReadableButWrong
 from costmodel.model.profile import Profile, write_profile
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.checker import check_plan
 from planner.commands import main
 from planner.export.forms import export
@@ -21,6 +20,7 @@ from planner.export.unsaid import left_to_you
 from planner.graph.layout import layer_letters, layout_problem, layout_text, parse_layout
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan, read_plan, write_plan
+from planner.question.problem import Problem
 from tests.described_models import described
 from tests.export_cases import expanded, failures, layout_failures, megatron_reads, random_lines, random_rows
 from tests.random_profiles import chain

@@ -12,9 +12,9 @@ from costmodel.machines.cluster import read_cluster
 from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.quotient import quotient_of
-from planner.ask.effort import Effort
-from planner.ask.problem import Problem
-from planner.ask.space import Space
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.loop import PortfolioSearch
 from planner.search.proposers import known_shapes
 from planner.search.proposers.known_shapes import FirstPlans

@@ -14,10 +14,10 @@ from benchmarks import graphpipe as evaluation
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
-from planner.ask.effort import Effort
-from planner.ask.pins import Group, Pins
-from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
+from planner.question.effort import Effort
+from planner.question.pins import Group, Pins
+from planner.question.problem import Problem
 from planner.search.limits import Deadline
 from planner.search.published import graphpipe
 from planner.search.published.graph_stages import FoundStages, GraphStages

@@ -10,10 +10,10 @@ import pytest
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import SplitRatios, WholeModelMeasurements
 from planner.answer.decide import plan
-from planner.ask.problem import Problem, Report
 from planner.commands import main
 from planner.plan import Plan
-from planner.report.ablation import ablation
+from planner.question.problem import Problem, Report
+from planner.report.whatif.ablation import ablation
 from planner.search.space.open_choices import allows_split_backward
 from tests.pipelines import PIPELINES, pipelines
 from tests.random_profiles import branches, chain, random_profile, u_net

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from planner.answer.decide import plan
-from planner.ask.pins import read_pins
 from planner.checker import check_plan
+from planner.question.pins import read_pins
 from tests.pipelines import cuts_of, pipelines
 from tests.pipelines import priced as price
 from tests.random_profiles import chain, profile_of

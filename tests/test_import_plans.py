@@ -8,12 +8,12 @@ import pytest
 
 from costmodel.model.profile import write_profile
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.commands import main
 from planner.export.given import given_plan
 from planner.export.megatron import layout
 from planner.export.read_layout import read_layout
 from planner.plan import Plan, read_plan
+from planner.question.problem import Problem
 from tests.described_models import described
 
 DEEPSEEK = {"model_type": "deepseek_v3", "hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 64,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
-from planner.ask.space import Space
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.bounders.pipeline_fill import in_line_ns, most_of_stretches
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem

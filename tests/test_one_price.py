@@ -3,7 +3,7 @@
 import pytest
 
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
+from planner.question.problem import Problem
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
 from tests.one_price import QUICK, candidate_failures, hosts, search_failures, slower

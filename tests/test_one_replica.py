@@ -7,8 +7,8 @@ import pytest
 
 from planner.commands import main
 from planner.plan import Plan, write_plan
-from planner.report import one_replica
-from planner.report.one_replica import everything, simulated
+from planner.report.why import one_replica
+from planner.report.why.one_replica import everything, simulated
 from tests.jobs import job
 from tests.random_profiles import branches
 from tests.small_plan import PLAN

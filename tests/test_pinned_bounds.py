@@ -12,10 +12,10 @@ import pytest
 from costmodel.errors import UsageError
 from costmodel.model.profile import OperatorTimes, Profile
 from planner.answer.decide import plan
-from planner.ask.pins import read_pins
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.graph.atoms import numbered, prepare
+from planner.question.pins import read_pins
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.space.open_choices import with_split_backward
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.prepared import PreparedProblem

@@ -8,9 +8,9 @@ import pytest
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from planner.answer.decide import plan
-from planner.ask.pins import read_pins
 from planner.checker import check_plan
 from planner.commands import main
+from planner.question.pins import read_pins
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of
 

@@ -7,9 +7,9 @@ import pytest
 
 from costmodel.errors import UsageError
 from planner.answer.decide import plan
-from planner.ask.pins import read_pins
 from planner.checker import check_plan
 from planner.graph.atoms import prepare
+from planner.question.pins import read_pins
 from simulator.schedules import SCHEDULES
 from tests.pipelines import pipelines
 from tests.random_profiles import random_profile

@@ -13,12 +13,12 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Device, Profile, write_profile
 from planner import Effort, PlanAnswer, Problem, Space, make_plan, read_plan, write_plan
 from planner.answer.decide import plan
-from planner.ask.pins import Group, Pins, StagePin
 from planner.candidate.evaluate import Evaluator
 from planner.commands import main
 from planner.graph.atoms import prepare
 from planner.plan import Plan, orders
 from planner.plan.limited_by import LimitedBy
+from planner.question.pins import Group, Pins, StagePin
 from tests.one_price import by_pins, hosts, made, random_candidate, random_problem
 from tests.pipelines import pipelines
 from tests.random_profiles import branches, chain, profile_of, random_profile

@@ -4,10 +4,10 @@ import pytest
 
 from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.candidate.candidate import in_loop
 from planner.plan.lockstep import blocks_of, in_blocks, spread
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.space.bottleneck_partition import balanced
 from planner.search.space.family_work import Families
 from tests.described_models import described

@@ -14,15 +14,15 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
 from planner.answer.decide import plan as plan_any
-from planner.ask.effort import Effort
-from planner.ask.pins import read_pins
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
-from planner.report.rates import mfu, tokens_per_s
+from planner.question.effort import Effort
+from planner.question.pins import read_pins
+from planner.question.problem import Problem
+from planner.question.space import Space
+from planner.report.summary.rates import mfu, tokens_per_s
 from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described
 from tests.jobs import job

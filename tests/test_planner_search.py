@@ -15,12 +15,12 @@ from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import WholeModelMeasurements
 from planner.answer.decide import plan
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.checker import check_plan
 from planner.commands import main
 from planner.plan import Plan, plan_to_json, read_plan, write_plan
 from planner.plan.replay import depth, replay
+from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.search.loop import PortfolioSearch
 from planner.search.planners import PLANNERS, RIVALS
 from planner.search.proposers import chain as lines

@@ -10,13 +10,13 @@ from costmodel.errors import DoesNotMatch, PenstockError, UsageError
 from costmodel.model.profile import write_profile
 from planner import Effort, Problem, make_plan, write_plan
 from planner.answer.decide import plan
-from planner.ask.again import asked_again
 from planner.candidate.evaluate import Evaluator
 from planner.commands import main
 from planner.graph.atoms import prepare
 from planner.plan import Plan
-from planner.report.alternatives import Alternatives
-from planner.report.replanned import cheap_changes, other_replicas
+from planner.question.reask import asked_again
+from planner.report.why.alternatives import Alternatives
+from planner.report.why.replanned import cheap_changes, other_replicas
 from tests.one_price import by_pins, made, random_candidate, random_problem, relays
 from tests.random_profiles import chain
 from tests.small_plan import PLAN

@@ -15,8 +15,8 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names
 from planner import Effort, Problem, Space, make_plan
 from planner.answer.decide import plan
-from planner.ask.pins import read_pins
 from planner.plan import Plan
+from planner.question.pins import read_pins
 from planner.search.loop import PortfolioSearch
 from planner.search.planners import PLANNERS, RIVALS
 from planner.search.published.prices import View

@@ -27,7 +27,7 @@ from costmodel.roofline import (
 )
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
-from planner.ask.problem import Problem
+from planner.question.problem import Problem
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / "profile.json"
 A100, H100 = "a100-sxm-80", "h100-sxm-80"

@@ -11,9 +11,9 @@ from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.model.whole import WholeModelMeasurements
-from planner.ask.pins import Group, Pins
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import numbered
+from planner.question.pins import Group, Pins
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.solvers.relaxation.closed_form import closed_form_ns
 from planner.search.solvers.relaxation.data import CutData

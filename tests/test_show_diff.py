@@ -8,7 +8,7 @@ import pytest
 
 from planner.commands import main
 from planner.plan import Plan, write_plan
-from planner.report.moved import Moved
+from planner.report.comparison.moved import Moved
 from tests.small_plan import GRAPH, PLAN, with_order, with_stage
 
 

@@ -24,12 +24,12 @@ from costmodel.profiling.run import profile as measure
 from costmodel.roofline import scale_profile
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from planner.answer.decide import plan as plan_any
-from planner.ask.pins import read_pins
 from planner.candidate.order import in_split_form, ordered
 from planner.checker import check_plan
 from planner.plan import Plan
 from planner.plan.replay import replay
-from planner.report.what_if import what_ifs
+from planner.question.pins import read_pins
+from planner.report.why.what_if import what_ifs
 from tests import jobs
 from tests.pipelines import pipelines
 from tests.random_profiles import chain

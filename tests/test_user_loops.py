@@ -17,9 +17,9 @@ from costmodel.capture.attributes import Attributes
 from costmodel.capture.batches import TrainingModel, as_trained
 from costmodel.capture.capture import capture
 from costmodel.errors import DoesNotMatch, InvalidInput
-from executor.agreement import difference
-from executor.reachable import ReachableState, left_alone
-from executor.standing import check_surroundings
+from executor.model.reachable import ReachableState, left_alone
+from executor.plan_match.agreement import difference
+from executor.plan_match.model_invariants import check_surroundings
 from tests.loop_models import WIDTH
 from tests.loops_captured import Annealed, Configured, Listed, Tower, WithTensor
 from tests.rank_pool import environment, free_port
@@ -103,7 +103,7 @@ def test_only_values_that_the_models_code_reads_are_held(make, path, value, name
 
 SILENT = """
 import sys, time
-import executor.groups as groups
+import executor.communication.groups as groups
 import torch.distributed as dist
 groups.LIMIT_S = 3.0
 if sys.argv[1] == "silent":

@@ -24,17 +24,17 @@ from costmodel.model.profile import Profile, write_profile
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.config import StageConfig
 from planner import Problem, make_plan
-from planner.ask.effort import Effort
-from planner.ask.pins import read_pins
-from planner.ask.space import Space
 from planner.commands import main
 from planner.plan import Plan, write_plan
 from planner.plan.replay import replay
-from planner.report.changes.changed import PlanChanges, changed_cluster, structure_of
-from planner.report.changes.outcome import Consequence
-from planner.report.changes.scenarios import scenarios
-from planner.report.changes.settings import Change, change_of, parse_change, parse_sweep
-from planner.report.changes.tornado import inputs
+from planner.question.effort import Effort
+from planner.question.pins import read_pins
+from planner.question.space import Space
+from planner.report.whatif.changed import PlanChanges, changed_cluster, structure_of
+from planner.report.whatif.outcome import Consequence
+from planner.report.whatif.scenarios import scenarios
+from planner.report.whatif.settings import Change, change_of, parse_change, parse_sweep
+from planner.report.whatif.tornado import inputs
 from tests.described_models import described
 from tests.random_profiles import random_profile, u_net
 from tests.small_plan import PLAN, with_stage

@@ -32,8 +32,8 @@ from torch import nn
 from costmodel.capture.batches import TrainingModel, as_trained, split_batch
 from costmodel.errors import PenstockError
 from executor import Pipeline
-from executor.feed import as_arguments
-from executor.watch import farewell
+from executor.communication.watch import farewell
+from executor.state.microbatch_loader import as_arguments
 from planner.plan import Plan
 from tests.rank_pool import environment, free_port
 

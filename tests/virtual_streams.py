@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-import executor.groups
-import executor.transport
+import executor.communication.groups
+import executor.communication.transport
 
 ASKS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::is_nonzero", "aten::allclose"}
 RECEIPT = 1 << 20
@@ -226,7 +226,7 @@ class Control:
 def behind_the_host(num_queues: int) -> Iterator[Streams]:
     """Let the executor run on such a device within the block."""
     streams, patched = Streams(num_queues), {}
-    company = executor.groups.ProcessGroups
+    company = executor.communication.groups.ProcessGroups
     plain = company.group
 
     def group(self: Any, ranks: Any, backend: str, purpose: str = "") -> Any:
@@ -250,8 +250,8 @@ def behind_the_host(num_queues: int) -> Iterator[Streams]:
     patches = {
         (company, "group"): group,
         (company, "_told"): _told,
-        (executor.groups, "carrier"): lambda identities: "virtual",
-        (executor.groups, "reached"): reached,
+        (executor.communication.groups, "carrier"): lambda identities: "virtual",
+        (executor.communication.groups, "reached"): reached,
     }
     for (where, name), value in patches.items():
         patched[where, name] = getattr(where, name)

@@ -12,15 +12,15 @@ import torch
 
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent, within
 from costmodel.capture.capture import capture
-from executor.packing import empty_message, pack
+from executor.communication.packing import empty_message, pack
+from executor.communication.transport import Pending, Transport
+from executor.communication.wiring import Template
 from executor.program import Instruction, Program
-from executor.transport import Pending, Transport
-from executor.wiring import Template
 from executor.worker import Worker
 from planner.answer.decide import plan as make_plan
-from planner.ask.problem import Problem
-from planner.ask.space import Space
 from planner.plan import Plan
+from planner.question.problem import Problem
+from planner.question.space import Space
 
 MODELS = ("llama3",)
 NUM_STAGES, NUM_MICROBATCHES = 4, 8

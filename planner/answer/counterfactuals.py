@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from costmodel.errors import PenstockError
-from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.question.problem import Problem
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 

@@ -14,11 +14,11 @@ from planner.answer.ladder import ladder
 from planner.answer.reasons import reason
 from planner.answer.scope import result, scope
 from planner.answer.whole_models import WholeModels
-from planner.ask.problem import Problem, Report
-from planner.ask.targets import RUNNERS, default_target, refusal
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan
+from planner.question.problem import Problem, Report
+from planner.question.targets import RUNNERS, default_target, refusal
 from planner.search.limits import Deadline
 from planner.search.planners import PLANNERS
 from planner.search.state.record import SearchRecord

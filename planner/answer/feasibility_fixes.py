@@ -11,9 +11,9 @@ from math import ceil, log2
 
 from costmodel.errors import PenstockError, UsageError
 from costmodel.stages.config import StageConfig
-from planner.ask.effort import Effort
-from planner.ask.problem import AUTO, Problem
 from planner.plan import Plan
+from planner.question.effort import Effort
+from planner.question.problem import AUTO, Problem
 from planner.search.limits import Deadline
 from planner.search.proposers.lowest_memory import leanest
 from planner.search.space.dropped import Dropped

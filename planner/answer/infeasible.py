@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
-from planner.ask.targets import refused
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Run
+from planner.question.targets import refused
 from planner.search.bounders.memory_shortfall import memory_shortfall_bytes
 from planner.search.state.result import SearchOutcome
 

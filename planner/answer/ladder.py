@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from planner.answer.counterfactuals import Changes, gibibytes
 from planner.answer.whole_models import WholeModels
-from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
 from planner.plan.rung import RUNGS, cost_of_million
+from planner.question.problem import Problem
 from planner.search.state.pool import NEAR, CandidatePool
 from planner.search.state.prepared import PreparedProblem
 

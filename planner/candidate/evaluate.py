@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from costmodel.model.whole import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
-from planner.ask.problem import Problem
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, alike
 from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations
 from planner.candidate.host_room import check_host_room
@@ -23,6 +22,7 @@ from planner.graph.layers import why_undivided
 from planner.plan.gathering import why_out_of_step
 from planner.plan.lockstep import Block
 from planner.plan.rung import strategy_of
+from planner.question.problem import Problem
 from simulator.bounds import lower_bound_ns
 from simulator.engine import Structure, Times
 from simulator.lowering import close_step

@@ -5,9 +5,9 @@ Leaves out what stages hold (`planner.candidate.price`).
 
 from collections.abc import Sequence
 
-from planner.ask.problem import Problem
 from planner.graph.atoms import Apart, Partition
 from planner.plan.lockstep import Block
+from planner.question.problem import Problem
 
 NO_LIMIT = 1 << 62
 

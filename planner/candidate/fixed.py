@@ -2,7 +2,7 @@
 
 Layers are divided evenly, or else as evenly as may be with what stands before and behind them counted as a layer each
 (Megatron-LM's `--account-for-embedding-in-pipeline-split` and its sister). Leaves out uneven layouts written by hand
-(`planner.ask.pins`).
+(`planner.question.pins`).
 """
 
 from itertools import pairwise
@@ -11,11 +11,11 @@ from costmodel.errors import NoPlanFits
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names, block_spans
-from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, in_loop
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms, prepare
 from planner.graph.layers import equal_layers
+from planner.question.problem import Problem
 
 
 def fixed_evaluator(problem: Problem) -> Evaluator:

@@ -13,9 +13,6 @@ from costmodel.calibration import interval_ns
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole import SplitRatios
-from planner.ask.problem import Problem
-from planner.ask.same_model import sample_of
-from planner.ask.targets import runs_on
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.gathering import with_gathering
@@ -23,6 +20,9 @@ from planner.candidate.upper_memory import upper_bytes
 from planner.graph.names import stage_names
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from planner.plan.lockstep import spread
+from planner.question.problem import Problem
+from planner.question.same_model import sample_of
+from planner.question.targets import runs_on
 from simulator.actions import Action
 from simulator.lowering import lower
 

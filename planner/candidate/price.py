@@ -14,7 +14,6 @@ from costmodel.machines.parts import DeviceType
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from costmodel.stages.strategies import StrategyModel
-from planner.ask.problem import Problem
 from planner.candidate.candidate import StagePlacement
 from planner.candidate.flows import Flows, flows_between
 from planner.candidate.messages import HostTimes, pairs, slowest_ns, unlike_lanes
@@ -22,6 +21,7 @@ from planner.candidate.sums import Sums
 from planner.graph.atoms import Atoms, Partition
 from planner.plan import REPLICATE
 from planner.plan.lockstep import Block, blocks_of
+from planner.question.problem import Problem
 
 PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompute_ns", "activation_bytes",
          "weight_activation_bytes", "static_bytes", "reduce_ns", "optimizer_ns")  # fmt: skip

@@ -12,9 +12,9 @@ from math import prod
 from costmodel.machines.collectives import all_reduce_ns
 from costmodel.stages.costs import StageCost
 from costmodel.stages.strategies.division import Degrees, parameter_parts
-from planner.ask.problem import Problem
 from planner.candidate.candidate import StagePlacement
 from planner.graph.atoms import Atoms, Partition
+from planner.question.problem import Problem
 
 Owners = tuple[int, ...]
 """Stages that hold the same parameters, rising."""

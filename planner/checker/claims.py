@@ -1,7 +1,7 @@
 """What a plan says of itself beside its orders: the training it is for, who runs it, what its memory is made of.
 
 Of other trainers than the executor it knows what holds in all their versions: stages in one line, all configured alike.
-Leaves out their schedules and whole layers (`planner.ask.targets`).
+Leaves out their schedules and whole layers (`planner.question.targets`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ import time
 
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.plan import add_question, problem_of
-from planner.report.text import Table, percent
+from planner.report.summary.text import Table, percent
 
 KEEPS_ITS_BEST = True
 """Signals wait until there is a row."""
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Plan row by row."""
     start = time.perf_counter()
     from planner.answer.decide import plan
-    from planner.report.ablation import ablation
+    from planner.report.whatif.ablation import ablation
     from planner.search.interrupts import held_back
 
     if args.chart:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.limits import SECONDS_UNANNOUNCED
 from costmodel.printing import printable
-from planner.report.text import Table
+from planner.report.summary.text import Table
 
 if TYPE_CHECKING:
     from planner.plan import Plan

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer
-from planner.report.text import Table, milliseconds
+from planner.report.summary.text import Table, milliseconds
 
 if TYPE_CHECKING:
+    from planner.measured.differences import ActionError
     from planner.plan import Plan
-    from planner.report.differences import ActionError
     from simulator.timeline import Timeline
 
 NO_PROFILE = "the profile that would have predicted the run, and its errors: give --profile FILE -o OUT"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Compare, and move the profile if one is given."""
     from planner.plan import read_plan
-    from planner.report.measured import read_measured
+    from planner.report.comparison.measured import read_measured
 
     if bool(args.profile) != bool(args.output):
         given, lacking = ("--profile", "-o") if args.profile else ("-o", "--profile")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _errors_alone(plan: "Plan", measured: "Timeline") -> Answer:
-    from planner.report.differences import bare_timeline, differences, error_percent
+    from planner.measured.differences import bare_timeline, differences, error_percent
 
     before = differences(bare_timeline(plan), measured)
     percent = error_percent(plan, measured)
@@ -64,8 +64,8 @@ def _errors_alone(plan: "Plan", measured: "Timeline") -> Answer:
 
 def _moved(args: argparse.Namespace, plan: "Plan", measured: "Timeline") -> Answer:
     from costmodel.model.profile import read_profile, write_profile
-    from planner.report.calibration import MovedProfile
-    from planner.report.differences import differences, error_percent
+    from planner.measured.calibration import MovedProfile
+    from planner.measured.differences import differences, error_percent
 
     found = MovedProfile(plan, measured, read_profile(args.profile))
     sides = [

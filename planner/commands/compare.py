@@ -22,7 +22,7 @@ from planner.commands.answer import Answer, say_size
 
 if TYPE_CHECKING:
     from planner.plan import Plan
-    from planner.report.comparison import Comparison
+    from planner.report.comparison.comparison import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Compare the plans."""
     from planner.plan import read_plan
-    from planner.report.compared import ComparedPlan
-    from planner.report.comparison import Comparison
+    from planner.report.comparison.compared import ComparedPlan
+    from planner.report.comparison.comparison import Comparison
 
     if len(args.measured) > len(args.plans):
         raise UsageError(
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _calibrated(plans: "Sequence[Plan]", args: argparse.Namespace) -> "list[Plan]":
     from costmodel.calibration import read_calibration
     from costmodel.model.profile import read_profile
-    from planner.candidate.repriced import calibrated
+    from planner.candidate.reprice import calibrated
 
     profiles, calibration = list(map(read_profile, args.profile)), read_calibration(args.calibration)
     return [calibrated(plan, profiles, calibration) for plan in plans]

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Compare the two."""
     from planner.plan import read_plan
-    from planner.report.difference import PlanDifference
+    from planner.report.comparison.difference import PlanDifference
 
     found = PlanDifference(read_plan(args.old), read_plan(args.new))
     return Answer({"plans": [args.old, args.new], **found.to_json()}, list(found.text()))

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from planner.commands import NEEDED_BY
 from planner.commands.answer import Answer
-from planner.report.text import Table
+from planner.report.summary.text import Table
 
 _OURS = ("costmodel", "simulator", "planner", "executor")
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from planner.commands.answer import INTERRUPTED, Answer, say, say_size
 from planner.commands.flags import limit
-from planner.report.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
     from planner.plan import Plan
-    from planner.report.explanation import Explanation
-    from planner.report.reasons import Reasons
-    from planner.report.what_if import WhatIf
+    from planner.report.why.explanation import Explanation
+    from planner.report.why.reasons import Reasons
+    from planner.report.why.what_if import WhatIf
 
 NUM_CAUSES, NUM_RIVALS, NUM_STAGES, NUM_CUTS = 5, 3, 64, 12
 """How much people are shown; the JSON has all."""
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> Answer:
     """Explain the plan."""
     from planner.plan import read_plan
     from planner.plan.rung import rung
-    from planner.report.explanation import Explanation
-    from planner.report.what_if import what_ifs
+    from planner.report.why.explanation import Explanation
+    from planner.report.why.what_if import what_ifs
 
     plan = read_plan(args.plan)
     say_size(plan)
@@ -81,10 +81,10 @@ def run(args: argparse.Namespace) -> Answer:
 def _reasons(args: argparse.Namespace, plan: "Plan") -> "Reasons":
     from costmodel.calibration import read_calibration
     from costmodel.model.profile import read_profile
-    from planner.ask.again import asked_again
-    from planner.ask.pins import read_pins
     from planner.front import make_plan
-    from planner.report.reasons import reasons
+    from planner.question.pins import read_pins
+    from planner.question.reask import asked_again
+    from planner.report.why.reasons import reasons
 
     profiles = list(map(read_profile, args.profile))
     calibration = read_calibration(args.calibration) if args.calibration else None
@@ -146,7 +146,7 @@ def _binding(found: "Explanation") -> Iterator[str]:
 
 def _stages(found: "Explanation") -> Iterator[str]:
     from costmodel.stages.costs import mean
-    from planner.report.plan_lines import degrees, ranks_said
+    from planner.report.summary.plan_lines import degrees, ranks_said
 
     rows: list[tuple[str, ...]] = [("stage", "F ms", "I ms", "W ms", "R ms", "on path", "ranks", "config", "what")]
     for index, stage in enumerate(found.plan.stages[:NUM_STAGES]):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import InvalidInput
 from planner.commands.answer import Answer, say
 from planner.commands.flags import GIB
-from planner.report.text import Table, milliseconds
+from planner.report.summary.text import Table, milliseconds
 
 if TYPE_CHECKING:
     from costmodel.importers.kineto import RankTrace

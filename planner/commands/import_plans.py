@@ -15,8 +15,8 @@ from planner.commands.flags import positive
 
 if TYPE_CHECKING:
     from costmodel.stages.config import StageConfig
-    from planner.ask.problem import Problem
     from planner.plan import Plan
+    from planner.question.problem import Problem
 
 FORMATS = ("torch-csv", "megatron-layout")
 
@@ -74,8 +74,8 @@ def _config(args: argparse.Namespace) -> "StageConfig":
 def _problem(args: argparse.Namespace, num_places: int, batch: int, target: str) -> "Problem":
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
-    from planner.ask.problem import Problem
-    from planner.ask.space import Space
+    from planner.question.problem import Problem
+    from planner.question.space import Space
 
     profile = read_profile(args.profile)
     degrees = {name: getattr(args, name) for name in ("data", "tensor", "context", "expert", "zero", "recompute")}
@@ -94,10 +94,10 @@ def _problem(args: argparse.Namespace, num_places: int, batch: int, target: str)
 
 
 def _layout(args: argparse.Namespace) -> "Plan":
-    from planner.ask.inside import config_refusal
-    from planner.ask.lines import not_taken
     from planner.export.given import given_plan
     from planner.export.read_layout import read_layout
+    from planner.question.in_stage_support import config_refusal
+    from planner.question.pipeline_support import not_taken
 
     if not args.stages or not args.batch:
         raise UsageError("a layout says neither its pipeline's ranks nor the batch; give --stages and --batch")

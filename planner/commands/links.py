@@ -10,7 +10,7 @@ from typing import Any
 
 from costmodel.profiling.links_command import add_arguments
 from planner.commands.answer import Answer
-from planner.report.text import Table
+from planner.report.summary.text import Table
 
 __all__ = ["add_arguments", "run"]
 

@@ -44,7 +44,7 @@ WIDTHS = {
 }
 
 if TYPE_CHECKING:
-    from planner.ask.problem import Problem
+    from planner.question.problem import Problem
 
 FIRST_PLAN_NS, LATE_S = 1_000_000, 2.0
 """An operator's share of reading a profile and making a first plan, 10,000 on 8 to 1,024 devices; promised lateness."""
@@ -161,7 +161,7 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     from planner.front import make_plan
     from planner.plan import write_plan
     from planner.plan.limited_by import LimitedBy
-    from planner.report.alarms import is_impossible
+    from planner.report.summary.alarms import is_impossible
 
     problem = problem_of(args, start)
     if problem.effort.deterministic_limit is None:
@@ -192,11 +192,11 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from costmodel.calibration import published, read_calibration
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
-    from planner.ask.effort import Effort
-    from planner.ask.pins import read_pins
-    from planner.ask.problem import Problem
-    from planner.ask.space import Space
     from planner.plan import read_plan
+    from planner.question.effort import Effort
+    from planner.question.pins import read_pins
+    from planner.question.problem import Problem
+    from planner.question.space import Space
 
     calibration = read_calibration(args.calibration) if args.calibration else published()
     profile, *others = (recalibrated(read_profile(path), calibration) for path in args.profiles)

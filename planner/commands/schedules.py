@@ -18,7 +18,7 @@ from costmodel import limits
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seed
-from planner.report.text import Table, milliseconds, percent
+from planner.report.summary.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

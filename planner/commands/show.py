@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planner.commands.answer import Answer
-from planner.report.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -33,7 +33,7 @@ def _json(path: str, plan: "Plan") -> dict[str, object]:
     from planner.plan import plan_to_json
     from planner.plan.limits import rank_limits
     from planner.plan.rung import rung
-    from planner.report.rates import samples_per_s
+    from planner.report.summary.rates import samples_per_s
 
     body, prediction = plan_to_json(plan), plan.prediction
     kept = ("model", "schedule", "stages", "edges", "runs_on", "training", "assumptions", "rungs", "provenance")
@@ -65,8 +65,8 @@ def _json(path: str, plan: "Plan") -> dict[str, object]:
 
 def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
     from planner.plan.rung import rung
-    from planner.report.plan_lines import assumed, expected, ladder, stage_table
-    from planner.report.rates import samples_per_s
+    from planner.report.summary.plan_lines import assumed, expected, ladder, stage_table
+    from planner.report.summary.rates import samples_per_s
 
     batch, search, prediction = plan.batch, plan.search, plan.prediction
     found = samples_per_s(plan)

@@ -24,7 +24,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer
 from planner.commands.by_name import UNIFORM, check_pairs, costs_of, given_orders, remade, slices_of
 from planner.commands.flags import exact_amount, fraction, limit, nanoseconds, positive, seed
-from planner.report.text import Table, milliseconds, percent
+from planner.report.summary.text import Table, milliseconds, percent
 
 if TYPE_CHECKING:
     from costmodel.stages.costs import Costs
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _simulate_plan(args: argparse.Namespace) -> Answer:
     from planner.plan import read_plan
     from planner.plan.lockstep import spread
-    from planner.report.one_replica import everything, simulated
+    from planner.report.why.one_replica import everything, simulated
     from simulator.engine import simulate
 
     given = [

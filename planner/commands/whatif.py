@@ -23,13 +23,13 @@ from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, say, say_size
 from planner.commands.flags import limit, percent, positive, seed
-from planner.report.text import milliseconds
+from planner.report.summary.text import milliseconds
 
 if TYPE_CHECKING:
-    from planner.report.changes.answer import ChangesAnswer
-    from planner.report.changes.changed import PlanChanges
-    from planner.report.changes.outcome import Consequence
-    from planner.report.changes.settings import Change
+    from planner.report.whatif.answer import ChangesAnswer
+    from planner.report.whatif.changed import PlanChanges
+    from planner.report.whatif.outcome import Consequence
+    from planner.report.whatif.settings import Change
 
 INTERRUPTED = 130
 
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> Answer:
     """Change, simulate, and plan anew where asked; Ctrl-C keeps the rows so far."""
     from costmodel.model.profile import read_profile
     from planner.plan import read_plan
-    from planner.report.changes.answer import ChangesAnswer
-    from planner.report.changes.changed import PlanChanges
-    from planner.report.changes.settings import parse_change, parse_sweep
+    from planner.report.whatif.answer import ChangesAnswer
+    from planner.report.whatif.changed import PlanChanges
+    from planner.report.whatif.settings import parse_change, parse_sweep
 
     fixed = tuple(map(parse_change, args.changes))
     swept = parse_sweep(args.sweep) if args.sweep else ()
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _called(changes: "Sequence[Change]") -> str:
-    from planner.report.changes.answer import called
+    from planner.report.whatif.answer import called
 
     return called(changes)
 
@@ -173,7 +173,7 @@ class _Asked:
             say(f"{_called(changes)}: {error}")
 
     def _as_it_is(self, changes: "tuple[Change, ...]") -> None:
-        from planner.report.changes.outcome import Consequence
+        from planner.report.whatif.outcome import Consequence
 
         found = self.changes.under(changes)
         each = Consequence(changes, found.plan, self.changes.structure(found.plan), found.left_out)
@@ -190,11 +190,11 @@ class _Asked:
 
     def _planned(self, changes: "tuple[Change, ...]") -> "Consequence":
         """Plan anew under some changes."""
-        from planner.ask.effort import Effort
         from planner.front import make_plan
-        from planner.report.changes.anew import problem_under
-        from planner.report.changes.changed import structure_of
-        from planner.report.changes.outcome import Consequence
+        from planner.question.effort import Effort
+        from planner.report.whatif.anew import problem_under
+        from planner.report.whatif.changed import structure_of
+        from planner.report.whatif.outcome import Consequence
 
         effort = Effort(self.args.time_limit, None, self.args.seed)
         problem = problem_under(self.changes.plan, self.changes.profiles, changes, effort)
@@ -204,7 +204,7 @@ class _Asked:
 
     def _tornado(self) -> None:
         if self.args.tornado:
-            from planner.report.changes.tornado import tornado
+            from planner.report.whatif.tornado import tornado
 
             answer, fixed = self.answer, self.answer.fixed
             answer.bars, answer.by = tornado(self.changes, self.args.by, fixed), float(self.args.by)
@@ -213,7 +213,7 @@ class _Asked:
     def _scenarios(self) -> None:
         args = self.args
         if args.jitter or args.slow_ranks:
-            from planner.report.changes.scenarios import scenarios
+            from planner.report.whatif.scenarios import scenarios
 
             drawn = {"jitter": float(args.jitter or 0), "slow_ranks": float(args.slow_ranks or 0)}
             limits.check("scenarios", args.scenarios, "--scenarios")

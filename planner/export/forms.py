@@ -6,13 +6,13 @@ Leaves out writing them.
 from collections.abc import Callable, Mapping
 
 from costmodel.errors import DoesNotMatch, ReadableButWrong
-from planner.ask.lines import FORMS as RULES
-from planner.ask.lines import Job, not_taken
-from planner.ask.problem import BY_NAME
 from planner.checker import check_plan
 from planner.export import deepspeed, megatron, torch_csv, torchtitan
 from planner.plan import Plan
 from planner.plan.replica import replica_orders
+from planner.question.pipeline_support import FORMS as RULES
+from planner.question.pipeline_support import Job, not_taken
+from planner.question.problem import BY_NAME
 from simulator.schedules import build_schedule
 from simulator.uniform import uniform_costs
 
@@ -22,7 +22,7 @@ FORMS: Mapping[str, Callable[[Plan], dict[str, str]]] = {
     "megatron": megatron.files,
     "deepspeed": deepspeed.files,
 }
-"""For each of `planner.ask.lines.FORMS` what its files hold, by name."""
+"""For each of `planner.question.pipeline_support.FORMS` what its files hold, by name."""
 
 
 def export(plan: Plan, form: str) -> dict[str, str]:

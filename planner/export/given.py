@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from costmodel.errors import InvalidInput, NoPlanFits, ReadableButWrong
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.make import make
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms, prepare
 from planner.plan import Plan, SearchResult
+from planner.question.problem import Problem
 from simulator.schedules.kind import Orders
 
 

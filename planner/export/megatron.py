@@ -7,9 +7,9 @@ data and pipeline. Leaves out the model's own sizes but its layers, and what a p
 import json
 from shlex import join
 
-from planner.ask.lines import Job
 from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
+from planner.question.pipeline_support import Job
 
 PRECISIONS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"]}
 OPTIMIZERS = {

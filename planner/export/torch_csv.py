@@ -7,9 +7,9 @@ sums, and runs it. ``parts.json`` lists for each stage the modules that it holds
 
 import json
 
-from planner.ask.lines import Job
 from planner.plan import Plan
 from planner.plan.replica import replica_orders
+from planner.question.pipeline_support import Job
 from simulator.actions import Kind, parse_action
 from simulator.schedule import Schedule, StageEdge, StageGraph
 from simulator.torch_csv import torch_csv

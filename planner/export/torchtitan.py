@@ -6,10 +6,10 @@ on the configuration that a recipe returns. Leaves out what a plan does not say:
 
 import json
 
-from planner.ask.lines import Job
 from planner.export.torch_csv import schedule_csv
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan
+from planner.question.pipeline_support import Job
 
 PLACEMENT = {True: "ZBVZeroBubble", False: "PipelineScheduleMulti"}
 """The schedule whose placement of stages torchtitan takes beside a CSV of orders: in a V, or in a loop."""

@@ -31,7 +31,7 @@ def thin(
     most : int
         Atoms wanted; more when joining them would make cycles, or join what pins keep apart.
     apart : tuple
-        Atoms that pins keep apart (`planner.ask.pins`).
+        Atoms that pins keep apart (`planner.question.pins`).
     """
     if len(atoms) <= most:
         return atoms

@@ -21,12 +21,12 @@ from costmodel.model.profile import Profile
 from costmodel.stages.config import BY_OPERATOR, StageConfig
 from costmodel.stages.costs import Costs, StageCost, largest
 from costmodel.stages.strategies import TrainingJob
-from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.upper_memory import upper_bytes
 from planner.graph.atoms import prepare
 from planner.measured.predicted import Predicted
+from planner.question.problem import Problem
 from simulator.engine import simulate
 
 

@@ -14,8 +14,8 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
-from planner.ask.problem import Problem
-from planner.ask.space import Space
+from planner.question.problem import Problem
+from planner.question.space import Space
 
 
 @dataclass(frozen=True)

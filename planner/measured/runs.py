@@ -20,8 +20,8 @@ from costmodel.machines.cluster import read_cluster
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import FLAGS, MEGATRON, SAID, SELECTIVE, habits_of, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
-from planner.ask.space import Space
 from planner.measured.job import MeasuredJob
+from planner.question.space import Space
 
 NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {

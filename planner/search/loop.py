@@ -14,10 +14,10 @@ from math import inf
 from typing import Concatenate, ParamSpec
 
 from costmodel.stages.strategies.model import NEVER
-from planner.ask.problem import Problem, Report
-from planner.ask.targets import default_target
 from planner.candidate.order import WITHIN_LIMIT
 from planner.plan.limited_by import LimitedBy
+from planner.question.problem import Problem, Report
+from planner.question.targets import default_target
 from planner.search.bounders.family_bounds import FamilyBounds
 from planner.search.bounders.lattice import LatticeBounder
 from planner.search.bounders.proof import Exact, check_size

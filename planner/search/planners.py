@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from costmodel.errors import UsageError
-from planner.ask.problem import Problem, Report, divisors
-from planner.ask.targets import default_target
 from planner.plan.limited_by import LimitedBy
+from planner.question.problem import Problem, Report, divisors
+from planner.question.targets import default_target
 from planner.search.loop import PortfolioSearch
 from planner.search.published import alpa, graphpipe, pipedream, piper
 from planner.search.published.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes

@@ -10,9 +10,9 @@ from math import inf
 
 from costmodel.errors import UsageError
 from costmodel.limits import SECONDS_UNANNOUNCED, most
-from planner.ask.problem import Problem
 from planner.candidate.evaluate import Evaluated
 from planner.plan.orders import MOST_ACTIONS
+from planner.question.problem import Problem
 from planner.search.limits import Deadline
 from planner.search.space.partitions import FamilyPartitions
 

@@ -6,8 +6,8 @@ NCCL refuses a GPU twice on one host.
 import os
 import sys
 
-from executor import groups
 from executor.__main__ import main
+from executor.communication import groups
 
 if __name__ == "__main__":
     os.environ["NCCL_HOSTID"] = f"host{os.environ['RANK']}"

@@ -1,6 +1,6 @@
 """How trainers run stages: the table of `trainers.toml`, each row with its source.
 
-Leaves out which plans a trainer takes (`planner.ask.targets`) and what its calls cost (`costmodel.calibration`).
+Leaves out which plans a trainer takes (`planner.question.targets`) and what its calls cost (`costmodel.calibration`).
 """
 
 from collections.abc import Mapping

@@ -6,10 +6,10 @@ why a cause is what it is (`simulator.bubbles`).
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from planner.report.compared import ComparedPlan
+from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.gantt import DrawnRow, labels, row_height
-from planner.report.text import milliseconds, percent
+from planner.report.summary.text import milliseconds, percent
 from simulator import bubbles
 from simulator.charts.rows import called
 from simulator.charts.style import FILLS

@@ -6,7 +6,7 @@ Leaves out what the elements mean.
 from html import escape
 
 from costmodel.printing import printable
-from planner.report.text import Table
+from planner.report.summary.text import Table
 
 
 class Markup(str):

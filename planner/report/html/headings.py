@@ -1,8 +1,8 @@
 """What stands above each plan's pictures: its number, its name, a few words."""
 
-from planner.report.compared import ComparedPlan
+from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, tag
-from planner.report.text import milliseconds, percent
+from planner.report.summary.text import milliseconds, percent
 
 
 def heading(kind: str, number: int, name: str, more: str, **attributes: object) -> Markup:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.gantt import DrawnRow, chart, shown
 from planner.report.html.scale import TimeScale, round_values
-from planner.report.text import size, unit_of
+from planner.report.summary.text import size, unit_of
 from simulator.charts.measures import FAR
 from simulator.charts.rows import called
 from simulator.timeline import Timeline

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from costmodel.files import write_text
 from planner.plan.replay import depth
-from planner.report.compared import ComparedPlan
-from planner.report.comparison import Comparison
+from planner.report.comparison.compared import ComparedPlan
+from planner.report.comparison.comparison import Comparison
 from planner.report.html import bars
 from planner.report.html.elements import Markup, joined, table, tag
 from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.pareto import pareto
 from planner.report.html.stages import stages
 from planner.report.html.timelines import rows_of, timelines
-from planner.report.text import Table, milliseconds, size
+from planner.report.summary.text import Table, milliseconds, size
 
 TITLE = "Plans side by side"
 MOST_OPEN = 16

@@ -1,16 +1,16 @@
 """Step time against memory as SVG: the plans, the strategies of their ladders, the limit, what nothing beats in both.
 
-Leaves out which strategies are drawn (`planner.report.points`).
+Leaves out which strategies are drawn (`planner.report.summary.points`).
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from planner.report.compared import ComparedPlan
+from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.scale import round_values
-from planner.report.points import SLOWEST, lowest_limit, pareto_points
-from planner.report.text import milliseconds, size, unit_of
+from planner.report.summary.points import SLOWEST, lowest_limit, pareto_points
+from planner.report.summary.text import milliseconds, size, unit_of
 from simulator.charts.pareto import ParetoPoint, not_beaten
 
 HEIGHT, TOP, BOTTOM = 300, 16, 40

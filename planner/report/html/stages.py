@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from planner.plan import Plan
 from planner.report.html.elements import Markup, tag
-from planner.report.text import size
+from planner.report.summary.text import size
 from simulator.charts.rows import called
 from simulator.charts.stage_graph import stage_places
 from simulator.schedule import stage_graph

@@ -5,13 +5,13 @@ Leaves out how bars and curves are drawn.
 
 from collections.abc import Sequence
 
-from planner.report.compared import ComparedPlan
+from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, tag
 from planner.report.html.gantt import DrawnRow, gantt
 from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.memory import memory, top_bytes
 from planner.report.html.scale import TimeScale
-from planner.report.text import milliseconds
+from planner.report.summary.text import milliseconds
 from simulator.actions import Kind
 from simulator.charts.rows import alike, standing_for
 from simulator.charts.style import OTHER, STYLES, Style

@@ -12,9 +12,9 @@ from itertools import count, islice, product
 from costmodel.errors import NoPlanFits
 from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.model import NEVER
-from planner.ask.problem import AUTO
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
+from planner.question.problem import AUTO
 from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
 from planner.search.limits import Deadline
 from planner.search.space.family import Family, FamilyGroup

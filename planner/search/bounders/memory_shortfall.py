@@ -8,7 +8,7 @@ activations, and all that is held beside.
 from dataclasses import replace
 
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
+from planner.question.problem import Problem
 from planner.search.space.family import Family
 from planner.search.space.open_choices import allows_per_stage_replicas
 from planner.search.state.prepared import PreparedProblem

@@ -4,8 +4,8 @@ Leaves out bounds over many cuts (`line_bounds.py`, `closed_form.py`, `lattice/`
 """
 
 from costmodel.stages.costs import StageCost, least
-from planner.ask.problem import AUTO_LOOPED
 from planner.candidate.price import Priced
+from planner.question.problem import AUTO_LOOPED
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.prepared import FUSED
 

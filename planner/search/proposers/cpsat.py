@@ -7,9 +7,9 @@ Leaves out the model and its process (`planner.search.solvers.cpsat`), and proof
 from collections.abc import Sequence
 
 from costmodel.stages.strategies.model import NEVER
-from planner.ask.problem import AUTO
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
+from planner.question.problem import AUTO
 from planner.search.bounders.family_bounds import FamilyBounds
 from planner.search.limits import Deadline
 from planner.search.proposers.order_segments import polish

@@ -7,10 +7,10 @@ stage at a time, as simulated. Leaves out stages that share a place, and trainer
 from dataclasses import replace
 from operator import attrgetter
 
-from planner.ask.problem import AUTO
 from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.upper_memory import most_in_flight
+from planner.question.problem import AUTO
 from planner.search.limits import Deadline
 from simulator.schedules.graph_auto import neighbours
 

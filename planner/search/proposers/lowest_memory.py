@@ -11,9 +11,9 @@ from itertools import chain, product, takewhile
 from random import Random
 
 from costmodel.stages.config import StageConfig
-from planner.ask.targets import default_target
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
+from planner.question.targets import default_target
 from planner.search.bounders.memory_shortfall import exceeds_host_memory
 from planner.search.limits import Deadline
 from planner.search.proposers.enumeration import every_partition

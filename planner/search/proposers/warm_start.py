@@ -1,7 +1,7 @@
 """An old plan as the start of a search (``plan --from``): as it stands where it is in the space, else its cut alone.
 
 What flags, devices and batch say now comes first: an old plan that contradicts them is priced, that it may be compared,
-and gives its cut to the nearest family that admits it. Leaves out what moved (`planner.report.moved`).
+and gives its cut to the nearest family that admits it. Leaves out what moved (`planner.report.comparison.moved`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,15 @@ from itertools import islice
 from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import AUTO, Problem
-from planner.ask.targets import in_line, refusal
-from planner.candidate.again import candidate_of, is_line, partition_of, passes_on
 from planner.candidate.candidate import IN_FLIGHT, Candidate, is_looped
 from planner.candidate.evaluate import Evaluated
+from planner.candidate.from_plan_file import candidate_of, is_line, partition_of, passes_on
 from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan import Plan, SearchResult
+from planner.question.problem import AUTO, Problem
+from planner.question.targets import in_line, refusal
 from planner.search.bounders.family_bounds import FamilyBounds
 from planner.search.space.family import Family
 from planner.search.space.open_choices import (

@@ -10,10 +10,10 @@ which are refused.
 from collections.abc import Iterator
 
 from costmodel.errors import NoPlanFits
-from planner.ask.problem import Problem, Report
-from planner.ask.targets import default_target
 from planner.graph.atoms import Partition
 from planner.plan.limited_by import LimitedBy
+from planner.question.problem import Problem, Report
+from planner.question.targets import default_target
 from planner.search.limits import Deadline
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
 
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
+from planner.question.problem import Problem
 from planner.search.limits import Deadline
 from planner.search.published.prices import View
 

@@ -6,9 +6,9 @@ Leaves out how proposals are made and simulated (`planner.search.published.propo
 from dataclasses import dataclass
 
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
-from planner.ask.problem import Problem, Report
-from planner.ask.targets import default_target
 from planner.plan.limited_by import LimitedBy
+from planner.question.problem import Problem, Report
+from planner.question.targets import default_target
 from planner.search.limits import Deadline
 from planner.search.published.prices import View
 from planner.search.published.proposals import Propose, not_taken, proposals

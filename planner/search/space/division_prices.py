@@ -19,9 +19,9 @@ from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.model import ActionAmounts, HeldAmounts
 from costmodel.stages.strategies.quotient import Quotient, quotient_of
-from planner.ask.problem import Problem
 from planner.candidate.make import version
 from planner.graph.atoms import Atoms
+from planner.question.problem import Problem
 from planner.search.space import sums_cache
 from planner.search.space.even_stages import Floats, Ints
 

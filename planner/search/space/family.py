@@ -13,9 +13,9 @@ from itertools import chain, product
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.blocks import block_names
-from planner.ask.problem import AUTO, ONE_A_DEVICE, Problem, divisors
-from planner.ask.targets import config_not_run
 from planner.candidate.order import WITHIN_LIMIT
+from planner.question.problem import AUTO, ONE_A_DEVICE, Problem, divisors
+from planner.question.targets import config_not_run
 from planner.search.space.device_permutations import device_orders
 from planner.search.space.dropped import Dropped
 from simulator.schedules import SCHEDULES

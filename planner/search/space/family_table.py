@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
-from planner.ask.problem import Problem
 from planner.graph.atoms import Atoms, Partition
 from planner.graph.orders import Order
+from planner.question.problem import Problem
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts

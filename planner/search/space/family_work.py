@@ -10,7 +10,7 @@ from functools import cached_property
 from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.model import NEVER
-from planner.ask.problem import Problem
+from planner.question.problem import Problem
 from planner.search.space.family import Family, FamilySpace
 
 

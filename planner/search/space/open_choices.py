@@ -5,10 +5,10 @@ Each depends on the question alone. Leaves out who makes them, and whether that 
 
 from dataclasses import replace
 
-from planner.ask.problem import AUTO, Problem
-from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.order import WITHIN_LIMIT
+from planner.question.problem import AUTO, Problem
+from planner.question.targets import LINE_TARGETS
 from planner.search.space.family import Family
 from planner.search.space.pinned import PinnedPlaces
 

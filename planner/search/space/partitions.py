@@ -10,12 +10,12 @@ from functools import cached_property
 
 from costmodel.errors import NoPlanFits
 from costmodel.stages.costs import largest
-from planner.ask.problem import AUTO, AUTO_LOOPED
-from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Atoms, Partition
+from planner.question.problem import AUTO, AUTO_LOOPED
+from planner.question.targets import LINE_TARGETS
 from planner.search.space.dropped import Dropped
 from planner.search.space.family import Family
 from planner.search.space.family_work import Families

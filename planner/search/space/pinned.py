@@ -1,7 +1,7 @@
 """Stages that pins fix: each is one atom that shares its stage with no other, on ranks and configured as it says.
 
 What no ``[[stage]]`` names is cut freely among the ranks that are left. Leaves out the reading of pins
-(`planner.ask.pins`).
+(`planner.question.pins`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,9 @@ from functools import cached_property
 
 from costmodel.errors import InvalidInput, NoPlanFits
 from costmodel.stages.config import StageConfig
-from planner.ask.problem import Problem
 from planner.candidate.candidate import IN_FLIGHT, StagePlacement
 from planner.graph.atoms import Atoms, Partition, numbered, prepare
+from planner.question.problem import Problem
 
 
 @dataclass(frozen=True)

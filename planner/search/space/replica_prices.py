@@ -23,7 +23,7 @@ from costmodel.stages.strategies.gradients import Overlap
 from costmodel.stages.strategies.memory import CUBLAS_BYTES
 from costmodel.stages.strategies.states import SCATTERED
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
-from planner.ask.problem import Problem
+from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.rows import Rows, distinct
 

@@ -9,14 +9,14 @@ from functools import cached_property
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import EXECUTOR
-from planner.ask.lines import schedule_refusal
-from planner.ask.problem import Problem, Report
-from planner.ask.targets import RUNNERS, config_not_run
 from planner.candidate.candidate import alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan.rung import RUNGS
+from planner.question.pipeline_support import schedule_refusal
+from planner.question.problem import Problem, Report
+from planner.question.targets import RUNNERS, config_not_run
 from planner.search.state.record import SearchRecord
 from planner.search.writing import WriteReserve
 

@@ -14,8 +14,6 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from costmodel.stages.strategies.model import NEVER
-from planner.ask.problem import Problem
-from planner.ask.targets import LINE_TARGETS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
@@ -24,6 +22,8 @@ from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
 from planner.graph.towers import num_downsets, towers
 from planner.graph.waists import BottleneckOperators
+from planner.question.problem import Problem
+from planner.question.targets import LINE_TARGETS
 from planner.search.solvers.relaxation.build import closings_of_atoms, cut_data, times_of_atoms
 from planner.search.solvers.relaxation.closed_form import closed_form_ns
 from planner.search.solvers.relaxation.data import CutData

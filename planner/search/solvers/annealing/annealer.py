@@ -13,8 +13,8 @@ import numpy as np
 
 from costmodel.errors import UsageError
 from costmodel.stages.costs import at
-from planner.ask.problem import AUTO_SCHEDULES
 from planner.graph.atoms import Partition, numbered
+from planner.question.problem import AUTO_SCHEDULES
 from planner.search.solvers.annealing.data import LOOPED, RULES, Cut, Floats, Ints, Room, room_for
 from planner.search.solvers.annealing.kernels import (
     DELAYED,

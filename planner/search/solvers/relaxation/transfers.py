@@ -7,7 +7,7 @@ bound, whatever travels with it. Leaves out the other tensors of a message.
 from dataclasses import replace
 
 from costmodel.machines.links import LinkClass
-from planner.ask.problem import Problem
+from planner.question.problem import Problem
 from planner.search.solvers.relaxation.data import SLOPE, Crossing, Sent, SentTensors, SizeTime
 from planner.search.space.partitions import FamilyPartitions
 

@@ -1,0 +1,1 @@
+"""Process groups, messages between stages, and the watch over other ranks."""

@@ -1,0 +1,1 @@
+"""Gradients from the backwards to the step: sums, norms, losses, the optimizer."""

@@ -1,0 +1,1 @@
+"""Whether a plan, the model, the devices and the other ranks go together."""

@@ -1,0 +1,146 @@
+"""Stages as a rank runs them: a part of the model with its messages, its seeds and, where the order splits, its halves.
+
+Leaves out what is done with them (`worker`), and how a user's function divides them (`parallel`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from costmodel.capture.capture import Capture
+from costmodel.capture.parts import Part, extract
+from costmodel.capture.shapes import fetch
+from costmodel.capture.split import split_part
+from costmodel.capture.split_calls import Queue
+from costmodel.capture.writes import Written, written_by
+from costmodel.errors import DoesNotMatch
+from executor.communication.wiring import Wiring
+from executor.stages.evaluation import evaluated_part
+from executor.stages.randomness import Draws, seeded_part
+from executor.stages.stage import Slot, Stage
+from executor.state.microbatch_loader import MicrobatchLoader
+from planner.plan import Plan
+from simulator.actions import Action, Kind
+
+
+@dataclass(frozen=True)
+class StageBuilder:
+    """What stages of one rank are made of.
+
+    Attributes
+    ----------
+    plan : Plan
+    capture : Capture
+    wiring : Wiring
+    feed : MicrobatchLoader
+    draws : Draws
+    order : tuple of Action
+        The rank's.
+    """
+
+    plan: Plan
+    capture: Capture
+    wiring: Wiring
+    feed: MicrobatchLoader
+    draws: Draws
+    order: tuple[Action, ...]
+
+    def stage(self, index: int, view: nn.Module | None = None) -> Stage:
+        """Return a stage that trains, of the model's own modules or of a view's.
+
+        Raises
+        ------
+        DoesNotMatch
+            When it draws random numbers for several micro-batches at once.
+        """
+        planned = self.plan.stages[index]
+        kinds = {action.kind for action in self.order if action.stage == index}
+        queue = Queue() if Kind.I in kinds else None
+        part, draws = seeded_part(self.part(index, with_modules=True, view=view), self.draws)
+        if draws and planned.microbatch_multiple > 1:
+            raise DoesNotMatch(
+                f"stage {index} draws random numbers and takes {planned.microbatch_multiple} micro-batches in one "
+                "action, which would draw others than one at a time: plan with multiples of 1 (another --schedule than "
+                "graph-kfkb)"
+            )
+        part = part if queue is None else split_part(part, queue)
+        buffers = self._buffers(part)
+        part = _rooted(part, view)
+        written = written_by(self.capture, planned.operators)
+        read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
+        return Stage(
+            index,
+            part,
+            self.wiring.incoming(index),
+            self.wiring.outgoing(index),
+            planned.microbatch_multiple,
+            self.plan.batch.num_microbatches,
+            self.wiring.graph.backward[index],
+            read,
+            recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
+            queue=queue,
+            num_backwards=sum(a.stage == index and a.kind in (Kind.B, Kind.I) for a in self.order),
+            buffers=buffers,
+            slots=_slots(part, written),
+            written=written,
+            draws=self.draws if draws else None,
+        )
+
+    def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:
+        """Return the model's buffers that a part reads."""
+        known = {id(buffer) for buffer in self.capture.model.module.buffers()}
+        read = [fetch(part.module, node.target) for node in part.module.graph.nodes if node.op == "get_attr"]
+        found = {id(tensor): tensor for tensor in (*read, *part.module.buffers()) if id(tensor) in known}
+        return tuple(found.values())
+
+    def part(self, index: int, *, with_modules: bool = False, view: nn.Module | None = None) -> Part:
+        """Cut a stage out of the model; what it passes on without computing it is no output of the part."""
+        operators = self.plan.stages[index].operators
+        named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
+        relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
+        sends = [name for name in named if name not in relayed]
+        return extract(self.capture, operators, sends, with_modules=with_modules, view=view)
+
+    def trainable(self, stage: int) -> tuple[str, ...]:
+        """Return the trainable parameters that a stage reads, by name."""
+        groups = self.capture.groups
+        read = {name: None for o in self.plan.stages[stage].operators if o in groups for name in groups[o].parameters}
+        return tuple(name for name in read if self.capture.parameter(name).requires_grad)
+
+    def evaluated(self, stage: Stage, view: nn.Module | None) -> Stage:
+        """Return a stage as it computes in eval mode; of a view, only its modules know how they are divided."""
+        part = _rooted(evaluated_part(self.part(stage.index, with_modules=view is not None, view=view)), view)
+        return replace(
+            stage,
+            part=part,
+            slots=_slots(part, stage.written),
+            evaluates=True,
+            trains=False,
+            recomputes=False,
+            queue=None,
+            draws=None,
+            losses=[],
+            running={},
+            weight_halves={},
+        )
+
+
+def _rooted(part: Part, view: nn.Module | None) -> Part:
+    """Return a part that is a call of its view, whose hooks a divided stage lives by; unless it makes that call."""
+    return part if view is None or any(not call.path for call in part.calls) else replace(part, root=view)
+
+
+def _slots(part: Part, written: Sequence[Written]) -> tuple[Slot, ...]:
+    """Return the buffers that a part both reads and writes, with the places where it and its modules find them."""
+    modules = {id(module): module for root in (part.module, part.root) if root is not None for module in root.modules()}
+    wanted = {id(one.tensor): one.tensor for one in written if one.is_read and not one.is_parameter}
+    places: dict[int, list[tuple[dict[str, Any], str]]] = {key: [] for key in wanted}
+    for module in modules.values() if wanted else ():
+        for name, value in module._buffers.items():
+            if id(value) in places:
+                places[id(value)].append((module._buffers, name))
+    return tuple(Slot(tensor, tuple(places[key])) for key, tensor in wanted.items())

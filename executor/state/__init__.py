@@ -1,0 +1,1 @@
+"""Batches that come in, and states that are saved and loaded."""

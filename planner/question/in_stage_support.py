@@ -1,0 +1,46 @@
+"""What trainers run inside a stage: degrees, ZeRO, recompute, offload.
+
+Sources: torchtitan's `parallel_dims.py` (experts spread over ranks that FSDP, context or tensor parallelism divide, and
+over no replicas), Megatron-LM's arguments, DeepSpeed's `PipelineModule` (ZeRO-2 and 3 without a pipeline only). Leaves
+out how stages follow each other (`planner.question.pipeline_support`).
+"""
+
+from costmodel.stages.config import RECOMPUTE, StageConfig
+from costmodel.stages.strategies import EXECUTOR
+
+Names = tuple[str, ...]
+
+
+def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
+    """Return what of a stage's configuration a target does not run, nothing where it runs all of it."""
+    degrees, zeros, recompute, offload = _taken(target, pipelined)
+    divided = [name for name in ("tensor", "sequence", "context", "expert") if getattr(config, name) > 1]
+    wrong = [name for name in divided if name not in degrees]
+    alone = _taken(target, False)
+    if wrong:
+        return f"{wrong[0]} parallelism" + " within a pipeline" * (pipelined and wrong[0] in alone[0])
+    if config.zero not in zeros:
+        return f"ZeRO-{config.zero}" + " within a pipeline" * (pipelined and config.zero in alone[1])
+    if target == EXECUTOR and config.zero == 1 and config.tensor > 1:
+        return "ZeRO-1 and tensor parallelism together"
+    if target == "torchtitan" and config.zero == 0 and config.context * config.tensor % config.expert:
+        return "expert parallelism without ZeRO-2 or 3"
+    if config.recompute not in recompute:
+        return f"{config.recompute} recompute"
+    return "" if config.offload in offload else f"offload of {config.offload}"
+
+
+def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names, Names]:
+    """Return what a target runs inside stages: degrees, stages of ZeRO, recompute, offload."""
+    every = ("tensor", "sequence", "context", "expert")
+    if target == EXECUTOR:
+        return ("tensor",), (0, 1, 2, 3), ("none", "full"), ("none",)
+    if target == "torchtitan":
+        return every, (0, 2, 3), RECOMPUTE, ("none",)
+    if target == "megatron":
+        return every, (0, 1), RECOMPUTE, ("none",)
+    return (
+        (("tensor",), (0, 1), ("none", "full"), ("none", "optimizer", "parameters"))
+        if pipelined
+        else (("tensor", "expert"), (0, 1, 2, 3), ("none", "full"), ("none", "optimizer", "parameters"))
+    )

@@ -1,0 +1,101 @@
+"""The space of choices: for each decision what is fixed for every stage; what is not fixed is searched.
+
+N devices = stages x data x tensor x context, "stages" being places in the pipeline; with V chunks each place holds V
+stages. Leaves out stages that pins fix one by one (`planner.question.pins`), which trainers run what
+(`planner.question.targets`) and what it costs.
+"""
+
+from dataclasses import dataclass, fields
+
+from costmodel.errors import UsageError
+
+DEGREES = ("stages", "data", "tensor", "context")
+"""Decisions whose product is the number of devices used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is fixed; None for what is free.
+
+    Attributes
+    ----------
+    stages : int
+        Places in the pipeline.
+    chunks : int
+        Stages a place.
+    data, tensor, context, expert : int
+        Degrees of parallelism of every stage.
+    sequence_parallel : bool
+        Tensor-parallel ranks divide norms, dropout and residuals along the sequence.
+    zero : int
+    recompute, offload : str
+    """
+
+    stages: int | None = None
+    chunks: int | None = None
+    data: int | None = None
+    tensor: int | None = None
+    sequence_parallel: bool | None = None
+    context: int | None = None
+    expert: int | None = None
+    zero: int | None = None
+    recompute: str | None = None
+    offload: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return what is fixed."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def allows(self, name: str, value: object) -> bool:
+        """Whether a decision may take a value."""
+        fixed = getattr(self, name)
+        return fixed is None or fixed == value
+
+    def check(self, num_devices: int, global_batch: int) -> None:
+        """Refuse what no plan can keep.
+
+        Raises
+        ------
+        UsageError
+            Where fixed degrees need more devices than there are, or contradict each other or the batch.
+        """
+        needed = 1
+        said = []
+        for name in DEGREES:
+            if getattr(self, name):
+                needed *= getattr(self, name)
+                said.append(f"{name} {getattr(self, name)}")
+        if needed > num_devices:
+            raise UsageError(
+                f"{' x '.join(said)} make {needed} devices, and --devices says {num_devices}; give --devices {needed}, "
+                "or fix fewer degrees"
+            )
+        if self.data and global_batch % self.data:
+            raise UsageError(
+                f"the batch of {global_batch} does not divide into {self.data} replicas; choose a --batch that is a "
+                f"multiple of {self.data}"
+            )
+        self._check_pairs(num_devices)
+
+    def _check_pairs(self, num_devices: int) -> None:
+        data, tensor, context = self.data or num_devices, self.tensor or num_devices, self.context or num_devices
+        if self.expert and self.expert > 1 and self.data and self.context and (data * context) % self.expert:
+            raise UsageError(
+                f"--expert {self.expert} does not divide data {data} x context {context}, the ranks over which experts "
+                f"spread; choose a divisor of {data * context}"
+            )
+        if self.sequence_parallel and tensor == 1:
+            raise UsageError(
+                "--sequence-parallel divides among tensor-parallel ranks, and tensor is 1; give --tensor, or drop it "
+                "(--context divides the whole sequence)"
+            )
+        if self.zero and data * context == 1:
+            raise UsageError(
+                f"--zero {self.zero} shards over data and context ranks, and there is one; give --data, or drop it"
+            )
+        if self.offload == "parameters" and self.zero not in (None, 3):
+            raise UsageError(
+                f"parameters are offloaded with zero {self.zero}; only ZeRO-3 gathers them for use: --zero 3, or "
+                "--offload optimizer"
+            )

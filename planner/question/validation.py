@@ -1,0 +1,88 @@
+"""Whether the parts of a problem go together: choices and model, profiles and devices, the old plan and the planner.
+
+Leaves out what one value may be by itself (`planner.question.problem`).
+"""
+
+from collections.abc import Sequence
+
+from costmodel.errors import UsageError
+from costmodel.machines.catalogue import check_precision
+from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.machines.parts import DeviceType
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.profile import Profile
+from planner.plan import Plan
+from planner.question.same_model import check_same_model
+from planner.question.space import Space
+
+STARTED = ("ours", "chain")
+"""Planners whose search may start from an old plan."""
+
+
+def check_old_plan(planner: str, old: Plan, graph: OperatorGraph) -> None:
+    """Refuse an old plan that no search of this planner could start from.
+
+    Raises
+    ------
+    UsageError
+        Names the planner.
+    DoesNotMatch
+        When the old plan is of another model.
+    """
+    if planner not in STARTED:
+        raise UsageError(
+            f"--from starts a search of --planner {' or '.join(STARTED)}, and {planner} has none that could "
+            "start so; drop one of the two"
+        )
+    check_same_model(old, graph)
+
+
+def check_stages(space: Space, max_stages: int | None, num_pinned: int, graph: OperatorGraph) -> None:
+    """Refuse choices that contradict each other, or the model.
+
+    Raises
+    ------
+    UsageError
+        Names the two.
+    """
+    stages = (space.stages or 1) * (space.chunks or 1)
+    if max_stages is not None and max_stages < stages:
+        raise UsageError(f"--max-stages {max_stages} is below the {stages} stages; drop one")
+    if max_stages is not None and max_stages < num_pinned:
+        raise UsageError(f"--max-stages {max_stages}, and the pins give {num_pinned} stages; drop one")
+    works = [operator.work for operator in graph.operators]
+    if (space.expert or 1) > 1 and not any(work and work.experts for work in works):
+        raise UsageError(f"--expert {space.expert}, and {graph.name} has no experts; drop it")
+
+
+def check_devices(devices: Sequence[DeviceType], precision: str, profile: Profile, others: Sequence[Profile]) -> None:
+    """Refuse precisions that a device lacks, and profiles that no device or another model is of.
+
+    Raises
+    ------
+    UsageError
+        Names the device or the profile.
+    """
+    for name in sorted({device.catalogue for device in devices} - {""}):
+        if precision:
+            check_precision(catalogue_device(name), precision)
+    for each in others:
+        if each.graph.fingerprint != profile.graph.fingerprint:
+            raise UsageError(
+                f"the profiles are of the models {profile.graph.name} and {each.graph.name}, which differ; "
+                "give profiles of one model, one a device type"
+            )
+    for each in (profile, *others) if others else ():
+        if not any(is_of(each, device) for device in devices):
+            raise UsageError(
+                f"a profile was made on {each.device.name!r}, and the devices are "
+                f"{', '.join(sorted({device.name for device in devices}))}; give one profile a device type of the "
+                "cluster"
+            )
+
+
+def is_of(profile: Profile, device: DeviceType) -> bool:
+    """Whether a profile was made on this type of device."""
+    if device.catalogue and profile.device.catalogue:
+        return device.catalogue == profile.device.catalogue
+    return device.name == profile.device.name

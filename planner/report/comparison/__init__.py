@@ -1,0 +1,1 @@
+"""Plans side by side, and what differs, has moved or was measured."""

@@ -1,0 +1,142 @@
+"""Plans side by side: one row a plan, what their runs measured, and where what they answer differs.
+
+Step times of other models or batches, or that rest on other links, trainers, optimizers, precisions or calibrations
+do not compare, so such rows are marked. Leaves out files and flags (`planner.commands.compare`), what one plan comes
+to (`planner.report.comparison.compared`) and how pictures are drawn (`planner.report.comparison.pictures`,
+`planner.report.html`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.plan.replay import depth
+from planner.report.comparison.compared import ASSUMED, ComparedPlan
+from planner.report.comparison.machines import unlike_parts
+from planner.report.comparison.side_by_side import difference, tables
+from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
+from planner.report.summary.text import Table
+from simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from planner.report.comparison.pictures import Picture
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Some plans; the first is the one whose question and assumptions the others are held against."""
+
+    plans: tuple[ComparedPlan, ...]
+
+    def differing(self, compared: ComparedPlan) -> list[str]:
+        """Return in what a plan differs from the first: ``model``, ``batch``, and names of assumptions."""
+        first, own = self.plans[0].plan, compared.plan
+        asked = [
+            *(["model"] if own.fingerprint != first.fingerprint else []),
+            *(["batch"] if own.batch.global_size != first.batch.global_size else []),
+        ]
+        assumed = [name for name in ASSUMED if getattr(own.assumptions, name) != getattr(first.assumptions, name)]
+        return asked + list(dict.fromkeys([*assumed, *unlike_parts(first.cluster, own.cluster)]))
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the step times compare: one model, one batch, the same assumptions."""
+        return not any(self.differing(compared) for compared in self.plans)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the JSON form, one object a plan."""
+        return [self._row(compared) for compared in self.plans]
+
+    def _row(self, compared: ComparedPlan) -> dict[str, object]:
+        plan = compared.plan
+        prediction, search = plan.prediction, plan.search
+        return {
+            "plan": compared.name,
+            "model": plan.model_name,
+            "schedule": plan.schedule,
+            "stages": len(plan.stages),
+            "depth": depth(plan),
+            "ranks": len(plan.orders),
+            "microbatches": plan.batch.num_microbatches,
+            "microbatch_size": plan.batch.microbatch_size,
+            "step_time_ns": prediction.step_time_ns,
+            "step_time_interval_ns": prediction.step_time_interval_ns,
+            "span_ns": prediction.span_ns,
+            "samples_per_s": samples_per_s(compared.plan),
+            "tokens_per_s": tokens_per_s(plan),
+            "mfu": mfu(plan),
+            "bubble_ratio": prediction.bubble_ratio,
+            "bubble_causes": dict(compared.causes),
+            "communication": compared.communication.to_json(),
+            "peak_memory_bytes": max(prediction.peak_memory_bytes),
+            "peak_memory_bytes_per_rank": list(prediction.peak_memory_bytes),
+            "memory_limit_bytes": compared.limit_bytes,
+            "lower_bound_ns": search.lower_bound_ns,
+            "gap": search.gap,
+            "scope": search.scope,
+            "status": search.status,
+            "assumptions": plan.assumptions.to_json(),
+            "differs_in": self.differing(compared),
+            "measured": compared.measurement.to_json() if compared.measurement else None,
+        }
+
+    def table(self) -> "DataFrame":
+        """Return the rows as a table, the plans its index; what was measured as a time and its error."""
+        from pandas import DataFrame
+
+        rows = []
+        for row in self.rows():
+            measured = row.pop("measured")
+            found = measured if isinstance(measured, dict) else {}
+            own = {"measured_ns": found.get("step_time_ns"), "error_percent": found.get("error_percent")}
+            rows.append({key: value for key, value in row.items() if key != "assumptions"} | own)
+        return DataFrame(rows).set_index("plan")
+
+    def draw(self, ax: "Axes") -> "Axes":
+        """Draw the step times with their idle shares, bounds and measured times."""
+        from planner.report.comparison.pictures import compared_row
+        from simulator.charts import comparison
+
+        return comparison(ax, [compared_row(picture) for picture in self._pictures()])
+
+    def figure(self) -> "Figure":
+        """Return the whole picture: stage graphs, timelines on one axis, the comparison."""
+        from planner.report.comparison.pictures import compare_figure
+
+        return compare_figure(list(self._pictures()), comparable=self.comparable)
+
+    def timelines(self) -> list[tuple[str, Timeline]]:
+        """Return all timelines, each with its name."""
+        rows = []
+        for name, compared in self.named():
+            if compared.measurement:
+                measured = compared.measurement.measured
+                rows += [(f"{name} predicted", compared.predicted), (f"{name} measured", measured)]
+            else:
+                rows.append((name, compared.predicted))
+        return rows
+
+    def text(self) -> list[str | Table]:
+        """Return what people read."""
+        return tables(self.plans, self.differing)
+
+    def _pictures(self) -> "Iterator[Picture]":
+        from planner.report.comparison.pictures import Picture
+
+        for name, compared in self.named():
+            measurement = compared.measurement
+            if measurement:
+                yield Picture(name, compared, measurement.measured, difference(measurement))
+            else:
+                yield Picture(name, compared)
+
+    def named(self) -> list[tuple[str, ComparedPlan]]:
+        """Return each plan with the stem of its name, or with the whole where two stems are the same."""
+        stems = [Path(compared.name).stem for compared in self.plans]
+        pairs = zip(stems, self.plans, strict=True)
+        return [(stem if stems.count(stem) == 1 else compared.name, compared) for stem, compared in pairs]

@@ -1,0 +1,1 @@
+"""What a plan comes to: a sentence, figures, the ladder, alarms."""

@@ -1,0 +1,221 @@
+"""What ``penstock plan`` answers: a sentence, the ladder, the bound with its scope, and the same as JSON.
+
+Leaves out why the plan takes as long as it does (`planner.report.why.explanation`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from planner.plan import Plan
+from planner.plan.file import stages_to_json
+from planner.plan.limited_by import WORDS
+from planner.plan.replay import depth, replay
+from planner.plan.rung import cost_per_million_samples, rung
+from planner.question.problem import Problem
+from planner.report.comparison.moved import Moved
+from planner.report.summary.alarms import Alarm, alarms
+from planner.report.summary.plan_lines import assumed, expected, ladder, money
+from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
+from planner.report.summary.text import Table, mebibytes, milliseconds, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """A plan as an answer to its problem.
+
+    Attributes
+    ----------
+    plan : Plan
+    problem : Problem
+    seconds : float
+        What the whole command took so far.
+    path : str
+        File of the plan; empty where it was not written.
+    searched : mapping
+        What the search did (`planner.search.state.record`): readings of clocks, which no plan holds.
+    """
+
+    plan: Plan
+    problem: Problem
+    seconds: float
+    path: str = ""
+    searched: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.text()))
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of the batch over the step time."""
+        return samples_per_s(self.plan)
+
+    @cached_property
+    def devices_used(self) -> int:
+        """Devices that the plan uses."""
+        return len(self.plan.orders)
+
+    @cached_property
+    def alarms(self) -> list[Alarm]:
+        """What should make the reader stop."""
+        return alarms(self.problem, self.plan, self.searched)
+
+    @property
+    def best_unrun(self) -> dict[str, object] | None:
+        """Step and strategy of the best plan that no trainer runs, where it is faster than this one."""
+        found = self.plan.extra.get("best_unrun")
+        return dict(found) if isinstance(found, dict) else None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON object."""
+        plan, prediction, search = self.plan, self.plan.prediction, self.plan.search
+        return {
+            "status": search.status,
+            "step_time_ns": prediction.step_time_ns,
+            "step_time_interval_ns": prediction.step_time_interval_ns,
+            "samples_per_s": self.samples_per_s,
+            "tokens_per_s": tokens_per_s(plan),
+            "mfu": mfu(plan),
+            "cost_per_million_samples": cost_per_million_samples(plan),
+            "best_step_time_ns": search.best_step_time_ns,
+            "lower_bound_ns": search.lower_bound_ns,
+            "gap": search.gap,
+            "best_gap": self._best_gap,
+            "scope": search.scope,
+            "model_objective_ns": search.model_objective_ns,
+            "model_lower_bound_ns": search.model_lower_bound_ns,
+            "model_gap": search.model_gap,
+            "strategy": rung(plan),
+            "rungs": [each.to_json() for each in plan.rungs],
+            "assumptions": plan.assumptions.to_json(),
+            "devices_used": self.devices_used,
+            "choice": plan.extra.get("choice", ""),
+            **({"from": {**self._start, "moved": self._moved.to_json()}} if self._moved else {}),
+            "best_unrun": self.best_unrun,
+            "alarms": [each.to_json() for each in self.alarms],
+            "searched": dict(self.searched),
+            "search_seconds": self.seconds,
+            "limited_by": search.limited_by,
+            "baselines": dict(search.baselines),
+            "stages": stages_to_json(plan),
+            "schedule": plan.schedule,
+            "microbatches": plan.batch.num_microbatches,
+            "microbatch_size": plan.batch.microbatch_size,
+            "peak_memory_bytes": max(prediction.peak_memory_bytes),
+            "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
+            "estimated": list(plan.assumptions.estimated),
+            "runs_on": list(plan.runs_on),
+        }
+
+    def table(self) -> "DataFrame":
+        """Return the ladder: one row a rung, strategies its index, times in ns and sizes in bytes."""
+        from pandas import DataFrame
+
+        return DataFrame([each.to_json() for each in self.plan.rungs]).set_index("strategy")
+
+    def draw(self, ax: "Axes") -> "Axes":
+        """Draw the plan's timeline."""
+        from simulator.charts import gantt
+
+        title = f"{self.plan.model_name}, {rung(self.plan)}"
+        return gantt(ax, replay(self.plan), title=title, ranks=self.plan.blocks)
+
+    @property
+    def _best_gap(self) -> float | None:
+        bound_ns, best_ns = self.plan.search.lower_bound_ns, self.plan.search.best_step_time_ns
+        return best_ns / bound_ns - 1 if bound_ns else None
+
+    def text(self) -> list[str | Table]:
+        """Return what people read."""
+        plan, prediction, search, batch = self.plan, self.plan.prediction, self.plan.search, self.plan.batch
+        stages = f"{len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, " if len(plan.stages) > 1 else ""
+        ended = WORDS.get(search.limited_by, search.limited_by)
+        rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
+        return [
+            f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} "
+            f"devices, {stages}{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
+            f"chosen       {plan.extra.get('choice')}",
+            *self._since(),
+            f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
+            *expected(plan),
+            f"a second     {self._rates()}",
+            f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
+            f"scope        {search.scope}",
+            *self._estimate(),
+            f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
+            f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
+            f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
+            *self._unrun(),
+            f"assumes      {assumed(plan)}",
+            *([f"baselines    {', '.join(rivals)}"] if rivals else []),
+            *ladder(plan),
+            f"found in {self.seconds:.1f} s" + (f", ended by {ended}" if ended else ""),
+        ]
+
+    @cached_property
+    def _moved(self) -> Moved | None:
+        """What moved from the old plan, where the search started from one."""
+        old = self.problem.old_plan
+        return Moved(old, self.plan, self.problem.profile.graph) if old else None
+
+    @property
+    def _start(self) -> dict[str, object]:
+        """What became of the old plan."""
+        found = self.plan.extra.get("from", {})
+        return dict(found) if isinstance(found, dict) else {}
+
+    def _since(self) -> list[str]:
+        """Say what the old plan takes here, or why it does not stand, and what moved."""
+        if not self._moved:
+            return []
+        start, new_ns = self._start, self.plan.prediction.step_time_ns
+        old_ns, why_not, parts = start.get("step_time_ns"), start.get("why_not"), ["the old plan"]
+        if isinstance(old_ns, int):
+            parts.append(f"would take {milliseconds(old_ns)} here, this one {milliseconds(new_ns)}")
+            parts.append(f"({_compared(new_ns, old_ns)})" + ("; it" if why_not else ""))
+        if why_not:
+            used = "its cut was a start" if start.get("used") == "cut" else "nothing of it was used"
+            parts.append(f"cannot be used as it stands: {why_not}; {used}")
+        told = [f"from         {' '.join(parts)}"] if start else []
+        return [*told, f"moved        {self._moved.text()}"]
+
+    def _unrun(self) -> list[str]:
+        """Say what a faster plan would gain that no trainer runs."""
+        found, own_ns = self.best_unrun, self.plan.prediction.step_time_ns
+        if not found or not isinstance(step_ns := found.get("step_time_ns"), int):
+            return []
+        return [
+            f"nobody runs  {found.get('strategy')} in {milliseconds(step_ns)}, {percent(1 - step_ns / own_ns)} less: "
+            "no trainer that is known here takes that plan"
+        ]
+
+    def _estimate(self) -> list[str]:
+        """Say how far cuts are from the best by the estimate, which is another figure than the simulated step."""
+        search = self.plan.search
+        if search.model_gap is None:
+            return []
+        return [
+            f"by estimate  {milliseconds(search.model_objective_ns)} for the best cut, none below "
+            f"{milliseconds(search.model_lower_bound_ns)}: {percent(search.model_gap)}, of (m - 1) x largest stage + "
+            "longest path, not of the step"
+        ]
+
+    def _rates(self) -> str:
+        tokens, used = tokens_per_s(self.plan), mfu(self.plan)
+        text = f"{self.samples_per_s or 0:.1f} samples"
+        text += f", {tokens:.0f} tokens" if tokens else ""
+        text += f", {percent(used)} of the devices' peak" if used else ""
+        cost = cost_per_million_samples(self.plan)
+        return text + (f"; {money(cost)} for a million samples" if cost is not None else "")
+
+
+def _compared(new_ns: int, old_ns: int) -> str:
+    """Say how much longer or shorter the new step is."""
+    if new_ns == old_ns or not old_ns:
+        return "as long"
+    return f"{percent(abs(new_ns / old_ns - 1))} {'more' if new_ns > old_ns else 'less'}"
