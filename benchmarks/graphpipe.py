@@ -31,7 +31,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.kept_rows import add_output, kept
-from benchmarks.rivals import BoundRequest, answer
+from benchmarks.rivals import Asked, answer
 from costmodel.architectures.captured import captured_profile
 from costmodel.architectures.command import make
 from costmodel.machines.catalogue import device as catalogue_device
@@ -99,13 +99,13 @@ def cluster_of(num_hosts: int = 8) -> Cluster:
     return type(found)(**{**vars(found), "hosts": found.hosts[:1] * num_hosts})
 
 
-def asked(seconds: float, **more: Any) -> BoundRequest:
+def asked(seconds: float, **more: Any) -> Asked:
     """Return the question that all planners get."""
     given = {"cluster": cluster_of(), "samples_a_device": SAMPLES_A_DEVICE, **more}
-    return BoundRequest(seconds, **given)
+    return Asked(seconds, **given)
 
 
-def compared(section: str, model: str, devices: int, planners: Sequence[str], question: BoundRequest) -> Iterator[Row]:
+def compared(section: str, model: str, devices: int, planners: Sequence[str], question: Asked) -> Iterator[Row]:
     """Yield a row a planner, with its step over ours."""
     ours_ns = 0
     for planner in planners:

@@ -156,7 +156,7 @@ def test_that_no_plan_fits_is_proved_by_states_or_by_all_that_there_is_and_else_
 def test_whole_models_that_fit_with_small_micro_batches_are_offered_before_the_choice() -> None:
     profile = chain(4, saved_bytes=1 << 20)
     setting = PreparedProblem(Problem(profile, None, 2, 8, target="any", effort=COUNTED, memory_limit_bytes=5 << 20))
-    incumbent = CandidatePool(setting.problem, "any", setting.tears)
+    incumbent = CandidatePool(setting.problem, "any", setting.layer_alignment)
     whole = WholeModels(setting, incumbent, offers=True)
     offered = [each for each in incumbent.found.values() if each.strategy == "data-parallel"]
     assert {each.candidate.microbatch_size for each in offered if each.fits} == {1}
@@ -189,15 +189,15 @@ def test_small_problems_of_odd_kinds_have_answers_without_errors_near_the_best_a
 def test_a_first_look_that_is_interrupted_leaves_the_bound_that_work_over_devices_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, looked = BalancedSweep.look, list[object]()
+    real, looked = BalancedSweep.sweep, list[object]()
 
-    def look(self: BalancedSweep, family: Family) -> None:
+    def sweep(self: BalancedSweep, family: Family) -> None:
         looked.append(family)
         if len(looked) > 3 and self.incumbent.best_fits:
             raise KeyboardInterrupt
         real(self, family)
 
-    monkeypatch.setattr(BalancedSweep, "look", look)
+    monkeypatch.setattr(BalancedSweep, "sweep", sweep)
     problem = Problem(chain(6), None, 2, 8, target="any", effort=COUNTED)
     found = plan(problem).search
     assert (found.limited_by, found.lower_bound_ns) == ("interrupted", PreparedProblem(problem).work_over_devices_ns)

@@ -79,7 +79,7 @@ class WholeModels:
                 self.priced.discard(name)
                 break
             cuts, num_before = self._setting.cuts(family), len(tried)
-            tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
+            tried += cuts.evaluate_under((0,) * len(cuts.atoms), cuts.schedules[:1])
             if len(tried) == num_before:
                 self.priced.discard(name)
             elif not tried[-1].fits:
@@ -87,7 +87,7 @@ class WholeModels:
         late = self._limits is not None and self._limits.expired
         if tried and not late and families[-1].microbatch_size > tried[-1].candidate.microbatch_size:
             cuts = self._setting.cuts(families[-1])
-            tried += cuts.under((0,) * len(cuts.atoms), cuts.schedules[:1])
+            tried += cuts.evaluate_under((0,) * len(cuts.atoms), cuts.schedules[:1])
         self._tried += tried
         if self._offers:
             self._incumbent.offer(each for each in tried if each.fits)

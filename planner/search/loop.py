@@ -118,7 +118,7 @@ class PortfolioSearch:
         self.brief = self.annealed = self.graphs = self.improved = self.early = self.last = self.limits
         self.writing = WriteReserve(problem, self.limits)
         self.incumbent = CandidatePool(
-            problem, self.aim, self.setting.tears, report, writing=self.writing, record=self.record
+            problem, self.aim, self.setting.layer_alignment, report, writing=self.writing, record=self.record
         )
         self.bounds = FamilyBounds(self.setting, self.incumbent)
         self.bounder = Solver()
@@ -190,7 +190,7 @@ class PortfolioSearch:
             if looking.expired and self.incumbent.found:
                 self._save_memory()
             self._look(screen, family)
-        screen.look_at_long()
+        screen.sweep_long()
         self._left_out = bool(screen.left_out)
         if not self.incumbent.found:
             return
@@ -277,7 +277,7 @@ class PortfolioSearch:
         self._looked.add(family)
         self.bounds.num_seen = len(self._looked)
         with self.setting.dropped.candidate():
-            screen.look(family)
+            screen.sweep(family)
         heed(self._has_plan)
         bound_ns = self.setting.bound_ns(family)
         if bound_ns is not None:
@@ -313,14 +313,14 @@ class PortfolioSearch:
     def _start_elsewhere(self) -> None:
         """Take starts that know of memory and of replicas by stage."""
         self.incumbent.offer(proposed(self.setting, Deadline(self.limits.remaining_s * START_PART)))
-        for family in self.prospects.reached():
+        for family in self.prospects.best_by_family():
             self.bounds.know(family)
         self.incumbent.say("starts")
 
     @_while_time
     def _cut_with_care(self) -> None:
         self._hear()
-        open_ones = self.prospects.open_ones()
+        open_ones = self.prospects.not_pruned()
         self._wait_for_kernels(open_ones)
         self.brief, self.annealed, self.graphs, self.improved, self.early = (
             Deadline(self.limits.remaining_s * part * (BEFORE_PROOF if self.problem.exact else 1)) for part in PARTS
@@ -332,7 +332,7 @@ class PortfolioSearch:
             self._all_cuts(open_ones)
 
     def _promising(self) -> list[FamilyPartitions]:
-        return [self.setting.cuts(family) for family in self.prospects.promising()]
+        return [self.setting.cuts(family) for family in self.prospects.top()]
 
     def _all_cuts(self, open_ones: Sequence[Family]) -> None:
         seed = self.problem.effort.seed
@@ -370,7 +370,7 @@ class PortfolioSearch:
     @recorded("local search", "improve")
     def _improve(self) -> None:
         """Improve the best of each family near the best on the simulator itself."""
-        for family, best in self.prospects.nearest():
+        for family, best in self.prospects.near_best():
             known = not family.split and self.prospects.is_small(family)  # halves are improved where they are made
             if not self.limits.expired and known and is_near(best, self.incumbent):
                 polish(self.setting.cuts(family), [best], self.incumbent, self.limits)
@@ -433,7 +433,7 @@ class PortfolioSearch:
             if not self.graphs.expired and not annealed and self.prospects.is_open(cuts.family):
                 cut(cuts, 0, self.incumbent, self.graphs, line=False)
                 self.incumbent.say("graph")
-        for family, best in self.prospects.nearest():
+        for family, best in self.prospects.near_best():
             cuts, limits = self.setting.cuts(family), self.improved
             if cuts not in graphs or limits.expired or not is_near(best, self.incumbent):
                 continue

@@ -101,7 +101,7 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> SearchOutco
         fixed["data"] = max(1, left)
     narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
     setting = PreparedProblem(narrowed)
-    incumbent = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], setting.tears, report)
+    incumbent = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], setting.layer_alignment, report)
     equal_parts(setting, incumbent, weigh)
     bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
     return SearchOutcome(setting, incumbent, bound_ns, {}, LimitedBy.EXHAUSTED, True)

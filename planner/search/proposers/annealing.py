@@ -100,7 +100,7 @@ class AnnealingScheduler:
 
     def _near(self) -> list[tuple[Family, Evaluated]]:
         """Return the best families near the best plan that can be annealed, with what is known of them."""
-        rows = list(self._prospects.reached().items())
+        rows = list(self._prospects.best_by_family().items())
         return [row for row in rows if is_near(row[1], self._incumbent) and self._can(row[0])][:NUM_BEST]
 
     def _can(self, family: Family) -> bool:

@@ -45,7 +45,7 @@ class BalancedSweep:
         if not all(setting.problem.memory_limits_bytes):
             self._most_bytes = 0
 
-    def look(self, family: Family) -> None:
+    def sweep(self, family: Family) -> None:
         """Offer the incumbent what balanced cuts of a family bring."""
         bound_ns = self.setting.bound_ns(family)
         if bound_ns is None or not any(self._could_matter(family, bound_ns, places) for places in (1, 2)):
@@ -74,7 +74,7 @@ class BalancedSweep:
             else:
                 self.left_out[family, places] = num_actions
 
-    def look_at_long(self) -> None:
+    def sweep_long(self) -> None:
         """Where nothing else was found, or fits, offer what takes long to be written, the shortest first."""
         for family, places in sorted(self.left_out, key=self.left_out.__getitem__):
             if self.incumbent.best_fits:

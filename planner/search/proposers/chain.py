@@ -31,7 +31,7 @@ class Lines:
 
     def __init__(self, incumbent: CandidatePool, prospects: FamilySelector, kernels: Kernels) -> None:
         self._incumbent, self._prospects, self._kernels = incumbent, prospects, kernels
-        self._found = CandidatePool(incumbent.problem, incumbent.aim, incumbent.tears)
+        self._found = CandidatePool(incumbent.problem, incumbent.aim, incumbent.layer_alignment)
 
     def cut(self, cuts: FamilyPartitions, limits: Deadline) -> None:
         """Cut a family into stages in one line; the best lines may be better as graphs."""

@@ -56,12 +56,12 @@ class CpSatProposer:
         """
         solvable = self.solvable(families)
         solving = Deadline(limits.remaining_s * SOLVER_PART)
-        open_ones = [f for f in self.prospects.reached() if f in solvable and self.prospects.is_open(f)]
+        open_ones = [f for f in self.prospects.best_by_family() if f in solvable and self.prospects.is_open(f)]
         turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
         for family in turns:
             with self.setting.dropped.candidate():
                 self._solve_family(family, TURN_PART, solving, limits)
-        again = [family for family in self.prospects.reached() if family in open_ones]
+        again = [family for family in self.prospects.best_by_family() if family in open_ones]
         left = 1 - TURN_PART * len(turns)
         for number, family in enumerate(again):
             share = left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
@@ -119,7 +119,7 @@ class CpSatProposer:
         cuts, effort = self.setting.cuts(family), self.problem.effort
         binding = cuts.memory_can_bind and all(self.problem.memory_limits_bytes)
         data = cut_data(cuts, self.bounds.of[family], binding)
-        known = self.prospects.reached().get(family)
+        known = self.prospects.best_by_family().get(family)
         work = effort.deterministic_limit
         if work is None:
             work = effort.time_limit_s * DETERMINISTIC_PER_S

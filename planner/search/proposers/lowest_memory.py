@@ -45,7 +45,7 @@ def leanest(setting: PreparedProblem, seconds: float) -> list[tuple[Family, Eval
     Nothing where none can be placed.
     """
     problem, limits = setting.problem, Deadline(seconds)
-    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.tears)
+    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.layer_alignment)
     found: dict[Family, Evaluated] = {}
     families = _promising(setting, incumbent)
 

@@ -25,7 +25,7 @@ def transfer_to_siblings(
     for family in bounds.of:
         alike.setdefault(_kind(family), []).append(family)
     tried: set[tuple[object, Family]] = set()
-    for own, each in list(prospects.reached().items())[:NUM_CUTS]:
+    for own, each in list(prospects.best_by_family().items())[:NUM_CUTS]:
         found = each.candidate
         for family in alike.get(_kind(own), ()):
             key = found.partition, family

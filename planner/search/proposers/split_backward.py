@@ -44,7 +44,7 @@ class Halving:
         if not self.is_open or self._setting.pinned.in_flight:
             return
         incumbent = self._incumbent
-        lines = CandidatePool(incumbent.problem, incumbent.aim, incumbent.tears)
+        lines = CandidatePool(incumbent.problem, incumbent.aim, incumbent.layer_alignment)
         lines.offer(each for each in incumbent.found.values() if each.candidate.line)
         for found in (lines, incumbent):
             with self._setting.dropped.candidate():

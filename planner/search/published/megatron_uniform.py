@@ -38,7 +38,7 @@ def megatron_uniform(problem: Problem, report: Report | None) -> SearchOutcome:
             f"--planner megatron-uniform divides repeated layers, and {problem.profile.graph.name} has none that its "
             "operators' modules tell; take --planner uniform"
         )
-    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.tears, report)
+    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.layer_alignment, report)
     for family in setting.families.all:
         if limits.expired and incumbent.best_fits:
             break

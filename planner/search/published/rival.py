@@ -50,7 +50,7 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> SearchOutco
     """
     _check(rival, problem)
     setting, limits = PreparedProblem(problem), Deadline(clock_s(problem))
-    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.tears, report)
+    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.layer_alignment, report)
     sizes = problem.microbatch_sizes_of(problem.space.data or 1)
     for number, size in enumerate(sizes):
         if number and limits.expired:

@@ -39,34 +39,34 @@ class FamilySelector:
     def __init__(self, setting: PreparedProblem, incumbent: CandidatePool, bounds_ns: Mapping[Family, int]) -> None:
         self._setting, self._incumbent, self._bounds_ns = setting, incumbent, bounds_ns
 
-    def promising(self) -> list[Family]:
+    def top(self) -> list[Family]:
         """Return the open families whose first look came near the best, and a few more, the best first.
 
         Of several stages a place, whose simulation takes longer, only a few.
         """
-        reached, best = self.reached(), self._incumbent.best
-        open_ones = [family for family in self.open_ones() if family in reached]
+        reached, best = self.best_by_family(), self._incumbent.best
+        open_ones = [family for family in self.not_pruned() if family in reached]
         whole = [f for f in open_ones if f.chunks == 1]
         near = [f for f in whole if not best.fits or reached[f].step_time_ns <= best.step_time_ns * PROMISING]
         looped = [f for f in open_ones if f.chunks > 1]
         chosen = {*whole[:NUM_CAREFUL], *near[: 2 * NUM_CAREFUL], *looped[:NUM_LOOPED]}
         return [family for family in open_ones if family in chosen]
 
-    def open_ones(self) -> list[Family]:
+    def not_pruned(self) -> list[Family]:
         """Return families of whole backwards that may hold a better plan and are small enough to cut with care.
 
         Of those that differ in what they keep alone one: those that were looked at first, the best of them first, then
         those of the least bound.
         """
         first: dict[Family, Family] = {}
-        for family in (*self.reached(), *sorted(self._bounds_ns, key=self._bounds_ns.__getitem__)):
+        for family in (*self.best_by_family(), *sorted(self._bounds_ns, key=self._bounds_ns.__getitem__)):
             config = replace(family.config, zero=0, recompute="none", offload="none")
             kind = replace(family, config=config)
             if kind not in first and not family.split and self.is_open(family) and self.is_small(family):
                 first[kind] = family
         return list(first.values())
 
-    def reached(self) -> dict[Family, Evaluated]:
+    def best_by_family(self) -> dict[Family, Evaluated]:
         """Return the best candidate of each family that has one among the best of their kinds, the best first."""
         found: dict[Family, Evaluated] = {}
         for each in sorted(self._incumbent.found.values(), key=lambda each: each.sort_key):
@@ -75,9 +75,9 @@ class FamilySelector:
                 found.setdefault(family, each)
         return found
 
-    def nearest(self) -> list[tuple[Family, Evaluated]]:
+    def near_best(self) -> list[tuple[Family, Evaluated]]:
         """Return the families of `reached` and their best; while nothing fits those few that are least over."""
-        rows = list(self.reached().items())
+        rows = list(self.best_by_family().items())
         return rows if self._incumbent.best_fits else rows[:NUM_CAREFUL]
 
     def family_of(self, each: Evaluated) -> Family | None:

@@ -23,7 +23,7 @@ from planner.search.writing import WriteReserve
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
 TORN = 2
-"""What `tears` says of a partition that divides layers, which trainers of lines do not."""
+"""What `layer_alignment` says of a partition that divides layers, which trainers of lines do not."""
 PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 """Fused schedules, fewest micro-batches in flight first; any other is no simpler than these."""
 
@@ -37,8 +37,9 @@ class CandidatePool:
     problem : Problem
     aim : str
         The target that the answer is for.
-    tears : function
-        How a partition treats the model's layers (`PreparedProblem.tears`): the least is what people cut by hand.
+    layer_alignment : function
+        How a partition treats the model's layers (`PreparedProblem.layer_alignment`): people cut by hand where it is
+        least.
     report : Report, optional
     lower_bound_ns : int
     writing : WriteReserve, optional
@@ -49,7 +50,7 @@ class CandidatePool:
 
     problem: Problem
     aim: str
-    tears: Callable[[Partition], int]
+    layer_alignment: Callable[[Partition], int]
     report: Report | None = None
     lower_bound_ns: int = 0
     writing: WriteReserve | None = None
@@ -68,7 +69,8 @@ class CandidatePool:
             recompute = {place.config.recompute for place in known.places} != {"none"}
             kind = (
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
-                self.tears(known.partition), known.num_devices == self.problem.num_devices, len(set(known.places)),
+                self.layer_alignment(known.partition), known.num_devices == self.problem.num_devices,
+                len(set(known.places)),
             )  # fmt: skip
             if kind not in self.found or each.sort_key < self.found[kind].sort_key:
                 self.found[kind] = each
@@ -109,7 +111,9 @@ class CandidatePool:
         """Whether some trainer takes a candidate, as far as can be said without its plan, which takes long to make."""
         known, pipelined = each.candidate, each.candidate.num_stages > 1
         configs, looped = {place.config for place in known.places}, is_looped(known.places)
-        in_line = each.is_line and (not pipelined or (alike(known.places) and self.tears(known.partition) < TORN))
+        in_line = each.is_line and (
+            not pipelined or (alike(known.places) and self.layer_alignment(known.partition) < TORN)
+        )
         for name in RUNNERS:
             if any(config_not_run(name, self.problem, config, pipelined) for config in configs):
                 continue
@@ -183,7 +187,7 @@ class CandidatePool:
         rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
         known = each.candidate
         remade = any(place.config.recompute != "none" for place in known.places)
-        torn = self.tears(known.partition) if known.num_stages > 1 else 0
+        torn = self.layer_alignment(known.partition) if known.num_stages > 1 else 0
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
         schedule += known.schedule == WITHIN_LIMIT  # fused before split
         return (

@@ -214,7 +214,7 @@ class PreparedProblem:
             self._layers[key] = self._equal_layers(*key)
         return self._layers[key]
 
-    def tears(self, partition: Partition) -> int:
+    def layer_alignment(self, partition: Partition) -> int:
         """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole ones, 2 some torn apart."""
         if partition == self.equal_layers(max(partition) + 1):
             return 0
