@@ -30,7 +30,7 @@ from planner.question.pins import Group, Pins
 from planner.question.problem import Problem
 from planner.question.space import Space
 from planner.search import loop as ours
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.solvers.cpsat.child import Request
 from planner.search.solvers.cpsat.model import Findings
 from planner.search.solvers.cpsat.solver import Server

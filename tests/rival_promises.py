@@ -18,7 +18,7 @@ from planner.candidate.candidate import Candidate
 from planner.question.effort import Effort
 from planner.question.problem import Problem
 from planner.question.space import Space
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published import alpa, pipedream, piper
 from planner.search.published.pieces import Pieces
 from planner.search.published.prices import Holdings, View, Ways

@@ -22,7 +22,6 @@ from planner.search.space.even_stages import even_stages
 from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
 from planner.search.state.prepared import PreparedProblem
-from planner.search.writing import about_actions
 from tests.described_models import described
 from tests.random_profiles import random_profile
 
@@ -206,7 +205,7 @@ def test_a_table_counts_actions_as_a_cut_does() -> None:
     assert table is not None
     for row in range(0, len(table), 7):
         cuts = setting.cuts(table.family(row))
-        assert table.num_actions[row] == about_actions(cuts, int(table.rows.places[row]))
+        assert table.num_actions[row] == cuts.about_actions(int(table.rows.places[row]))
 
 
 @settings(max_examples=10, deadline=None)

@@ -18,7 +18,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.question.effort import Effort
 from planner.question.pins import Group, Pins
 from planner.question.problem import Problem
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published import graphpipe
 from planner.search.published.graph_stages import FoundStages, GraphStages
 from planner.search.published.prices import View

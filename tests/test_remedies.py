@@ -10,7 +10,7 @@ from planner import Effort, Problem, Space
 from planner.answer.decide import plan
 from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.plan import Plan
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.lowest_memory import leanest
 from planner.search.state.prepared import PreparedProblem
 from tests.described_models import described

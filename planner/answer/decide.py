@@ -19,11 +19,10 @@ from planner.candidate.make import make
 from planner.plan import Plan
 from planner.question.problem import Problem, Report
 from planner.question.targets import RUNNERS, default_target, refusal
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline, announced, check_length, too_long
 from planner.search.planners import PLANNERS
 from planner.search.state.record import SearchRecord
 from planner.search.state.result import SearchOutcome
-from planner.search.writing import announced, check_length, too_long
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from costmodel.stages.config import StageConfig
 from planner.plan import Plan
 from planner.question.effort import Effort
 from planner.question.problem import AUTO, Problem
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.lowest_memory import leanest
 from planner.search.space.dropped import Dropped
 from planner.search.space.family import Family

@@ -9,7 +9,7 @@ from itertools import chain
 
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import RUNGS, strategy_of
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.space.family import Family
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem

@@ -1,6 +1,6 @@
 """What ended a search, in the words that plans and ``plan --json`` have for it, and in those that people read.
 
-Leaves out the limits themselves (`planner.search.limits`).
+Leaves out the limits themselves (`planner.search.budget`).
 """
 
 from enum import StrEnum

@@ -21,8 +21,8 @@ from planner.question.targets import default_target
 from planner.search.bounders.family_bounds import FamilyBounds
 from planner.search.bounders.lattice import LatticeBounder
 from planner.search.bounders.proof import Exact, check_size
+from planner.search.budget import Deadline, OrderPace, WriteReserve, clock_s, patience
 from planner.search.interrupts import heed, raised
-from planner.search.limits import Deadline, OrderPace
 from planner.search.proposers.annealing import AnnealingScheduler
 from planner.search.proposers.annealing_run import can_anneal
 from planner.search.proposers.balanced_sweep import BalancedSweep
@@ -48,7 +48,6 @@ from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.state.record import HOLDS_LEAST, SearchRecord, recorded
 from planner.search.state.result import SearchOutcome, WarmStart
-from planner.search.writing import WriteReserve, clock_s, patience
 
 NUM_SHAKES_BEFORE, NUM_SHAKES_AFTER = 6, 12
 """Random changes of the best plan that are improved again, before and after the solver."""

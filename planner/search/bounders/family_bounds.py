@@ -16,7 +16,7 @@ from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO
 from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.space.family import Family, FamilyGroup
 from planner.search.space.open_choices import allows_per_stage_replicas, allows_split_backward, with_split_backward
 from planner.search.state.pool import CandidatePool

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Deadline, OrderPace
+from planner.search.budget import Deadline, OrderPace
 from planner.search.solvers.cpsat.child import LatticeRequest, Solver
 from planner.search.solvers.lattice.estimate import estimate_of
 from planner.search.solvers.relaxation.build import added_units, cut_data
@@ -23,7 +23,6 @@ from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.family import Family
 from planner.search.space.open_choices import with_split_backward
 from planner.search.state.focus import MOST_HALVED, MOST_STAGES
-from planner.search.writing import about_actions
 
 FURTHER = 1.01
 """How far beyond the next family's bound one rises before that is asked for."""
@@ -133,7 +132,7 @@ class LatticeBounder:
 
     def _offer(self, family: Family, partition: Partition, limits: Deadline) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
-        num_actions = about_actions(cuts, cuts.num_places)
+        num_actions = cuts.about_actions(cuts.num_places)
         if family.split and (num_actions > MOST_HALVED or not self._pace.allows(num_actions, limits)):
             return
         if cuts.fixed_stages in (None, max(partition) + 1):

@@ -14,7 +14,7 @@ from dataclasses import replace
 from costmodel.errors import UsageError
 from planner.graph.atoms import Partition
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.solvers.cpsat.child import ProofRequest, Solver
 from planner.search.solvers.relaxation.build import cut_data
 from planner.search.solvers.relaxation.data import CutData

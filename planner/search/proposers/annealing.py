@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.solvers.annealing.readiness import Kernels
 from planner.search.space.family import Family

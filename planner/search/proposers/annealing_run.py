@@ -11,7 +11,7 @@ from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.solvers.annealing.data import LOOPED, RULES
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.focus import is_near

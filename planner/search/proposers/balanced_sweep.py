@@ -13,14 +13,13 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.plan.rung import strategy_of
 from planner.search.bounders.priced_cut import could_hold, least_step_ns
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline, WriteReserve, too_long
 from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.space.dropped import TOO_LONG
 from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions, by_stage
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.writing import WriteReserve, about_actions, too_long
 
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
@@ -65,7 +64,7 @@ class BalancedSweep:
             if not self._could_matter(family, self._least_ns(family, places), places):
                 self._settled.add((family, places))
                 continue
-            num_actions = round(about_actions(cuts, places) * self._branched)
+            num_actions = round(cuts.about_actions(places) * self._branched)
             why = too_long(num_actions, family.config.data)
             if why:
                 self.setting.dropped.refuse(UsageError(why), TOO_LONG)
@@ -85,7 +84,7 @@ class BalancedSweep:
         open_before = len(self._too_slow)
         partitions = list(dict.fromkeys(balanced_partitions(self.setting, cuts, places)))
         found = [each for partition in partitions for each in self._offered(cuts, partition)]
-        self._branched = max([self._branched, *(each.num_actions / about_actions(cuts, places) for each in found)])
+        self._branched = max([self._branched, *(each.num_actions / cuts.about_actions(places) for each in found)])
         if any(each.fits for each in found) or len(self._too_slow) - open_before == len(partitions):
             self._settled.add((cuts.family, places))
 

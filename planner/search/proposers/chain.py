@@ -4,7 +4,7 @@ Lines are held against the best line, not against graphs: they are the rival tha
 which families are cut so.
 """
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, polish
 from planner.search.solvers.annealing.readiness import Kernels

@@ -11,7 +11,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.question.problem import AUTO
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.order_segments import polish
 from planner.search.solvers.cpsat.child import CutRequest, Solver
 from planner.search.solvers.relaxation.build import cut_data

@@ -8,7 +8,7 @@ from itertools import islice
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.annealing_run import can_anneal
 from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions

@@ -11,7 +11,7 @@ from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.upper_memory import most_in_flight
 from planner.question.problem import AUTO
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from simulator.schedules.graph_auto import neighbours
 
 MOST_ACTIONS = 400_000

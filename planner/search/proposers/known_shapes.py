@@ -18,7 +18,7 @@ from costmodel.stages.strategies.model import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.bounders.priced_cut import could_hold
-from planner.search.limits import Deadline
+from planner.search.budget import SPARE_S, Deadline, WriteReserve, most_actions, too_long, writing_s
 from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.proposers.split_orders import in_halves_of, made_in_halves
 from planner.search.space.family import Family
@@ -28,7 +28,6 @@ from planner.search.space.partitions import FamilyPartitions
 from planner.search.space.rows import distinct
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.writing import SPARE_S, WriteReserve, about_actions, most_actions, too_long, writing_s
 
 NUM_SHAPES = 3
 """Known shapes that are simulated, the fastest by estimate, and the fastest of each strategy of one stage."""
@@ -244,7 +243,7 @@ class FirstPlans:
     def _simulate(self, cuts: FamilyPartitions, partition: Partition, schedules: Iterable[str]) -> None:
         """Simulate a cut that holds its micro-batches, and tell the incumbent."""
         family, places = cuts.family, cuts.places_of(partition)
-        actions = about_actions(cuts, places)
+        actions = cuts.about_actions(places)
         schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
         if not schedules or self._is_enough or not self._is_short(cuts, actions):
             return

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from random import Random
 
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.moves import moves
 from planner.search.space.partitions import FamilyPartitions
 

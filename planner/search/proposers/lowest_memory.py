@@ -15,7 +15,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.question.targets import default_target
 from planner.search.bounders.memory_shortfall import exceeds_host_memory
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.enumeration import every_partition
 from planner.search.proposers.local_search import improve, perturb
 from planner.search.space.bottleneck_partition import balanced
@@ -23,7 +23,6 @@ from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.writing import about_actions
 
 FEW_ACTIONS, MOST_ACTIONS = 5_000, 50_000
 """Up to the first a plan is simulated at once; above the second that, and to write it, takes seconds: it is tried when
@@ -94,7 +93,7 @@ def _promising(setting: PreparedProblem, incumbent: CandidatePool) -> list[Famil
 
 
 def _num_actions(setting: PreparedProblem, family: Family) -> int:
-    return about_actions(setting.cuts(family), _places(setting, family))
+    return setting.cuts(family).about_actions(_places(setting, family))
 
 
 def _estimate_bytes(setting: PreparedProblem, family: Family) -> float:

@@ -9,7 +9,7 @@ from random import Random
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.orders import orders
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.local_search import improve, perturb
 from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.partitions import FamilyPartitions, by_stage

@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.stages.config import RECOMPUTE
 from planner.candidate.candidate import Candidate, StagePlacement, in_loop
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.proposers.enumeration import every_partition
 from planner.search.space.family import Family
 from planner.search.space.open_choices import REPLICA_SCHEDULES, allows_per_stage_replicas

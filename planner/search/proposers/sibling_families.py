@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.candidate.evaluate import Evaluated
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.space.family import Family
 from planner.search.state.focus import FamilySelector
 

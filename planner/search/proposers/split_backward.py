@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from planner.candidate.candidate import Candidate
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.limits import Deadline, OrderPace
+from planner.search.budget import Deadline, OrderPace
 from planner.search.proposers.local_search import improve
 from planner.search.proposers.order_segments import NUM_EVALUATIONS, under_all
 from planner.search.proposers.split_orders import in_halves

@@ -12,7 +12,7 @@ from functools import partial
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
-from planner.search.limits import Deadline, OrderPace
+from planner.search.budget import Deadline, OrderPace
 from planner.search.space.family import Family
 from planner.search.space.open_choices import with_split_backward
 from planner.search.state.pool import CandidatePool

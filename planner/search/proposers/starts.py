@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from planner.candidate.candidate import alike
 from planner.candidate.evaluate import Evaluated
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published import graphpipe
 from planner.search.published.prices import View
 from planner.search.published.proposals import not_taken, proposals

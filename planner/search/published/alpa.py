@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.pieces import Floats, Pieces
 from planner.search.published.prices import View, Ways, ways_of
 from planner.search.published.proposals import ProposedStage

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.pieces import Bools, Floats
 from planner.search.published.prices import View, Ways
 from planner.search.published.proposals import ProposedStage

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.fronts import NOTHING, Fronts, Ints
 from planner.search.published.series_parallel import TreePart
 from planner.search.published.stretches import Choice, Stretches

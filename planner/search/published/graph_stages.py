@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.divisions import Division, InSeries, SideBySide, Stretch
 from planner.search.published.fronts import NOTHING, Fronts
 from planner.search.published.pieces import Floats

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from planner.graph.atoms import Atoms
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.graph_stages import Choices, GraphStages
 from planner.search.published.pieces import Bools, Pieces
 from planner.search.published.prices import View, Ways, ways_of

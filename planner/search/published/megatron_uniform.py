@@ -14,11 +14,10 @@ from planner.graph.atoms import Partition
 from planner.plan.limited_by import LimitedBy
 from planner.question.problem import Problem, Report
 from planner.question.targets import default_target
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline, clock_s
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.state.result import SearchOutcome
-from planner.search.writing import clock_s
 
 COUNTED = ((0, 0), (1, 1), (1, 0), (0, 1))
 """Whether the embedding counts as a layer, and the loss."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.bottleneck import fastest_chain
 from planner.search.published.pieces import Floats, Pieces
 from planner.search.published.prices import View, Ways, ways_of

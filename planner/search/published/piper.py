@@ -11,7 +11,7 @@ nothing).
 
 from collections.abc import Sequence
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.bottleneck import fastest_chain
 from planner.search.published.peers.downsets import downsets
 from planner.search.published.pieces import Floats, Pieces

@@ -14,7 +14,7 @@ from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.question.problem import Problem
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.prices import View
 
 NUM_TRIES = 4

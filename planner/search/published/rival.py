@@ -9,13 +9,12 @@ from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from planner.plan.limited_by import LimitedBy
 from planner.question.problem import Problem, Report
 from planner.question.targets import default_target
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline, clock_s
 from planner.search.published.prices import View
 from planner.search.published.proposals import Propose, not_taken, proposals
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.state.result import SearchOutcome
-from planner.search.writing import clock_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class FamilyTable:
 
     @cached_property
     def num_actions(self) -> Ints:
-        """About how many actions the plan of each row has on one replica (`planner.search.writing.about_actions`)."""
+        """About how many actions the plan of each row has on one replica (`FamilyPartitions.about_actions`)."""
         rows = self.rows
         forwards = 2 + (rows.recompute == RECOMPUTE.index("full"))
         found: Ints = rows.count * (rows.num_stages * forwards + 4 * (rows.num_stages - 1)) + 2 * rows.num_stages

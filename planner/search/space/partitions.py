@@ -70,6 +70,16 @@ class FamilyPartitions:
             return len(self.pinned.places) + free
         return self.families.max_pipeline_stages(self.family)
 
+    def about_actions(self, places: int) -> int:
+        """Return about how many actions a plan of stages in a line has: F and B, and messages to two neighbours.
+
+        Where replicas do the same, of one of them.
+        """
+        num_stages = places * self.family.chunks
+        again = self.family.config.recompute == "full"
+        closing = 2 * num_stages
+        return self.num_microbatches * (num_stages * (2 + again) + 4 * (num_stages - 1)) + closing
+
     @property
     def num_stages(self) -> int:
         """Most stages."""

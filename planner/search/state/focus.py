@@ -11,7 +11,6 @@ from planner.candidate.evaluate import Evaluated
 from planner.search.space.family import Family
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.writing import about_actions
 
 MOST_STAGES, MOST_ACTIONS = 32, 200_000
 """Stages, and about how many actions of a step, up to which a family is cut with care: simulation takes as long."""
@@ -88,7 +87,7 @@ class FamilySelector:
         """Whether a family is a pipeline of not too many stages for care, and a step not of too many actions."""
         cuts = self._setting.cuts(family)
         most = MOST_HALVED if family.split else MOST_ACTIONS
-        return 1 < cuts.num_stages <= MOST_STAGES and about_actions(cuts, cuts.num_places) <= most
+        return 1 < cuts.num_stages <= MOST_STAGES and cuts.about_actions(cuts.num_places) <= most
 
     def is_open(self, family: Family, known: CandidatePool | None = None) -> bool:
         """Whether a family may hold a better plan that the target runs than any, or than those of some kind."""

@@ -17,8 +17,8 @@ from planner.plan.rung import RUNGS
 from planner.question.pipeline_support import schedule_refusal
 from planner.question.problem import Problem, Report
 from planner.question.targets import RUNNERS, config_not_run
+from planner.search.budget import WriteReserve
 from planner.search.state.record import SearchRecord
-from planner.search.writing import WriteReserve
 
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""

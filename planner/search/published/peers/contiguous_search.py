@@ -10,7 +10,7 @@ from random import Random
 
 from costmodel.importers.dnn_groups import Groups, groups_of
 from costmodel.importers.dnn_partitioning import LatencyInstance
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
 from planner.search.published.peers.chains import best_cuts, load_table
 from planner.search.published.peers.contiguous_model import Solved, solve

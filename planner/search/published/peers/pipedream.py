@@ -11,7 +11,7 @@ import math
 import networkx as nx
 
 from costmodel.importers.pipedream import LayerInstance
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.peers.answer import HEURISTIC, PeerAnswer, status_of
 from planner.search.published.peers.downsets import downsets, nodes_of, prefixes
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.importers.piper import Variant, VariantInstance
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.published.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
 from planner.search.published.peers.downsets import downsets, nodes_of
 

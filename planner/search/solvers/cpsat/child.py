@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.solvers.relaxation.data import CutData
 
 

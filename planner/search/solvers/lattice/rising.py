@@ -6,7 +6,7 @@ Leaves out how a bound is proved (`planner.search.solvers.lattice.bound`), and w
 from typing import Any
 
 from planner.graph.atoms import Partition
-from planner.search.limits import Deadline
+from planner.search.budget import Deadline
 from planner.search.solvers.cpsat.model import Findings
 from planner.search.solvers.lattice.bound import LatticeBound, Proved
 from planner.search.solvers.lattice.estimate import estimate_of

@@ -1,10 +1,15 @@
-"""What is still to be done when a search ends: a plan is lowered, checked and written, action by action.
+"""What a search may take: a deadline on the clock, and what of it is kept for what follows the search.
 
-A plan of hundreds of thousands of actions takes longer than its search. One that could no longer be written within the
-time limit is not taken, and the search ends early enough for its best; while nothing fits, early enough to look for
-ways out. Leaves out how long that takes elsewhere: the rates are those of one machine.
+Work limits decide what is found, so that the same inputs and seed give the same plan; the clock only ends what takes
+longer than the user wants to wait, and the result then says so. A plan is lowered, checked and written action by
+action, which may take longer than its search: one that could no longer be written within the time limit is not taken,
+and the search ends early enough for its best; while nothing fits, early enough to look for ways out. Leaves out how
+long that takes elsewhere: the rates are those of one machine.
 """
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
@@ -13,8 +18,6 @@ from costmodel.limits import SECONDS_UNANNOUNCED, most
 from planner.candidate.evaluate import Evaluated
 from planner.plan.orders import MOST_ACTIONS
 from planner.question.problem import Problem
-from planner.search.limits import Deadline
-from planner.search.space.partitions import FamilyPartitions
 
 SEARCH_PART = 0.92
 """Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
@@ -28,6 +31,64 @@ WRITING_PART = 0.25
 """Most of the time limit that writing may take from the search."""
 WAYS_OUT_PART, SEARCH_ALONE_S = 0.5, 2.0
 """Part of the time limit that is kept for ways out while nothing fits, but of so many seconds, which the search has."""
+
+
+class Deadline:
+    """A deadline; `hit` remembers that it ended something.
+
+    Parameters
+    ----------
+    seconds : float
+    whole : Deadline, optional
+        A deadline of which this one is so much of the time: where that ends earlier, this one does.
+    """
+
+    def __init__(self, seconds: float, whole: "Deadline | None" = None) -> None:
+        self._start, self._seconds, self._reserved, self._whole = time.monotonic(), seconds, 0.0, whole
+        self.hit = False
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left."""
+        whole = self._whole
+        late = self._seconds * whole._reserved / whole._seconds if whole and whole._seconds else self._reserved
+        return max(0.0, self._start + self._seconds - late - time.monotonic())
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since its end; 0 before."""
+        return max(0.0, time.monotonic() - self._start - self._seconds)
+
+    def reserve(self, seconds: float) -> None:
+        """End so much earlier, in place of what was reserved before."""
+        self._reserved = seconds
+
+    @property
+    def expired(self) -> bool:
+        """Whether the deadline has passed."""
+        if self.remaining_s <= 0:
+            self.hit = True
+        return self.hit
+
+
+@dataclass
+class OrderPace:
+    """What making an order takes at most for each action of the whole plan, as seen so far."""
+
+    seconds: float = 5e-5
+
+    def allows(self, num_actions: int, limits: Deadline) -> bool:
+        """Whether there is time for the order of so many actions."""
+        return num_actions * self.seconds <= limits.remaining_s
+
+    @contextmanager
+    def timed(self, num_actions: int) -> Iterator[None]:
+        """Learn from the order that is made meanwhile."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds = max(self.seconds, (time.perf_counter() - start) / num_actions)
 
 
 @dataclass(frozen=True)
@@ -122,14 +183,3 @@ def clock_s(problem: Problem) -> float:
 def patience(problem: Problem) -> int:
     """Return how many times as long as else the clock lets what it may end: 1, but where work is counted."""
     return 1 if problem.effort.deterministic_limit is None else PATIENCE
-
-
-def about_actions(cuts: FamilyPartitions, places: int) -> int:
-    """Return about how many actions a plan of stages in a line has: F and B, and messages to and from two neighbours.
-
-    Where replicas do the same, of one of them.
-    """
-    num_stages = places * cuts.family.chunks
-    again = cuts.family.config.recompute == "full"
-    closing = 2 * num_stages
-    return cuts.num_microbatches * (num_stages * (2 + again) + 4 * (num_stages - 1)) + closing
