@@ -191,7 +191,7 @@ def halves_failures(seed: int) -> list[str]:
 
 def by_replicas(setting: PreparedProblem, family: Family) -> int:
     """The highest bound of stages with replicas of their own number; that by filling is of whole backwards."""
-    whole = 0 if setting.cuts(family).in_halves else by_replicas_ns(setting, family)
+    whole = 0 if setting.cuts(family).splits_backward else by_replicas_ns(setting, family)
     held_ns, even_ns = held_by_replicas_ns(setting, family), setting.even_by_replicas_ns(family) or 0
     return max(whole, held_ns, even_ns, in_lattice(setting, family))
 

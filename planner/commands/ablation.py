@@ -4,7 +4,7 @@
     penstock ablation profile.json --devices 8 --batch 256 --data 1 --chart gains.png
 
 Plans five times, each with one freedom more: stages in a line; as a graph at the same micro-batch size; with any
-micro-batch size; with backwards in halves; with several stages a device. All else is open in every row, or fixed by
+micro-batch size; with split backwards; with several stages a device. All else is open in every row, or fixed by
 the flags of `plan`. Ctrl-C keeps the rows that were planned to their end.
 """
 

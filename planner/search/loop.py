@@ -35,7 +35,7 @@ from planner.search.proposers.lowest_memory import leanest
 from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, perturb_best, polish
 from planner.search.proposers.replicas_by_stage import varied
 from planner.search.proposers.sibling_families import transfer_to_siblings
-from planner.search.proposers.split_backward import Halving
+from planner.search.proposers.split_backward import SplitBackward
 from planner.search.proposers.starts import proposed
 from planner.search.proposers.warm_start import warm_start
 from planner.search.solvers.annealing.readiness import Kernels
@@ -67,7 +67,7 @@ PARTS = (0.2, 0.66, 0.7, 0.76, 0.84)
 annealed in rounds, before orders of others are cut, before those near the best are improved, and before the solver
 starts."""
 HALVES_PART, LAST_HALVES_PART = 0.3, 0.8
-"""Most of the time left that backwards in halves may take, each time and in the end, when the rest is for bounds."""
+"""Most of the time left that split backwards may take, each time and in the end, when the rest is for bounds."""
 WAIT_PART = 0.75
 """Most of the time left that the first search of a machine waits for the kernels to be compiled."""
 NUM_ROUNDS, NUM_ROUNDS_AFTER = 8, 6
@@ -123,7 +123,7 @@ class PortfolioSearch:
         self.bounder = Solver()
         pace = OrderPace()
         self.bounding = LatticeBounder(self.bounds, self.bounder, pace)
-        self.halving = Halving(self.bounds, pace)
+        self.split_backward = SplitBackward(self.bounds, pace)
         self.prospects = FamilySelector(self.setting, self.incumbent, self.bounds.of)
         self.lines = Lines(self.incumbent, self.prospects, self.kernels)
         self._saved = self._left_out = self._closed = False
@@ -176,7 +176,7 @@ class PortfolioSearch:
         self._plan_first(FirstPlans(self.setting, self.incumbent, self.writing, self.limits))
         self._range()
         if self.incumbent.best_fits:
-            self._halve(HALVES_PART)
+            self._split_backward(HALVES_PART)
         while not (looking.expired and (self.incumbent.best_fits or self._saved)):
             found = next(in_turn, None)
             if found is None:
@@ -202,7 +202,7 @@ class PortfolioSearch:
         self.bounds.settle(Deadline(self.limits.remaining_s * SETTLE_PART))
         if self.setting.pinned_partition:
             self._tune()
-            self._halve(LAST_HALVES_PART)
+            self._split_backward(LAST_HALVES_PART)
             return
         if self._anneals:
             self._cut_in_every_way()
@@ -219,9 +219,9 @@ class PortfolioSearch:
                     break
                 self._look(screen, found[0])
             self._tune()
-            self._halve(LAST_HALVES_PART)
+            self._split_backward(LAST_HALVES_PART)
             self.bounds.take_unseen(Deadline(self.limits.remaining_s * UNSEEN_PART))
-            self.bounds.settle_halves(Deadline(self.limits.remaining_s * SETTLE_PART))
+            self.bounds.settle_split(Deadline(self.limits.remaining_s * SETTLE_PART))
             self.bounds.settle(
                 Deadline(self.limits.remaining_s * UNSEEN_PART)
             )  # while others are raised in their process
@@ -341,28 +341,28 @@ class PortfolioSearch:
         self.rounds.briefly(open_ones, self.brief)
         self._change_options()
         promising = self._promising()  # for lines, which halved graphs do not make less worth having
-        self._halve(OPTIONS_PART)
-        self.rounds.briefly(self.halving.families(open_ones), Deadline(self.limits.remaining_s * HALVES_PART))
+        self._split_backward(OPTIONS_PART)
+        self.rounds.briefly(self.split_backward.families(open_ones), Deadline(self.limits.remaining_s * HALVES_PART))
         if allows_per_stage_replicas(self.setting.problem, self.setting.pinned, singly=True):
             self._start_elsewhere()
         self.rounds.run(NUM_ROUNDS, self.annealed)
-        self._halve(HALVES_PART)
+        self._split_backward(HALVES_PART)
         careful = self._promising()
         self._cut_graphs(careful)
         self._change_options()
         self._shake(NUM_SHAKES_BEFORE, seed, self.improved)
-        self._cut_lines(promising if self.halving.is_open else careful)
+        self._cut_lines(promising if self.split_backward.is_open else careful)
         if self.problem.exact:
             return
         self._vary()
         if solving.solve([cuts.family for cuts in careful], self.limits):
             self.limited_by = LimitedBy.SOLVER_LOST
         self._change_options()
-        self._halve(HALVES_PART)
+        self._split_backward(HALVES_PART)
         self.last = Deadline(self.limits.remaining_s * LAST_PART)
         self.rounds.run(NUM_ROUNDS_AFTER, self.last)
         self._improve()
-        self._halve(HALVES_PART)
+        self._split_backward(HALVES_PART)
         self._shake(NUM_SHAKES_AFTER, seed + 1, self.limits)
 
     @_while_time
@@ -469,9 +469,9 @@ class PortfolioSearch:
 
     @_while_time
     @recorded("split backwards", "improve")
-    def _halve(self, part: float) -> None:
+    def _split_backward(self, part: float) -> None:
         """Run backwards of the best plans in two halves, in a part of the time left."""
-        self.halving.halve(Deadline(self.limits.remaining_s * part), self.limits)
+        self.split_backward.split_best(Deadline(self.limits.remaining_s * part), self.limits)
         self._hear()
 
     @_while_time
@@ -528,7 +528,15 @@ class PortfolioSearch:
         estimate = self.bounding.estimates.get(replace(own, split=False)) if own else None
         impossible = self.bounds.nothing_fits
         looped_ns = self.bounds.looped_ns if bound_ns and seen_all else None
-        halved_ns = self.bounds.halved_ns if bound_ns and seen_all else None
-        beside = (self.limited_by, impossible, estimate, looped_ns, halved_ns, self.old_plan, self.bounds.num_seen)
+        split_backward_ns = self.bounds.split_backward_ns if bound_ns and seen_all else None
+        beside = (
+            self.limited_by,
+            impossible,
+            estimate,
+            looped_ns,
+            split_backward_ns,
+            self.old_plan,
+            self.bounds.num_seen,
+        )
         scope = "" if seen_all or bound_ns is None else OVER_DEVICES
         return SearchOutcome(self.setting, incumbent, bound_ns, rivals, *beside, scope)

@@ -2,7 +2,7 @@
 
 The means are those by which GraphPipe explains its gain (Jeon et al., GraphPipe, ASPLOS 2025, arXiv:2406.17145):
 branches side by side make a pipeline less deep, and what less depth holds less lets micro-batches be larger; then
-backwards in halves, and stages that share devices. Whatever else is open stays open in every row. Each row ranges
+split backwards, and stages that share devices. Whatever else is open stays open in every row. Each row ranges
 over all that the one before it does, so that a slower plan found for it gives way to that one's.
 """
 

@@ -46,7 +46,7 @@ class FamilyBounds:
         self._raised: dict[Family, int] = {}
         self._by_replicas_raised: set[Family] = set()
         self._alike: dict[Family, FamilyGroup] = {}
-        self._num_halved, self._alike_halved = 0, set[Family]()
+        self._num_split, self._alike_split = 0, set[Family]()
         self.impossible: set[Family] = set()
         self.seen_all, self.num_seen = False, 0
 
@@ -112,10 +112,10 @@ class FamilyBounds:
             self.incumbent.say("bound")
 
     @recorded("bounds", "prove")
-    def settle_halves(self, limits: Deadline) -> None:
-        """Bound halved backwards, too, where these are open and do not count."""
-        if allows_split_backward(self.setting.problem) and not self.halves_count:
-            self._halve()
+    def settle_split(self, limits: Deadline) -> None:
+        """Bound split backwards, too, where these are open and do not count."""
+        if allows_split_backward(self.setting.problem) and not self.split_counts:
+            self._split_backward()
             self._settle([family for family in self.of if family.split], limits)
 
     def _settle(self, families: Iterable[Family], limits: Deadline) -> None:
@@ -173,36 +173,36 @@ class FamilyBounds:
         """Families that count for the bound: while one stage a rank is best, those of one stage a rank.
 
         Of several stages a rank little is known but their work; where their plan is no better, its bound stands beside
-        (`looped_ns`). So it is with halved backwards (`halved_ns`). A proof is of all.
+        (`looped_ns`). So it is with split backwards (`split_backward_ns`). A proof is of all.
         """
-        if self.halves_count:
-            self._halve()
-        open_ones = [family for family in self.of if self.halves_count or not family.split]
+        if self.split_counts:
+            self._split_backward()
+        open_ones = [family for family in self.of if self.split_counts or not family.split]
         whole = [family for family in open_ones if family.chunks == 1]
         looped = bool(self.incumbent.found) and is_looped(self.incumbent.best.candidate.places)
         return open_ones if looped or not whole or self.setting.problem.exact else whole
 
     @property
-    def halves_count(self) -> bool:
-        """Whether the best plan runs backwards in halves that were open beside whole ones."""
+    def split_counts(self) -> bool:
+        """Whether the best plan runs split backwards that were open beside whole ones."""
         found = self.incumbent.found and self.setting.problem.schedule == AUTO
         return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
 
-    def _halve(self) -> None:
-        """Take the families of halved backwards beside all that are known, whose work is no less: the new ones."""
-        for family in list(islice(self.of, self._num_halved, None)):
+    def _split_backward(self) -> None:
+        """Take the families of split backwards beside all that are known, whose work is no less: the new ones."""
+        for family in list(islice(self.of, self._num_split, None)):
             if not family.split and with_split_backward(family) not in self.of:
                 one = with_split_backward(family)
                 self.of[one], self._raised[one] = self._bound_ns(self.setting.work_ns, family) or 0, 0
-        self._num_halved = len(self.of)
-        for first in [one for one in self._alike if not one.split and one not in self._alike_halved]:
-            self._alike_halved.add(first)
+        self._num_split = len(self.of)
+        for first in [one for one in self._alike if not one.split and one not in self._alike_split]:
+            self._alike_split.add(first)
             self._alike[with_split_backward(first)] = replace(self._alike[first], split=True)
 
     @property
-    def halved_ns(self) -> int | None:
-        """What halved backwards take at least, where these are open and do not count; None elsewhere."""
-        if self.halves_count or not allows_split_backward(self.setting.problem):
+    def split_backward_ns(self) -> int | None:
+        """What split backwards take at least, where these are open and do not count; None elsewhere."""
+        if self.split_counts or not allows_split_backward(self.setting.problem):
             return None
         halves = (bound_ns for family, bound_ns in self.of.items() if family.split)
         return min([*halves, *self._by_replicas_even.values()], default=0)
@@ -216,15 +216,15 @@ class FamilyBounds:
     def looped_ns(self) -> int | None:
         """The least bound of the families that do not count; None where all do."""
         counting = set(self.counting)
-        rest = (family for family in self.of if family not in counting and family.split <= self.halves_count)
+        rest = (family for family in self.of if family not in counting and family.split <= self.split_counts)
         return min(map(self.of.__getitem__, rest), default=None)
 
     @property
     def proved(self) -> bool:
         """Whether no family at all may hold anything better than the best."""
-        best, halved_ns = self.incumbent.best, self.halved_ns
+        best, split_backward_ns = self.incumbent.best, self.split_backward_ns
         whole = best.fits and best.step_time_ns == self._least_ns(self.of)
-        return whole and (halved_ns is None or halved_ns >= best.step_time_ns)
+        return whole and (split_backward_ns is None or split_backward_ns >= best.step_time_ns)
 
     def _least_ns(self, of: Collection[Family]) -> int:
         if not self.seen_all:
@@ -241,7 +241,7 @@ class FamilyBounds:
     def _by_replicas_even(self) -> dict[Family, int]:
         """Bounds of stages with replicas of their own number, on all devices however few stages are allowed.
 
-        Of halved backwards, and so of whole ones, which are one order of halves.
+        Of split backwards, and so of whole ones, which are one order of halves.
         """
         if not allows_per_stage_replicas(self.setting.problem, self.setting.pinned):
             return {}
@@ -252,7 +252,7 @@ class FamilyBounds:
     @property
     def by_replicas(self) -> dict[Family, int]:
         """Bounds of stages with replicas of their own number, of the kind of backward that counts."""
-        return self._by_replicas_even if self.halves_count else self._by_replicas
+        return self._by_replicas_even if self.split_counts else self._by_replicas
 
     def rise_by_replicas(self, family: Family, bound_ns: int) -> None:
         """Take what is proved of stages with replicas of their own number; in halves, of whole backwards, too."""
@@ -263,7 +263,7 @@ class FamilyBounds:
 
     def _settle_replicas(self, limits: Deadline) -> None:
         """Raise the least of these until it is one that was raised."""
-        known, halves = self.by_replicas, self.halves_count
+        known, halves = self.by_replicas, self.split_counts
         while known and not limits.expired:
             family = min(known, key=known.__getitem__)
             own = with_split_backward(family) if halves else family
@@ -289,7 +289,7 @@ class FamilyBounds:
 
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""
-        self.of, self._num_halved, self.seen_all = {}, 0, True
+        self.of, self._num_split, self.seen_all = {}, 0, True
         for each in self.incumbent.found.values():
             family = self.setting.family_of.get(each.candidate)
             if family:

@@ -125,10 +125,10 @@ class LatticeBounder:
             self._bounds.rise(asked.family, bound_ns, by_times=True)
 
     def _is_moot(self, asked: BoundRequest) -> bool:
-        """Whether halved backwards have come to count, and what is asked for no longer holds the bound down."""
+        """Whether split backwards have come to count, and what is asked for no longer holds the bound down."""
         bounds = self._bounds
         holds_down = not asked.by_replicas and bounds.of[asked.family] <= bounds.least_ns
-        return bounds.incumbent.best.fits and bounds.halves_count > asked.family.split and not holds_down
+        return bounds.incumbent.best.fits and bounds.split_counts > asked.family.split and not holds_down
 
     def _offer(self, family: Family, partition: Partition, limits: Deadline) -> None:
         cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
@@ -160,7 +160,7 @@ class LatticeBounder:
 
     def _holding_down(self) -> list[tuple[int, BoundRequest]]:
         """Return the two least bounds that count."""
-        of, halves = self._bounds.of, self._bounds.halves_count
+        of, halves = self._bounds.of, self._bounds.split_counts
         rows = [(of[family], BoundRequest(family)) for family in self._bounds.counting]
         for family, bound_ns in self._bounds.by_replicas.items():
             rows.append((bound_ns, BoundRequest(with_split_backward(family) if halves else family, by_replicas=True)))

@@ -22,12 +22,12 @@ NUM_WEIGHTS = 33
 def in_line_ns(setting: PreparedProblem, family: Family) -> int:
     """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says.
 
-    Backwards in halves free what is kept with I, which is all that counts of them here.
+    Split backwards free what is kept with I, which is all that counts of them here.
     """
     line = line_of(setting, family, adds=True)
     if line is None:
         return 0
-    return max(0 if setting.is_line_of_halves(family) else line.fill_ns(), line.memory_pressure_ns())
+    return max(0 if setting.is_split_line(family) else line.fill_ns(), line.memory_pressure_ns())
 
 
 def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
@@ -35,7 +35,7 @@ def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBo
 
     Gradients are added up only where it is sure that the family `adds`.
     """
-    models, halves = setting.families.models(family.microbatch_size), setting.is_line_of_halves(family)
+    models, halves = setting.families.models(family.microbatch_size), setting.is_split_line(family)
     lines = halves or setting.fills(family)
     if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
         return None

@@ -23,7 +23,7 @@ Annealed = tuple[Partition, Numbers]
 
 def can_anneal(cuts: FamilyPartitions) -> bool:
     """Whether annealing knows what runs there: whole backwards in known orders, or any in halves; nothing pinned."""
-    known = cuts.allows_custom_in_flight or cuts.in_halves or any(name in RULES for name in cuts.schedules)
+    known = cuts.allows_custom_in_flight or cuts.splits_backward or any(name in RULES for name in cuts.schedules)
     if cuts.family.chunks > 1:
         known = (
             cuts.schedules[0] in (LOOPED, WITHIN_LIMIT)

@@ -3,7 +3,7 @@
 A shape is tensor parallelism within a host, pipelines across hosts and replicas, with experts spread as far as they go
 or over eight ranks; of each the first way to save memory counts that is estimated to fit: ZeRO-1, 2, 3, then the same
 with recompute, then offload (the table of `docs/planning.md`). A few of these are simulated, then the fastest of all
-families by estimate, then other cuts and schedules of the best, and halved backwards of short ones. What is simulated
+families by estimate, then other cuts and schedules of the best, and split backwards of short ones. What is simulated
 and fits goes to the incumbents. Leaves out families with context degrees that no long sequence asks for, and those that
 divide operators across hosts, which the search looks at later.
 """
@@ -20,7 +20,7 @@ from planner.graph.atoms import Partition
 from planner.search.bounders.priced_cut import could_hold
 from planner.search.budget import SPARE_S, Deadline, WriteReserve, most_actions, too_long, writing_s
 from planner.search.proposers.balanced_partitions import balanced_partitions
-from planner.search.proposers.split_orders import in_halves_of, made_in_halves
+from planner.search.proposers.split_orders import evaluated_split, with_split_orders
 from planner.search.space.family import Family
 from planner.search.space.family_table import FamilyTable
 from planner.search.space.open_choices import allows_split_backward
@@ -88,7 +88,7 @@ class FirstPlans:
             self._try_shapes(table)
             self._try_best(table, NUM_FIRST)
             self._recut(NUM_FIRST_RECUT)
-            self._halve(self._held_back)
+            self._split_backward(self._held_back)
         finally:
             held, self._held_back = self._held_back, None
             self.incumbent.offer(sorted(held, key=self._turn))
@@ -160,8 +160,8 @@ class FirstPlans:
                     return
                 self._simulate(cuts, partition, tuple(dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))))
 
-    def _halve(self, known: list[Evaluated]) -> None:
-        """Run backwards in halves of the short plan whose step in halves is estimated to be the shortest."""
+    def _split_backward(self, known: list[Evaluated]) -> None:
+        """Run split backwards of the short plan whose step in halves is estimated to be the shortest."""
         if not allows_split_backward(self.setting.problem) or self.setting.pinned.in_flight:
             return
         estimates = [
@@ -175,7 +175,7 @@ class FirstPlans:
         likely = estimate_ns if chosen.num_actions > FEW_ACTIONS else CERTAIN * estimate_ns
         if likely > GAINS * self._best_ns:
             return
-        for split, each in made_in_halves(self.setting, in_halves_of(chosen.candidate), family):
+        for split, each in evaluated_split(self.setting, with_split_orders(chosen.candidate), family):
             known.append(each)
             if split:
                 self.tried.add(split)

@@ -10,7 +10,7 @@ from planner.search.bounders.family_bounds import FamilyBounds
 from planner.search.budget import Deadline, OrderPace
 from planner.search.proposers.local_search import improve
 from planner.search.proposers.order_segments import NUM_EVALUATIONS, under_all
-from planner.search.proposers.split_orders import in_halves
+from planner.search.proposers.split_orders import split_plans
 from planner.search.space.family import Family
 from planner.search.space.open_choices import allows_split_backward, with_split_backward
 from planner.search.state.pool import CandidatePool
@@ -21,8 +21,8 @@ WORK, FEWEST = 25_000, 4
 """Actions of all cuts by which the best one is improved, and how many cuts there must be time for."""
 
 
-class Halving:
-    """Backwards in halves within one search.
+class SplitBackward:
+    """Split backwards within one search.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Halving:
         self.is_open, self._pace = allows_split_backward(self._setting.problem), pace
         self._improved: set[Candidate] = set()
 
-    def halve(self, limits: Deadline, whole: Deadline) -> None:
+    def split_best(self, limits: Deadline, whole: Deadline) -> None:
         """Run backwards of the best plans in halves, and of the best lines, and bound what is then the best.
 
         `limits` are for plans, a part of the `whole` that the search has left for bounds.
@@ -49,15 +49,15 @@ class Halving:
         for found in (lines, incumbent):
             with self._setting.dropped.candidate():
                 if found.found and not found.best.num_apart_violations:
-                    self._halve(found, limits)
+                    self._split_backward(found, limits)
             incumbent.offer(found.found.values())
-        if self._bounds.halves_count:
+        if self._bounds.split_counts:
             self._bounds.settle(Deadline(whole.remaining_s * SETTLE_PART))
         incumbent.say("split backwards")
 
-    def _halve(self, incumbent: CandidatePool, limits: Deadline) -> None:
+    def _split_backward(self, incumbent: CandidatePool, limits: Deadline) -> None:
         """Run backwards of an incumbent's best plans in halves, and move atoms of what is best then."""
-        for family, each in in_halves(self._setting, incumbent, self._pace, limits):
+        for family, each in split_plans(self._setting, incumbent, self._pace, limits):
             if family:
                 self._bounds.know(family)
             incumbent.offer([each])
@@ -71,7 +71,7 @@ class Halving:
                 self._improved.add(best.candidate)
 
     def families(self, families: Iterable[Family]) -> list[Family]:
-        """Return these families with backwards in halves, to be annealed; none where halves are closed."""
+        """Return these families with split backwards, to be annealed; none where halves are closed."""
         if not self.is_open or self._setting.pinned.in_flight:
             return []
         found = list(map(with_split_backward, families))

@@ -1,4 +1,4 @@
-"""Plans whose backwards run in two halves, made of the best plans that run them whole.
+"""Plans whose backwards are split, made of the best plans that run them whole.
 
 What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its
 work; W may come last. Leaves out cuts made for halves, which annealing (`planner.search.solvers.annealing`), the
@@ -24,7 +24,7 @@ MOST_TRIED = 16
 """Plans that are halved, the best first."""
 
 
-def in_halves(
+def split_plans(
     setting: PreparedProblem, incumbent: CandidatePool, pace: OrderPace, limits: Deadline
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
@@ -33,7 +33,7 @@ def in_halves(
         known = each.candidate
         short = 0 < each.num_actions <= MOST_ACTIONS
         if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
-            whole.setdefault(in_halves_of(known), each)
+            whole.setdefault(with_split_orders(known), each)
     for candidate, each in list(whole.items())[:MOST_TRIED]:
         if limits.expired:
             return
@@ -45,11 +45,11 @@ def in_halves(
         if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
             continue
         with pace.timed(each.num_actions):
-            made = list(made_in_halves(setting, candidate, family))
+            made = list(evaluated_split(setting, candidate, family))
         yield from made
 
 
-def made_in_halves(
+def evaluated_split(
     setting: PreparedProblem, candidate: Candidate, family: Family | None
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield the plan of a candidate in halves, with its family; nothing where it has no order."""
@@ -59,6 +59,6 @@ def made_in_halves(
         yield with_split_backward(family) if family else None, found
 
 
-def in_halves_of(known: Candidate) -> Candidate:
-    """Return a candidate whose backwards run in halves."""
+def with_split_orders(known: Candidate) -> Candidate:
+    """Return a candidate whose backwards are split."""
     return replace(known, schedule=WITHIN_LIMIT, in_flight=())

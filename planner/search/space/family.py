@@ -34,7 +34,7 @@ LEAST_TOKENS = 256
 class Family:
     """What all candidates of a family have in common.
 
-    `order` numbers the order of devices (`device_orders`); `split` says whether backwards run in two halves where
+    `order` numbers the order of devices (`device_orders`); `split` says whether backwards are split where
     schedules are open (`planner.search.proposers.split_orders`).
     """
 

@@ -104,8 +104,8 @@ class FamilyPartitions:
         return (*problem.schedules, *(AUTO_LOOPED if self.pinned.share_ranks else ()))
 
     @property
-    def in_halves(self) -> bool:
-        """Whether backwards run in halves, one stage a place."""
+    def splits_backward(self) -> bool:
+        """Whether backwards are split, one stage a place."""
         return self.family.chunks == 1 and all(SCHEDULES[name].split for name in self.schedules)
 
     @property

@@ -15,7 +15,7 @@ from planner.search.state.prepared import PreparedProblem
 MOST_STAGES, MOST_ACTIONS = 32, 200_000
 """Stages, and about how many actions of a step, up to which a family is cut with care: simulation takes as long."""
 MOST_HALVED = 40_000
-"""The same with backwards in halves, whose orders take longer to make."""
+"""The same with split backwards, whose orders take longer to make."""
 NUM_CAREFUL = 6
 """Families that are cut with care, besides those whose first look came near the best."""
 NUM_LOOPED = 2

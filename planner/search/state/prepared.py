@@ -375,9 +375,9 @@ class PreparedProblem:
             and bool(self.waists.operators)
         )
 
-    def is_line_of_halves(self, family: Family) -> bool:
-        """Whether one stage a place runs its backwards in halves, along a line of waists."""
-        return self.cuts(family).in_halves and bool(self.waists.operators) and not self.pinned.places
+    def is_split_line(self, family: Family) -> bool:
+        """Whether one stage a place runs its split backwards, along a line of waists."""
+        return self.cuts(family).splits_backward and bool(self.waists.operators) and not self.pinned.places
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound, in closed form, where the cut model knows the family."""
@@ -397,8 +397,8 @@ class PreparedProblem:
         return all(name in FUSED for name in self.cuts(family).schedules) and self._is_plain(family)
 
     def is_bounded_exactly(self, family: Family) -> bool:
-        """Whether bounds by operators know a family: as the cut model does, or with backwards in halves."""
-        return self.is_cut_exactly(family) or (self.cuts(family).in_halves and self._is_plain(family))
+        """Whether bounds by operators know a family: as the cut model does, or with split backwards."""
+        return self.is_cut_exactly(family) or (self.cuts(family).splits_backward and self._is_plain(family))
 
     def _is_plain(self, family: Family) -> bool:
         config = family.config

@@ -62,8 +62,8 @@ class SearchOutcome:
         Of the best plan's family: the least m - 1 times the largest stage plus the longest path, and its bound.
     looped_bound_ns : int, optional
         The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
-    halved_bound_ns : int, optional
-        That of plans whose backwards run in halves, where it leaves these out.
+    split_bound_ns : int, optional
+        That of plans whose backwards are split, where it leaves these out.
     old_plan : WarmStart, optional
         What became of the plan that the search was to start from.
     num_seen : int
@@ -80,7 +80,7 @@ class SearchOutcome:
     impossible: bool
     estimate: tuple[int, int] | None = None
     looped_bound_ns: int | None = None
-    halved_bound_ns: int | None = None
+    split_bound_ns: int | None = None
     old_plan: WarmStart | None = None
     num_seen: int = 0
     bound_scope: str = ""

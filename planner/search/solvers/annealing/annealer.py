@@ -1,7 +1,7 @@
 """Annealed cuts of a family: the best of many thousand random changes, by a compiled value of a cut.
 
 The value (`planner.search.solvers.annealing.kernels`) adds up what atoms take alone; the simulator ranks what comes
-out. Effort is counted in changes, so that the result depends on inputs and seed alone. Where backwards run in halves
+out. Effort is counted in changes, so that the result depends on inputs and seed alone. Where backwards are split
 the closed form alone judges, for their orders take too long to make. Leaves out pinned stages.
 """
 
@@ -158,7 +158,7 @@ def _cut(cuts: FamilyPartitions, line: bool) -> Cut:
         count if len(orders) else min(count, FILLED * stages),
         line,
         cuts.fixed_stages is not None or len(orders) > 0,
-        cuts.in_halves,
+        cuts.splits_backward,
     )
 
 

@@ -19,7 +19,7 @@ RULES = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b", "gpipe")
 """Schedules whose micro-batches in flight are known: `Cut.warmups` are places in this list."""
 
 LOOPED = "interleaved-1f1b"
-"""The schedule of several stages a place by which cuts are valued, backwards in halves too."""
+"""The schedule of several stages a place by which cuts are valued, split backwards too."""
 
 
 class Cut(NamedTuple):

@@ -131,7 +131,7 @@ def _over(cut: Cut, at: Loads) -> float:
 def _closed(cut: Cut, at: Loads) -> float:
     """Return the largest of the stages' own work with the longest way there, then the one back or what ends a step.
 
-    Where backwards run in halves nothing has to come back.
+    Where backwards are split nothing has to come back.
     """
     worst = 0.0
     if len(cut.orders):

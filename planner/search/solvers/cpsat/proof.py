@@ -60,7 +60,7 @@ class Proof:
             if status in NAMES:
                 return status
         if most is not None and not self._halved:
-            self._halve(most, budget, found)
+            self._split_backward(most, budget, found)
             if budget.spent > SPELL:
                 return cp_model.UNKNOWN
         status = self._minimised(budget, found, self._patience, linear=2)
@@ -74,7 +74,7 @@ class Proof:
             found.write(kind="bound", units=whole(solver.best_objective_bound))
         return status
 
-    def _halve(self, most: int, budget: "Budget", found: Findings) -> None:
+    def _split_backward(self, most: int, budget: "Budget", found: Findings) -> None:
         """Raise the bound half of the way to what matters, as long as that is soon proved; a spell of it at a time."""
         while most - self._low > most * CLOSE and budget.spent <= SPELL and not self._halved:
             middle = (self._low + most) // 2

@@ -13,7 +13,7 @@
   backward path, of which every part stands in its own stage or upstream, and before its optimizer step. All work in
   one stage takes m W + C.
 
-Where backwards run in halves (`CutData.split`), forwards alone keep a stage waiting, and nothing has to follow its
+Where backwards are split (`CutData.split`), forwards alone keep a stage waiting, and nothing has to follow its
 work. To one sink leads the first forward of each other stage, at least a part p of its work: m x + p y + c <= T, so
 T >= (m W + c) m / (n m - p). The other stages' backwards, at least a part q of their work, begin when a gradient has
 come back: m q y + 2 c <= T, so that T >= (m W + c + 2 (n - 1) c / q) / (1 + (n - 1) / q). In a line, stages that hold
@@ -45,7 +45,7 @@ def _sharing(data: CutData) -> int:
     for num in range(2, data.num_stages + 1):
         work = _work(data) + 2 * (num - 1) * end
         shared = Fraction(m * work + closing, num)
-        led = (_led_in_halves if data.split else _led)(data, work, num) if one_sink else Fraction(0)
+        led = (_led_split if data.split else _led)(data, work, num) if one_sink else Fraction(0)
         bounds.append(max(shared, led))
     return ceil(min(bounds))
 
@@ -56,8 +56,8 @@ def _led(data: CutData, work: int, num: int) -> Fraction:
     return Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1)
 
 
-def _led_in_halves(data: CutData, work: int, num: int) -> Fraction:
-    """Return the same where backwards run in halves."""
+def _led_split(data: CutData, work: int, num: int) -> Fraction:
+    """Return the same where backwards are split."""
     m, c = data.num_microbatches, data.levels[0]
     rows = [(f, b) for f, b in zip(data.forward, data.backward, strict=True) if f + b]
     forwards = min((Fraction(f, f + b) for f, b in rows), default=Fraction(0))
@@ -104,7 +104,7 @@ def _line(data: CutData) -> int:
             layer = sum(waist < atom for waist in waists)  # atoms are listed in a topological order
             between[layer] = between.get(layer, 0) + work
     largest, end = max(between.values(), default=0), _end(data)
-    room = _room_of_halves if data.split else _room
+    room = _room_of_split if data.split else _room
     low, high = 0, data.num_microbatches * sum(works)
     while low < high:
         middle = (low + high) // 2
@@ -129,7 +129,7 @@ def _room(data: CutData, step: int, largest: int, end: int) -> int:
     return most
 
 
-def _room_of_halves(data: CutData, step: int, largest: int, end: int) -> int:
+def _room_of_split(data: CutData, step: int, largest: int, end: int) -> int:
     """Return the same where only forwards come before a stage, and nothing has to follow."""
     rows = sorted((f / max(1, f + b), f, f + b) for f, b in zip(data.forward, data.backward, strict=True))
     works = list(accumulate((work for _, _, work in rows), initial=0))

@@ -113,7 +113,7 @@ class CutData:
     all_stages : bool
         Whether no stage may be empty.
     split : bool
-        Whether backwards run in halves, so that nothing has to come back before a stage may end.
+        Whether backwards are split, so that nothing has to come back before a stage may end.
     messages : SentTensors, optional
         Instead of `crossings`, for graphs of stages alone or for lines alone.
     """
