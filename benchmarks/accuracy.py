@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.accuracy_tables import Row, read
+from benchmarks.peer_problems.aceso.job import AcesoJob, AcesoPredictor
 from costmodel.calibration import Calibration, read_calibration
 from costmodel.errors import PenstockError
-from planner.measured.aceso import AcesoJob, AcesoPredictor
 from planner.measured.errors import judged
 from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor

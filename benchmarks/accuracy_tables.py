@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.peer_problems.aceso.job import AcesoJob
 from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
-from planner.measured.aceso import AcesoJob
 from planner.measured.job import MeasuredJob
 from planner.question.space import Space
 

@@ -16,13 +16,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from costmodel.importers.dnn_partitioning import read_dnn_partitioning
-from costmodel.importers.pipedream import read_pipedream
-from costmodel.importers.piper import read_piper
-from planner.search.published.peers.answer import OPTIMAL, PeerAnswer
-from planner.search.published.peers.contiguous_search import solve_contiguous
-from planner.search.published.peers.pipedream import solve_pipedream
-from planner.search.published.peers.piper import PiperSetting, solve_piper
+from benchmarks.peer_problems.answer import OPTIMAL, PeerAnswer
+from benchmarks.peer_problems.contiguous_search import solve_contiguous
+from benchmarks.peer_problems.pipedream import solve_pipedream
+from benchmarks.peer_problems.piper import PiperSetting, solve_piper
+from benchmarks.peer_problems.readers.dnn_partitioning import read_dnn_partitioning
+from benchmarks.peer_problems.readers.pipedream import read_pipedream
+from benchmarks.peer_problems.readers.piper import read_piper
 
 DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data" / "instances"
 CLOSE = 1e-6

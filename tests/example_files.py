@@ -13,7 +13,6 @@ from tests.described_models import GPT2, described
 from tests.measured_by_hand import measured_by_hand
 from tests.test_importers import LAYERS, NCCL_TEXT, matrix, nvidia
 from tests.test_kineto import trace
-from tests.test_peers import GRAPH, PIPER
 
 CLUSTER = """\
 format = "penstock-cluster"
@@ -54,8 +53,6 @@ def write_examples(home: Path) -> None:
         "table.csv": LAYERS,
         "runs.csv": "model,device,devices,batch,step_time_ms\n"
         + "".join(f"config.json,a100-sxm-80,2,{n},{2.5 * n}\n" for n in (8, 16)),
-        "bert32.json": json.dumps(PIPER),
-        "graph.txt": GRAPH,
         "all_reduce.txt": NCCL_TEXT,
         "topo.txt": nvidia(matrix(2, lambda i, j: "NV12")),
     }

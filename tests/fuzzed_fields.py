@@ -30,8 +30,6 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "schedule.csv": ("simulate --schedule schedule.csv --microbatches 2",),
     "orders.csv": ("import torch-csv orders.csv --profile profile.json -o imported.json",),
     "rank0.json": ("import kineto rank0.json rank1.json -o traced.json --timeline-output traced.timeline.json",),
-    "bert32.json": ("partition bert32.json --format piper --devices 2 --time-limit 1",),
-    "graph.txt": (LINES["partition"],),
     "all_reduce.txt": ("import nccl-tests all_reduce.txt -o measured.links.json",),
     "topo.txt": ("import topology topo.txt -o imported.toml",),
 }

@@ -24,7 +24,6 @@ LINES = {
     "links": "links -o links.json --ranks 65",
     "model": "model config.json -o model.json",
     "plan": "plan profile.json --cluster cluster.toml --devices 4 --batch 16 --target any --time-limit 0.3 -o new.json",
-    "partition": "partition graph.txt --format pipedream --devices 2 --time-limit 1",
     "simulate": "simulate --schedule 1f1b --ranks 4 --microbatches 8",
     "schedules": "schedules --ranks 4 --microbatches 8",
     "compare": "compare plan.json old.json",

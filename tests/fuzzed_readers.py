@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.peer_problems.aceso.archive import read_archive
+from benchmarks.peer_problems.aceso.cluster import aceso_cluster
+from benchmarks.peer_problems.aceso.profile import aceso_profile
+from benchmarks.peer_problems.readers.dnn_partitioning import read_dnn_partitioning
+from benchmarks.peer_problems.readers.pipedream import read_pipedream
+from benchmarks.peer_problems.readers.piper import read_piper
 from costmodel.architectures.command import make
 from costmodel.architectures.configs import DEFAULTS, PARTS
 from costmodel.calibration import read_calibration
-from costmodel.importers.aceso import aceso_profile
-from costmodel.importers.aceso_archive import read_archive
-from costmodel.importers.aceso_cluster import aceso_cluster
-from costmodel.importers.dnn_partitioning import read_dnn_partitioning
 from costmodel.importers.kineto import read_trace
 from costmodel.importers.layers import read_layers
 from costmodel.importers.nccl_tests import read_nccl_tests
-from costmodel.importers.pipedream import read_pipedream
-from costmodel.importers.piper import read_piper
 from costmodel.importers.topology import read_topology
 from costmodel.profiling.journal import Journal
 from planner.checker import check_plan

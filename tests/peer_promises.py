@@ -7,13 +7,13 @@ import math
 from itertools import product
 from random import Random
 
-from costmodel.importers.dnn_partitioning import CostedTensor, LatencyInstance, LatencyNode
-from costmodel.importers.pipedream import LayerInstance, LayerNode
-from costmodel.importers.piper import Variant, VariantInstance
-from planner.search.published.peers.answer import INFEASIBLE, OPTIMAL, PeerAnswer
-from planner.search.published.peers.contiguous_search import solve_contiguous
-from planner.search.published.peers.pipedream import solve_pipedream
-from planner.search.published.peers.piper import PiperSetting, solve_piper
+from benchmarks.peer_problems.answer import INFEASIBLE, OPTIMAL, PeerAnswer
+from benchmarks.peer_problems.contiguous_search import solve_contiguous
+from benchmarks.peer_problems.pipedream import solve_pipedream
+from benchmarks.peer_problems.piper import PiperSetting, solve_piper
+from benchmarks.peer_problems.readers.dnn_partitioning import CostedTensor, LatencyInstance, LatencyNode
+from benchmarks.peer_problems.readers.pipedream import LayerInstance, LayerNode
+from benchmarks.peer_problems.readers.piper import Variant, VariantInstance
 
 CLOSE = 1e-8
 

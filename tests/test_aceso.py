@@ -9,16 +9,17 @@ import pytest
 
 from benchmarks.accuracy import predicted, summary
 from benchmarks.accuracy_tables import read
+from benchmarks.peer_problems.__main__ import main as peer_main
+from benchmarks.peer_problems.aceso.archive import AcesoConfiguration, read_archive
+from benchmarks.peer_problems.aceso.cluster import aceso_cluster
+from benchmarks.peer_problems.aceso.job import AcesoModel, places
+from benchmarks.peer_problems.aceso.layer import EMBEDDING, FINAL, HEAD, LAYER
+from benchmarks.peer_problems.aceso.profile import aceso_profile
 from costmodel.errors import InvalidInput
-from costmodel.importers.aceso import aceso_profile
-from costmodel.importers.aceso_archive import AcesoConfiguration, read_archive
-from costmodel.importers.aceso_cluster import aceso_cluster
-from costmodel.importers.aceso_layer import EMBEDDING, FINAL, HEAD, LAYER
 from costmodel.machines.cluster import read_cluster
 from costmodel.model.profile import read_profile
 from costmodel.stages.config import StageConfig
 from planner.commands import main
-from planner.measured.aceso import AcesoModel, places
 from planner.plan import read_plan
 from tests.published_data import folder
 
@@ -126,15 +127,15 @@ def test_an_archive_is_bounded_and_only_plain_files_are_read(tmp_path):
 
 def test_the_command_writes_profile_cluster_and_links(tmp_path, capsys):
     source, profile, cluster = archive(tmp_path, files()), tmp_path / "p.json", tmp_path / "c.toml"
-    words = ["import", "aceso", str(source), "-o", str(profile), "--model", "tiny"]
-    assert main([*words, "--device", "a10g", "--cluster-output", str(cluster), "--json"]) == 0
+    words = [str(source), "--format", "aceso", "-o", str(profile), "--model", "tiny"]
+    assert peer_main([*words, "--device", "a10g", "--cluster-output", str(cluster), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["operators"] == 13 * LAYERS + 4
     known = read_archive(source, "a10g", "tiny")
     assert read_profile(profile) == aceso_profile(known)
     assert read_cluster(cluster) == aceso_cluster(known)
     assert known.collectives["all_reduce", 3] == [(1, 1), (8, 8)]
-    assert main(words) == 2
-    assert main([*words, "--device", "h100"]) == 3
+    assert peer_main(words) == 2
+    assert peer_main([*words, "--device", "h100"]) == 3
     said = capsys.readouterr().err
     assert "--device is missing" in said
     assert "a10g tiny" in said
@@ -207,8 +208,8 @@ def test_operators_that_run_again_go_with_their_way_to_recompute(config):
 def test_a_pin_file_names_operators_that_run_again(tmp_path, capsys):
     source, profile, plan = archive(tmp_path, files()), tmp_path / "p.json", tmp_path / "plan.json"
     cluster, pins = tmp_path / "c.toml", tmp_path / "pins.toml"
-    words = ["import", "aceso", str(source), "--device", "a10g", "--model", "tiny", "-o", str(profile)]
-    assert main([*words, "--cluster-output", str(cluster)]) == 0
+    words = [str(source), "--format", "aceso", "--device", "a10g", "--model", "tiny", "-o", str(profile)]
+    assert peer_main([*words, "--cluster-output", str(cluster)]) == 0
     again = 'config = { recompute = "operators", again = ["1.enc-MLP-gelu", "1.enc-MLP-GEMM-2"] }'
     first = f'[[stage]]\noperators = ["layers.1", "final*", "gpt*", "loss"]\nranks = [1]\n{again}\n'
     pins.write_text(f'{first}[[stage]]\noperators = ["*"]\n')

@@ -16,9 +16,6 @@ from tests.frozen_options import GOLDEN, RENEW, options
 
 PARSED_ONLY = {
     "penstock profile zoo:mmt:small -o profile.json": "measures for half a minute; tests/test_profiling_run.py does",
-    "penstock import aceso aceso.tar.gz --device a10g --model 13B -o profile.json --cluster-output cluster.toml": (
-        "the archive may not stand in the project; tests/test_aceso.py reads it where it is"
-    ),
     "penstock links -o links.json --ranks 2": "measures for some ten seconds; tests/test_links_measure.py does",
 }
 """Examples that are not run here, and why."""

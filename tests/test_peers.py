@@ -12,13 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.peer_problems.__main__ import main as peer_main
+from benchmarks.peer_problems.answer import OPTIMAL
+from benchmarks.peer_problems.contiguous_search import solve_contiguous
+from benchmarks.peer_problems.readers.dnn_partitioning import (
+    CostedTensor,
+    LatencyInstance,
+    LatencyNode,
+    read_dnn_partitioning,
+)
+from benchmarks.peer_problems.readers.pipedream import read_pipedream
+from benchmarks.peer_problems.readers.piper import read_piper
 from costmodel.errors import InvalidInput
-from costmodel.importers.dnn_partitioning import CostedTensor, LatencyInstance, LatencyNode, read_dnn_partitioning
-from costmodel.importers.pipedream import read_pipedream
-from costmodel.importers.piper import read_piper
 from planner.commands import main
-from planner.search.published.peers.answer import OPTIMAL
-from planner.search.published.peers.contiguous_search import solve_contiguous
 from tests.peer_promises import contiguous_failure, pipedream_failure, piper_failure
 from tests.published_data import folder
 
@@ -60,8 +66,8 @@ def test_published_instances_are_proved_optimal_at_the_known_value(
     kind: str, name: str, devices: int, flags: str, known: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder("instances", kind, f"{name}.{'txt' if kind == 'pipedream' else 'json'}")
-    arguments = ["partition", str(path), "--format", kind, "--devices", str(devices), *flags.split(), "--json"]
-    assert main(arguments) == 0
+    arguments = [str(path), "--format", kind, "--devices", str(devices), *flags.split(), "--json"]
+    assert peer_main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["status"] == OPTIMAL
     assert answer["objective"] <= known * (1 + 1e-6)
@@ -138,12 +144,12 @@ def test_what_does_not_fit_says_how_much_memory_would_do_and_it_does(
     gib = 2.0**30
     nodes = [node | {"size": size * gib} for node, size in zip(DNN["nodes"], (3, 3, 2), strict=True)]  # type: ignore[call-overload]
     path.write_text(json.dumps(DNN | {"nodes": nodes, "maxSizePerFPGA": 4 * gib}))
-    plain = ["partition", str(path), "--format", "dnn-partitioning", "--devices", "2"]
-    assert main(plain) == 4
+    plain = [str(path), "--format", "dnn-partitioning", "--devices", "2"]
+    assert peer_main(plain) == 4
     words = capsys.readouterr().err.split()
     enough = words[words.index("--memory") + 1]
     assert float(enough) == 5.0
-    assert main([*plain, "--memory", enough]) == 0
+    assert peer_main([*plain, "--memory", enough]) == 0
 
 
 @pytest.mark.parametrize("kind", ["dnn-partitioning", "piper", "pipedream"])
@@ -151,7 +157,7 @@ def test_an_instance_becomes_a_profile_that_can_be_planned(kind: str, tmp_path: 
     path, profile = tmp_path / "instance.json", tmp_path / "profile.json"
     roomy = {"dnn-partitioning": DNN | {"maxSizePerFPGA": 1e9}, "piper": PIPER | {"maxMemoryPerDevice": 1e9}}
     path.write_text(json.dumps(roomy[kind]) if kind in roomy else GRAPH)
-    assert main(["import", kind, str(path), "-o", str(profile)]) == 0
+    assert peer_main([str(path), "--format", kind, "-o", str(profile)]) == 0
     plan = ["plan", str(profile), "--devices", "2", "--batch", "4", "--deterministic-limit", "0.1"]
     assert main([*plan, "-o", str(tmp_path / "plan.json")]) == 0
 
@@ -179,7 +185,7 @@ def test_a_partition_that_is_interrupted_keeps_the_best_so_far(tmp_path: Path) -
     path = tmp_path / "large.json"
     path.write_text(json.dumps({"maxFPGAs": 6, "maxCPUs": 0, "maxSizePerFPGA": 1e9, "nodes": nodes, "edges": rows}))
     flags = ["--format", "dnn-partitioning", "--devices", "6", "--time-limit", "300", "--json"]
-    command = [sys.executable, "-m", "planner", "partition", str(path), *flags]
+    command = [sys.executable, "-m", "benchmarks.peer_problems", str(path), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         assert process.stderr.readline().startswith("best so far")

@@ -9,7 +9,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from errno import ENOSPC
 from importlib import import_module
@@ -40,7 +40,6 @@ COMMANDS = {
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
     "ablation": "say what each means of a plan gains: branches, larger micro-batches, split backward, shared devices",
-    "partition": "cut another planner's instance under that planner's own objective, with a proved bound",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",
     "compare": "put plans side by side",
@@ -52,7 +51,7 @@ COMMANDS = {
     "calibrate": "move a profile to what a run of a plan took, with the errors before and after",
     "validate": "check a plan independently of the planner",
     "export": "write a plan as files for torch, torchtitan, Megatron-LM or DeepSpeed",
-    "import": "read layers, other planners' instances and plans, nccl-tests output or a topology into our files",
+    "import": "read layers, other trainers' plans and traces, nccl-tests output or a topology into our files",
     "completion": "print what makes a shell complete commands and flags",
     "doctor": "say what this machine can do, and why not where it cannot",
 }
@@ -87,10 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(argv))
 
 
-def _main(arguments: list[str]) -> int:
+def main_of(module: ModuleType, prog: str, argv: Sequence[str]) -> int:
+    """Run a module that is made like a command's, under another name: its errors and answers are printed alike."""
+    return _main(list(argv), lambda arguments: _answered(module, _parser(module, prog), arguments))
+
+
+def _main(arguments: list[str], run: Callable[[list[str]], int] | None = None) -> int:
     as_json = "--json" in arguments
     try:
-        return _run(arguments)
+        return (run or _run)(arguments)
     except PenstockError as error:
         return print_error(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
@@ -131,13 +135,16 @@ def _without_stdout(exit_code: int) -> int:
 def _run(arguments: list[str]) -> int:
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     if chosen not in COMMANDS:
-        _top_parser().parse_args(arguments)  # --help and --version leave here
+        _top_parser().parse_known_args(arguments)  # --help and --version leave here
         known = ", ".join(COMMANDS)
         found = f"{chosen!r} is no command" if chosen else "a command is needed"
         raise UsageError(f"{found}; the commands are {known}")
     arguments.remove(chosen)
-    parsed = parser_of(chosen).parse_args(arguments)
-    module = _module(chosen)
+    return _answered(_module(chosen), parser_of(chosen), arguments)
+
+
+def _answered(module: ModuleType, parser: Parser, arguments: list[str]) -> int:
+    parsed = parser.parse_args(arguments)
     _check_files(parsed, getattr(module, "WRITES", ""))
     loads = getattr(module, "LOADS", ())
     for name in loads:
@@ -161,8 +168,11 @@ def _module(command: str) -> ModuleType:
 
 def parser_of(command: str) -> Parser:
     """Return the parser of a command's flags, whose description is its module's text."""
-    module = _module(command)
-    parser = Parser(prog=f"penstock {command}", description=module.__doc__, allow_abbrev=False,
+    return _parser(_module(command), f"penstock {command}")
+
+
+def _parser(module: ModuleType, prog: str) -> Parser:
+    parser = Parser(prog=prog, description=module.__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument(

@@ -1,13 +1,11 @@
 """Read what was measured or written down elsewhere into our own files.
 
     penstock import layers table.csv -o profile.json          a table of layers (CSV)
-    penstock import piper bert32.json -o profile.json         an instance of Piper; dnn-partitioning, pipedream likewise
     penstock import nccl-tests all_reduce.txt -o links.json   nccl-tests' text or -J JSON; several files too
     penstock import topology topo.txt -o cluster.toml         nvidia-smi topo -m, or Slurm's topology
     penstock import torch-csv schedule.csv --profile profile.json -o plan.json
     penstock import megatron-layout 'Ett|(tt|)*2ttL' --stages 4 --batch 64 --profile llama.json -o plan.json
     penstock import kineto rank0.json rank1.json -o profile.json --timeline-output run.json
-    penstock import aceso aceso.tar.gz --device a10g --model 13B -o profile.json --cluster-output cluster.toml
 
 torch-csv and megatron-layout make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's
 pipeline layout (or a file that holds one), with costs from a profile. kineto reads what torch.profiler exported on each
@@ -33,10 +31,8 @@ from planner.commands.import_plans import add_plan_arguments, import_plan
 if TYPE_CHECKING:
     from costmodel.model.profile import Profile
 
-PEERS = ("piper", "dnn-partitioning", "pipedream")
-FORMATS = ("layers", *PEERS, "nccl-tests", "topology", "aceso", "kineto", *PLANS)
+FORMATS = ("layers", "nccl-tests", "topology", "kineto", *PLANS)
 SEVERAL = ("nccl-tests", "kineto")
-ACESO_TOO = ("model", "cluster_output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,22 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
     )
     parser.add_argument(
-        "--bandwidth",
-        type=amount,
-        default=10.0,
-        metavar="GB/s",
-        help="dnn-partitioning: of the link on which tensors take what the file says (default %(default)s)",
-    )
-    parser.add_argument(
         "--device",
         metavar="NAME",
-        help="topology: the device's name (default gpu); aceso: whose tables to read; kineto: a catalogue id or name "
-        "(default gpu or cpu)",
+        help="topology: the device's name (default gpu); kineto: a catalogue id or name (default gpu or cpu)",
     )
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="aceso: whose operators to read, 13B say; kineto: the model's name (default: that of the first file)",
+        help="kineto: the model's name (default: that of the first file)",
     )
     for name, text in OUTPUTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="F", help=text)
@@ -88,12 +76,10 @@ def run(args: argparse.Namespace) -> Answer:
     if args.format == "kineto":
         return import_kineto.run(args)
     for name in ("model", *OUTPUTS):
-        if getattr(args, name) and not (args.format == "aceso" and name in ACESO_TOO):
+        if getattr(args, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with import kineto, not with {args.format}; drop it")
     if args.format in PLANS:
         return import_plan(args)
-    if args.format in PEERS:
-        return _peer(args)
     return _READERS[args.format](args)
 
 
@@ -102,21 +88,6 @@ def _layers(args: argparse.Namespace) -> Answer:
     from costmodel.model.profile import write_profile
 
     found = read_layers(args.files[0], args.microbatch_size, round(args.memory * GIB))
-    write_profile(args.output, found)
-    return _read(args, found)
-
-
-def _peer(args: argparse.Namespace) -> Answer:
-    from costmodel.importers.peer_profiles import dnn_partitioning_profile, pipedream_profile, piper_profile
-    from costmodel.model.profile import write_profile
-
-    path = args.files[0]
-    if args.format == "piper":
-        found = piper_profile(path)
-    elif args.format == "pipedream":
-        found = pipedream_profile(path, round(args.memory * GIB))
-    else:
-        found = dnn_partitioning_profile(path, args.bandwidth * 1e9)
     write_profile(args.output, found)
     return _read(args, found)
 
@@ -159,32 +130,8 @@ def _topology(args: argparse.Namespace) -> Answer:
     return Answer(body, [f"{args.output}: {found.num_hosts} hosts, {cluster.num_devices} devices; {shown}"])
 
 
-def _aceso(args: argparse.Namespace) -> Answer:
-    from costmodel.importers.aceso import aceso_profile, odd_rows
-    from costmodel.importers.aceso_archive import read_archive
-    from costmodel.importers.aceso_cluster import aceso_cluster, write_aceso_cluster
-    from costmodel.model.profile import write_profile
-
-    for flag, value in (("--device", args.device), ("--model", args.model)):
-        if not value:
-            raise UsageError(f"import aceso: {flag} is missing; the archive holds several, name one")
-    archive = read_archive(args.files[0], args.device, args.model)
-    found = aceso_profile(archive)
-    for text in (*odd_rows(archive), *found.origin.estimated):
-        say(f"penstock import: {text}")
-    if args.cluster_output:
-        write_aceso_cluster(args.cluster_output, aceso_cluster(archive))
-    write_profile(args.output, found)
-    answer = _read(args, found)
-    if not args.cluster_output:
-        return answer
-    lines = [*answer.text, f"{args.cluster_output}: the hosts and links of the archive's runs"]
-    return Answer({**answer.json, "cluster_output": args.cluster_output}, lines)
-
-
 _READERS: Mapping[str, Callable[[argparse.Namespace], Answer]] = {
     "layers": _layers,
     "nccl-tests": _nccl_tests,
     "topology": _topology,
-    "aceso": _aceso,
 }

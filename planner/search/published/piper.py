@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from planner.search.budget import Deadline
 from planner.search.published.bottleneck import fastest_chain
-from planner.search.published.peers.downsets import downsets
+from planner.search.published.downsets import downsets
 from planner.search.published.pieces import Floats, Pieces
 from planner.search.published.prices import View, Ways, ways_of
 from planner.search.published.proposals import ProposedStage

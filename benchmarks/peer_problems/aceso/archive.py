@@ -2,7 +2,7 @@
 
 Aceso: Liu et al., EuroSys 2024; the archive holds what Mist's authors measured with it on A10G and L4 (Zhu et al.,
 EuroSys 2025). Files are read in memory and nothing is unpacked: whatever else the tar holds is passed over, and sizes
-are bounded. Leaves out other models than GPT, and what the tables mean (`costmodel.importers.aceso`).
+are bounded. Leaves out other models than GPT, and what the tables mean (`benchmarks.peer_problems.aceso.profile`).
 """
 
 import csv
@@ -18,10 +18,10 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.peer_problems.aceso.layer import EMBEDDING, FINAL, HEAD, LAYER, base_name
 from costmodel import limits
 from costmodel.errors import InvalidInput
 from costmodel.files import read_bytes
-from costmodel.importers.aceso_layer import EMBEDDING, FINAL, HEAD, LAYER, base_name
 
 MIB = 2**20
 MOST_BYTES, MOST_FILES = 64 * MIB, 10_000

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodel.importers.aceso_archive import AcesoArchive
-from costmodel.importers.aceso_devices import AcesoDevice, aceso_device
-from costmodel.importers.aceso_graph import WIDTH, AcesoGraph
-from costmodel.importers.aceso_layer import EMBEDDING, FINAL, HEAD, LAYER, base_name, split_of, weighted
+from benchmarks.peer_problems.aceso.archive import AcesoArchive
+from benchmarks.peer_problems.aceso.devices import AcesoDevice, aceso_device
+from benchmarks.peer_problems.aceso.graph import WIDTH, AcesoGraph
+from benchmarks.peer_problems.aceso.layer import EMBEDDING, FINAL, HEAD, LAYER, base_name, split_of, weighted
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import LOSS
 from costmodel.model.origin import Origin

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from statistics import median
 
+from benchmarks.peer_problems.aceso.archive import LARGE_MIB, MIB, AcesoArchive
+from benchmarks.peer_problems.aceso.devices import aceso_device
 from costmodel.files import write_text
-from costmodel.importers.aceso_archive import LARGE_MIB, MIB, AcesoArchive
-from costmodel.importers.aceso_devices import aceso_device
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.link_fit import fit_ranges
@@ -40,7 +40,7 @@ def write_aceso_cluster(path: str | Path, cluster: Cluster) -> None:
     """Write a cluster file, and the measured links in a file beside it, which it names."""
     path = Path(path)
     links = path.with_name(f"{path.stem}.links.json")
-    assert cluster.links  # noqa: S101 - made above
+    assert cluster.links
     write_links(links, cluster.links, {"imported": "aceso"})
     device, host = cluster.devices[0], cluster.hosts[0]
     lines = ['format = "penstock-cluster"', "version = 1", f"links = {json.dumps(links.name)}", ""]

@@ -3,7 +3,7 @@
 What is kept follows Megatron-LM's layer (Korthikanti et al., 2022, section 4.1: 34 s b h and 5 a s^2 b bytes), not the
 archive's ``activations``, which count values that are freed. The last dropout holds the
 residual that it adds, which the second norm keeps anyhow unless its forward runs again. Leaves out times
-(`costmodel.importers.aceso`).
+(`benchmarks.peer_problems.aceso.profile`).
 """
 
 from dataclasses import dataclass

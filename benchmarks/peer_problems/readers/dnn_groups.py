@@ -12,7 +12,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from costmodel.importers.dnn_partitioning import LatencyInstance
+from benchmarks.peer_problems.readers.dnn_partitioning import LatencyInstance
 
 
 @dataclass(frozen=True)

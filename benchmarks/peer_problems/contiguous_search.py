@@ -1,6 +1,6 @@
 """The contiguous problem solved: cuts of many orders, then CP-SAT from the best of them, which improves and proves.
 
-Leaves out the model (`planner.search.published.peers.contiguous_model`).
+Leaves out the model (`benchmarks.peer_problems.contiguous_model`).
 """
 
 import math
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from costmodel.importers.dnn_groups import Groups, groups_of
-from costmodel.importers.dnn_partitioning import LatencyInstance
+from benchmarks.peer_problems.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
+from benchmarks.peer_problems.chains import best_cuts, load_table
+from benchmarks.peer_problems.contiguous_model import Solved, solve
+from benchmarks.peer_problems.readers.dnn_groups import Groups, groups_of
+from benchmarks.peer_problems.readers.dnn_partitioning import LatencyInstance
 from planner.search.budget import Deadline
-from planner.search.published.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
-from planner.search.published.peers.chains import best_cuts, load_table
-from planner.search.published.peers.contiguous_model import Solved, solve
 
 NUM_ORDERS = 12
 """Random orders that are cut besides the file's own."""

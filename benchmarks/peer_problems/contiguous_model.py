@@ -3,7 +3,7 @@
 Precedence is then an implication, and what a device holds is a difference of two such variables. A device pays for a
 tensor where it has one end of it and not another. Coefficients are rounded down, so that the model's bound is one of
 the problem. Items that no cut under the best known load may separate are contracted before. Leaves out how the first
-cut is found (`planner.search.published.peers.contiguous_search`).
+cut is found (`benchmarks.peer_problems.contiguous_search`).
 """
 
 import math
@@ -15,7 +15,7 @@ from threading import Thread
 
 from ortools.sat.python import cp_model
 
-from costmodel.importers.dnn_groups import Groups
+from benchmarks.peer_problems.readers.dnn_groups import Groups
 
 LARGEST = 2**40
 """The best known load in units of the model."""

@@ -1,4 +1,4 @@
-"""What is known of the devices in Aceso's archive beside its tables: one row each in ``aceso_devices.csv``.
+"""What is known of the devices in Aceso's archive beside its tables: one row each in ``devices.csv``.
 
 ``sustained`` is by how much longer operators take in a run than in the profile; ``both_ways`` whether messages between
 two hosts travel both ways at once. They are fitted where a row's source says so.
@@ -39,7 +39,7 @@ def aceso_device(name: str) -> AcesoDevice:
 
 @cache
 def _rows() -> dict[str, AcesoDevice]:
-    text = files("costmodel.importers").joinpath("aceso_devices.csv").read_text(encoding="utf-8")
+    text = files("benchmarks.peer_problems.aceso").joinpath("devices.csv").read_text(encoding="utf-8")
     return {
         row["name"]: AcesoDevice(
             row["catalogue"],

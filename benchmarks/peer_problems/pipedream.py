@@ -10,10 +10,10 @@ import math
 
 import networkx as nx
 
-from costmodel.importers.pipedream import LayerInstance
+from benchmarks.peer_problems.answer import HEURISTIC, PeerAnswer, status_of
+from benchmarks.peer_problems.readers.pipedream import LayerInstance
 from planner.search.budget import Deadline
-from planner.search.published.peers.answer import HEURISTIC, PeerAnswer, status_of
-from planner.search.published.peers.downsets import downsets, nodes_of, prefixes
+from planner.search.published.downsets import downsets, nodes_of, prefixes
 
 MS = 1e-3
 

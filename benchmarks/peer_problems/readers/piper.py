@@ -1,16 +1,23 @@
 """Instances of Piper (Tarnawski et al., NeurIPS 2021): time and memory of each node for each tensor degree and variant.
 
 Times in s, sizes in bytes, bandwidth in bytes a second. Variants of one degree differ in recompute. Leaves out what
-the planner makes of them (`planner.search.published.peers.piper`).
+the planner makes of them (`benchmarks.peer_problems.piper`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peer_problems.readers.instance_files import (
+    amount,
+    check_acyclic,
+    known,
+    members,
+    number_of,
+    read_object,
+)
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.importers.peer_files import amount, check_acyclic, known, members, number_of, read_object
 
 
 @dataclass(frozen=True, slots=True)

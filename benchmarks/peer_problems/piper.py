@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from costmodel.importers.piper import Variant, VariantInstance
+from benchmarks.peer_problems.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
+from benchmarks.peer_problems.readers.piper import Variant, VariantInstance
 from planner.search.budget import Deadline
-from planner.search.published.peers.answer import HEURISTIC, INFEASIBLE, PeerAnswer, status_of
-from planner.search.published.peers.downsets import downsets, nodes_of
+from planner.search.published.downsets import downsets, nodes_of
 
 CLOSE = 1e-9
 """Relative width at which the bisection ends."""

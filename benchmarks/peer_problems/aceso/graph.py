@@ -1,15 +1,15 @@
 """The operator graph of Aceso's GPT: what each operator makes, reads and keeps, and its parameters.
 
 Sizes follow the model's shape, weights the archive's table at tensor degree 1. Leaves out times
-(`costmodel.importers.aceso`).
+(`benchmarks.peer_problems.aceso.profile`).
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodel.importers.aceso_archive import MIB, AcesoArchive, AcesoConfiguration
-from costmodel.importers.aceso_layer import EMBEDDING, ENTERS, FINAL, HEAD, LAYER, LayerOperator, aceso_names
+from benchmarks.peer_problems.aceso.archive import MIB, AcesoArchive, AcesoConfiguration
+from benchmarks.peer_problems.aceso.layer import EMBEDDING, ENTERS, FINAL, HEAD, LAYER, LayerOperator, aceso_names
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.work import Work
 

@@ -1,32 +1,42 @@
-"""Cut another planner's instance under that planner's own objective, with a proved bound.
+"""Cut another planner's instance under that planner's own objective, with a proved bound, or read it as a profile.
 
-    penstock partition bert32.json --format piper --devices 8
-    penstock partition graph.txt --format pipedream --devices 4 --bandwidth 1
+    python -m benchmarks.peer_problems bert32.json --format piper --devices 8
+    python -m benchmarks.peer_problems graph.txt --format pipedream --devices 4 --bandwidth 1
+    python -m benchmarks.peer_problems bert32.json --format piper -o profile.json
+    python -m benchmarks.peer_problems aceso.tar.gz --format aceso --device a10g --model 13B -o profile.json
 
 Formats: dnn-partitioning (contiguous devices, the largest load in ms), piper (time for each sample in s, data and
-tensor parallelism and recompute), pipedream (the slowest stage in s, stages replicated).
+tensor parallelism and recompute), pipedream (the slowest stage in s, stages replicated), aceso (a profile alone, and
+with --cluster-output the hosts and links of its runs).
 """
 
 import argparse
 import sys
 import time
 
+from benchmarks.peer_problems.answer import INFEASIBLE, PeerAnswer
 from costmodel import limits
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
-from planner.commands.answer import INTERRUPTED, Answer
+from costmodel.model.profile import Profile, write_profile
+from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import GIB, amount, limit, positive
 from planner.search.interrupts import raised
-from planner.search.published.peers.answer import INFEASIBLE, PeerAnswer
 
-FORMATS = ("dnn-partitioning", "piper", "pipedream")
+FORMATS = ("dnn-partitioning", "piper", "pipedream", "aceso")
 GB = 1e9
+WORLD_BANDWIDTH, DEVICE_MEMORY = 10.0, 80.0
+"""GB/s of the link on which dnn-partitioning's tensors take what the file says, and GiB of a device, in a profile."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("file", metavar="FILE", help="instance to cut")
     parser.add_argument("--format", required=True, choices=FORMATS)
-    parser.add_argument("--devices", required=True, type=positive, metavar="K")
+    parser.add_argument("--devices", type=positive, metavar="K", help="to cut it for")
+    parser.add_argument("-o", "--output", metavar="PROFILE", help="write it as a profile instead")
+    parser.add_argument("--cluster-output", metavar="F", help="aceso: the cluster of its runs, as a file")
+    parser.add_argument("--device", metavar="NAME", help="aceso: whose tables to read")
+    parser.add_argument("--model", metavar="NAME", help="aceso: whose operators to read, 13B say")
     parser.add_argument("--no-cpu", action="store_true", help="accelerators alone, which is the default")
     parser.add_argument("--memory", type=amount, metavar="GiB", help="of each device (default: the file's)")
     parser.add_argument(
@@ -39,7 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Solve the instance and say how good the answer is."""
+    """Solve the instance and say how good the answer is, or write it as a profile."""
+    if args.output:
+        return _profile(args)
+    if args.format == "aceso" or not args.devices:
+        raise UsageError(
+            f"--format {args.format} without --output" + ("" if args.format == "aceso" else " or --devices") + ": say "
+            "with -o PROFILE where the profile goes" + ("" if args.format == "aceso" else ", or how many devices")
+        )
     _check(args)
     started = time.perf_counter()
     with raised():
@@ -66,6 +83,46 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(body, lines, INTERRUPTED if found.interrupted else 0)
 
 
+def _profile(args: argparse.Namespace) -> Answer:
+    """Write the instance as a profile."""
+    from benchmarks.peer_problems.readers import profiles
+
+    path, memory = args.file, args.memory or DEVICE_MEMORY
+    lines, body = [], {"output": args.output}
+    if args.format == "aceso":
+        found = _aceso(args)
+        if args.cluster_output:
+            lines.append(f"{args.cluster_output}: the hosts and links of the archive's runs")
+            body["cluster_output"] = args.cluster_output
+    elif args.format == "piper":
+        found = profiles.piper_profile(path)
+    elif args.format == "pipedream":
+        found = profiles.pipedream_profile(path, round(memory * GIB))
+    else:
+        found = profiles.dnn_partitioning_profile(path, (args.bandwidth or WORLD_BANDWIDTH) * GB)
+    write_profile(args.output, found)
+    operators, edges = len(found.graph.operators), sum(len(tensor.consumers) for tensor in found.graph.tensors)
+    lines.insert(0, f"{args.output}: {operators} operators, {edges} edges")
+    return Answer({**body, "operators": operators, "edges": edges, "step_ns": list(found.whole.step_ns)}, lines)
+
+
+def _aceso(args: argparse.Namespace) -> Profile:
+    from benchmarks.peer_problems.aceso.archive import read_archive
+    from benchmarks.peer_problems.aceso.cluster import aceso_cluster, write_aceso_cluster
+    from benchmarks.peer_problems.aceso.profile import aceso_profile, odd_rows
+
+    for flag, value in (("--device", args.device), ("--model", args.model)):
+        if not value:
+            raise UsageError(f"--format aceso: {flag} is missing; the archive holds several, name one")
+    archive = read_archive(args.file, args.device, args.model)
+    found = aceso_profile(archive)
+    for text in (*odd_rows(archive), *found.origin.estimated):
+        say(text)
+    if args.cluster_output:
+        write_aceso_cluster(args.cluster_output, aceso_cluster(archive))
+    return found
+
+
 def _short(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -85,8 +142,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _dnn_partitioning(args: argparse.Namespace) -> PeerAnswer:
-    from costmodel.importers.dnn_partitioning import read_dnn_partitioning
-    from planner.search.published.peers.contiguous_search import solve_contiguous
+    from benchmarks.peer_problems.contiguous_search import solve_contiguous
+    from benchmarks.peer_problems.readers.dnn_partitioning import read_dnn_partitioning
 
     instance = read_dnn_partitioning(args.file)
     memory = args.memory * GIB if args.memory else instance.memory_bytes
@@ -99,8 +156,8 @@ def _report(load: float) -> None:
 
 
 def _piper(args: argparse.Namespace) -> PeerAnswer:
-    from costmodel.importers.piper import read_piper
-    from planner.search.published.peers.piper import PiperSetting, solve_piper
+    from benchmarks.peer_problems.piper import PiperSetting, solve_piper
+    from benchmarks.peer_problems.readers.piper import read_piper
 
     instance = read_piper(args.file)
     setting = PiperSetting(
@@ -115,8 +172,8 @@ def _piper(args: argparse.Namespace) -> PeerAnswer:
 
 
 def _pipedream(args: argparse.Namespace) -> PeerAnswer:
-    from costmodel.importers.pipedream import read_pipedream
-    from planner.search.published.peers.pipedream import solve_pipedream
+    from benchmarks.peer_problems.pipedream import solve_pipedream
+    from benchmarks.peer_problems.readers.pipedream import read_pipedream
 
     instance = read_pipedream(args.file)
     bandwidth = args.bandwidth * GB if args.bandwidth else GB

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from benchmarks.peer_problems.aceso.archive import AcesoArchive, AcesoConfiguration, read_archive
+from benchmarks.peer_problems.aceso.cluster import aceso_cluster
+from benchmarks.peer_problems.aceso.devices import aceso_device
+from benchmarks.peer_problems.aceso.layer import aceso_names
+from benchmarks.peer_problems.aceso.profile import aceso_profile
 from costmodel.errors import InvalidInput, PenstockError
-from costmodel.importers.aceso import aceso_profile
-from costmodel.importers.aceso_archive import AcesoArchive, AcesoConfiguration, read_archive
-from costmodel.importers.aceso_cluster import aceso_cluster
-from costmodel.importers.aceso_devices import aceso_device
-from costmodel.importers.aceso_layer import aceso_names
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from costmodel.stages.config import BY_OPERATOR, StageConfig

@@ -3,18 +3,18 @@
 Piper's nodes count with their first variant on one device, a third of the time as forward; PipeDream's keep what they
 put out for their backward. dnn-partitioning says of tensors how long they take, and of nodes how many bytes they hold:
 tensors become what a link of a given bandwidth carries in that time, nodes parameters of those bytes. Leaves out the
-peers' objectives (`planner.search.published.peers`).
+peers' objectives (`benchmarks.peer_problems`).
 """
 
 from pathlib import Path
 
 import networkx as nx
 
-from costmodel.importers.dnn_groups import groups_of
-from costmodel.importers.dnn_partitioning import read_dnn_partitioning
+from benchmarks.peer_problems.readers.dnn_groups import groups_of
+from benchmarks.peer_problems.readers.dnn_partitioning import read_dnn_partitioning
+from benchmarks.peer_problems.readers.pipedream import read_pipedream
+from benchmarks.peer_problems.readers.piper import read_piper
 from costmodel.importers.layers import LayerRow, profile_of
-from costmodel.importers.pipedream import read_pipedream
-from costmodel.importers.piper import read_piper
 from costmodel.model.profile import Device, Profile
 
 NS_A_MS, NS_A_S = 1e6, 1e9

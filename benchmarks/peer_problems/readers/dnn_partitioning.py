@@ -7,8 +7,15 @@ out devices that are not accelerators.
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peer_problems.readers.instance_files import (
+    amount,
+    check_acyclic,
+    known,
+    members,
+    number_of,
+    read_object,
+)
 from costmodel.files import Node
-from costmodel.importers.peer_files import amount, check_acyclic, known, members, number_of, read_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peer_problems.readers.instance_files import check_acyclic
 from costmodel.errors import InvalidInput
-from costmodel.importers.peer_files import check_acyclic
 
 FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 

@@ -1,0 +1,1 @@
+"""Aceso's archive: measured operators, clusters, and configurations with what they took."""

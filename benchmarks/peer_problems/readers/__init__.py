@@ -1,0 +1,1 @@
+"""Files of other planners: Piper's, PipeDream's, and those of Tarnawski et al.'s dnn-partitioning."""

@@ -1,1 +1,0 @@
-"""Other planners' partition problems, solved under their own objectives."""
