@@ -132,7 +132,7 @@ def test_an_error_that_ends_a_search_keeps_what_was_found(monkeypatch: pytest.Mo
     def broken(_: object) -> None:
         raise UsageError("of no flag")
 
-    monkeypatch.setattr(BalancedSweep, "look_at_long", broken)
+    monkeypatch.setattr(BalancedSweep, "sweep_long", broken)
     found = plan(pipelines(branches(2, 3), 2, 8, deterministic_limit=0.0))
     assert found.extra["bugs"] == {"bug: UsageError": 1}
 

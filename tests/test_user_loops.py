@@ -111,7 +111,7 @@ if sys.argv[1] == "silent":
     time.sleep(60)
 from costmodel.errors import PeerLost
 try:
-    groups.Company(int(sys.argv[2]), 2, 1.0)
+    groups.ProcessGroups(int(sys.argv[2]), 2, 1.0)
 except PeerLost as error:
     print(error)
     sys.exit(error.exit_code)

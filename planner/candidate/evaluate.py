@@ -105,7 +105,7 @@ class Evaluated:
     step_time_ns : int
     excess_bytes : int
         By how much the worst rank is over its memory limit; 0 when all fit.
-    num_mixed : int
+    num_apart_violations : int
         Atoms that share a stage with some that pins keep apart from them; 0 when all pins are kept.
     is_line : bool
         Whether each stage feeds the next and no other.
