@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu import analytic, memory, profiles
 from benchmarks.gpu.__main__ import QUESTIONS, ask, main
 from benchmarks.gpu.execution import branches_plan, one_stage
-from benchmarks.gpu.setting import SUBJECTS, PreparedProblem
+from benchmarks.gpu.setting import SUBJECTS, Setting
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.model.profile import read_profile
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def setting(folder):
-    return PreparedProblem(torch.device("cpu"), folder, 1, ("llama3",))
+    return Setting(torch.device("cpu"), folder, 1, ("llama3",))
 
 
 def test_a_profile_is_written_compressed_with_how_long_it_took_and_on_what(folder):
@@ -70,7 +70,7 @@ def test_a_row_that_fails_is_reported_and_the_rest_goes_on(setting, monkeypatch)
         return found
 
     monkeypatch.setattr(profiles, "_row", measure)
-    monkeypatch.setattr(PreparedProblem, "chosen", lambda *_: [SUBJECTS["llama3"]] * 2)
+    monkeypatch.setattr(Setting, "chosen", lambda *_: [SUBJECTS["llama3"]] * 2)
     found = ask("profiles", profiles, setting)
     assert (found["errors"], len(found["rows"])) == (["RuntimeError: out of memory"], 1)
 
