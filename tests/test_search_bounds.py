@@ -41,7 +41,7 @@ def brute_force(cuts: FamilyPartitions) -> Evaluated:
         for name in FUSED
         for line in (False, True)
     ]
-    return min(candidates, key=lambda c: c.rank)
+    return min(candidates, key=lambda c: c.sort_key)
 
 
 def proved_ns(data: CutData) -> int:
@@ -109,7 +109,7 @@ def test_bounds_under_a_memory_limit_are_below_every_plan_that_fits(seed: int, s
                     for p in partitions})  # fmt: skip
     for limit in (peaks[0], peaks[len(peaks) // 2]):
         limited = cuts_of(with_limit(free, limit))
-        best = min((limited.evaluate(p, schedule) for p in partitions), key=lambda c: c.rank)
+        best = min((limited.evaluate(p, schedule) for p in partitions), key=lambda c: c.sort_key)
         assert best.fits
         assert proved_ns(cut_data(limited, 0, binding=True)) <= best.step_time_ns
 
