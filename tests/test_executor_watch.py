@@ -5,10 +5,10 @@ import sys
 
 ALONE = """
 import socket, time
-from executor.communication.watch import Watch
+from executor.communication.watch import Watchdog
 ours, theirs = socket.socketpair()
 ours.setblocking(False)
-watch = Watch(0, {1: ours}, 60.0)
+watch = Watchdog(0, {1: ours}, 60.0)
 theirs.send(b"no sign at all\\n")
 time.sleep(600)
 """

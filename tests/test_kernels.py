@@ -173,12 +173,12 @@ from planner.search.solvers.relaxation.build import cut_data
 from planner.search.solvers.lattice import kernels as lattice
 from planner.search.solvers.lattice.bound import LatticeBound
 from planner.search.solvers.lattice.replicas import ReplicasBound
-from planner.search.state.prepared import Setting
+from planner.search.state.prepared import PreparedProblem
 from tests.pipelines import pipelines
 from tests.random_profiles import branches
 with Kernels() as kernels:
     print(kernels.start(), kernels.ready(0.0))
-setting = Setting(pipelines(branches(2, 3), 3, 6))
+setting = PreparedProblem(pipelines(branches(2, 3), 3, 6))
 cuts = setting.cuts(setting.families.all[0])
 found = list(Annealer(cuts, line=False, effort=0.01).annealed(None, 0))
 data = cut_data(cuts, 0, binding=False)
