@@ -24,7 +24,7 @@ from planner.search.interrupts import raised
 
 FORMATS = ("dnn-partitioning", "piper", "pipedream", "aceso")
 GB = 1e9
-WORLD_BANDWIDTH, DEVICE_MEMORY = 10.0, 80.0
+LINK_BANDWIDTH, DEVICE_MEMORY = 10.0, 80.0
 """GB/s of the link on which dnn-partitioning's tensors take what the file says, and GiB of a device, in a profile."""
 
 
@@ -53,10 +53,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.output:
         return _profile(args)
     if args.format == "aceso" or not args.devices:
-        raise UsageError(
-            f"--format {args.format} without --output" + ("" if args.format == "aceso" else " or --devices") + ": say "
-            "with -o PROFILE where the profile goes" + ("" if args.format == "aceso" else ", or how many devices")
-        )
+        cut = "" if args.format == "aceso" else ", or --devices K to cut it"
+        raise UsageError(f"--format {args.format}: give -o PROFILE to write it as a profile{cut}")
     _check(args)
     started = time.perf_counter()
     with raised():
@@ -99,7 +97,7 @@ def _profile(args: argparse.Namespace) -> Answer:
     elif args.format == "pipedream":
         found = profiles.pipedream_profile(path, round(memory * GIB))
     else:
-        found = profiles.dnn_partitioning_profile(path, (args.bandwidth or WORLD_BANDWIDTH) * GB)
+        found = profiles.dnn_partitioning_profile(path, (args.bandwidth or LINK_BANDWIDTH) * GB)
     write_profile(args.output, found)
     operators, edges = len(found.graph.operators), sum(len(tensor.consumers) for tensor in found.graph.tensors)
     lines.insert(0, f"{args.output}: {operators} operators, {edges} edges")
