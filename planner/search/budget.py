@@ -59,6 +59,10 @@ class Deadline:
         """Seconds since its end; 0 before."""
         return max(0.0, time.monotonic() - self._start - self._seconds)
 
+    def restart(self, seconds: float) -> None:
+        """Let it be so many seconds from now on, whatever was before."""
+        self._start, self._seconds, self.hit = time.monotonic(), seconds, False
+
     def reserve(self, seconds: float) -> None:
         """End so much earlier, in place of what was reserved before."""
         self._reserved = seconds

@@ -6,26 +6,24 @@ Effort is counted; the clock ends rounds, and shortens the last restarts. Leaves
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from planner.candidate.evaluate import Evaluated
-from planner.search.budget import Deadline
 from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
-from planner.search.solvers.annealing.readiness import Kernels
+from planner.search.proposers.split_backward import may_split
 from planner.search.space.family import Family
-from planner.search.state.focus import FamilySelector, is_near
-from planner.search.state.pool import CandidatePool
-from planner.search.state.prepared import PreparedProblem
-from planner.search.state.record import SearchRecord, recorded
+from planner.search.space.open_choices import with_split_backward
+from planner.search.state.focus import is_near
+from planner.search.subsolver import SearchState, Subsolver
 
 BRIEF = 0.2
 """Part of the changes of a whole restart with which a family is annealed first."""
 SHORTEST = 0.1
 """The least part that the clock leaves of a restart."""
-STALE = 24
-"""Rounds that bring nothing better after which the clock need not end them."""
+NUM_ROUNDS, STALE = 14, 24
+"""Rounds where work is counted; else, rounds that bring nothing better after which the clock need not end them."""
 NUM_BEST = 6
 """Families that rounds may come to."""
 AT_A_TIME = 2
@@ -41,112 +39,117 @@ class Turn:
     effort: float
 
 
-class AnnealingScheduler:
-    """Restarts of annealing, shared out among the families of one search.
+class Annealing(Subsolver):
+    """Restarts of annealing, two at a time; what began first is looked at first."""
 
-    Parameters
-    ----------
-    setting : PreparedProblem
-    incumbent : CandidatePool
-    prospects : FamilySelector
-    kernels : Kernels
-    heard : function
-        Called between restarts; returns whether another process of the search is at work.
-    """
-
-    def __init__(
-        self,
-        setting: PreparedProblem,
-        incumbent: CandidatePool,
-        prospects: FamilySelector,
-        kernels: Kernels,
-        heard: Callable[[], bool],
-    ) -> None:
-        self._setting, self._incumbent, self._prospects = setting, incumbent, prospects
-        self._kernels, self._heard = kernels, heard
-        self._counted = setting.problem.effort.deterministic_limit is not None
-        self._seed = setting.problem.effort.seed
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._seed = state.problem.effort.seed
         self._seconds: dict[Family, float] = {}
 
-    @property
-    def record(self) -> SearchRecord:
-        """The record of the search."""
-        return self._incumbent.record
-
-    @recorded("brief annealing", "improve")
-    def briefly(self, families: Sequence[Family], limits: Deadline) -> None:
-        """Anneal each family once, from scratch."""
-        self._run((Turn(family, None, BRIEF) for family in families), limits)
-        self._incumbent.say("annealed briefly")
-
-    @recorded("rounds of annealing", "improve")
-    def run(self, num_rounds: int, limits: Deadline) -> None:
-        """Anneal families near the best: the best one every round, the second every other, the third every third.
-
-        So many rounds where work is counted, else until the clock ends them, or `STALE` of them bring nothing.
-        """
-        self._run(self._turns(num_rounds if self._counted else STALE), limits)
-        self._incumbent.say("annealed")
-
-    def _turns(self, num_rounds: int) -> Iterator[Turn]:
-        number, last, best = 0, num_rounds, self._incumbent.best
-        while number < last:
-            number += 1
-            for place, (family, known) in enumerate(self._near(), 1):
-                if number % place == 0:
-                    yield Turn(family, known if number // place % 2 == 0 else None, 1.0)
-            if not self._counted and self._incumbent.best is not best:
-                last, best = number + num_rounds, self._incumbent.best
-
-    def _near(self) -> list[tuple[Family, Evaluated]]:
-        """Return the best families near the best plan that can be annealed, with what is known of them."""
-        rows = list(self._prospects.best_by_family().items())
-        return [row for row in rows if is_near(row[1], self._incumbent) and self._can(row[0])][:NUM_BEST]
-
-    def _can(self, family: Family) -> bool:
-        small = self._prospects.is_small(family) and can_anneal(self._setting.cuts(family))
-        return small and self._prospects.is_open(family)
-
-    def _run(self, turns: Iterable[Turn], limits: Deadline) -> None:
-        """Take turns as long as the clock allows; what began first is looked at first."""
-        if not self._kernels.ready(0.0):
+    def steps(self) -> Generator[None]:
+        """Take turns where the kernels are compiled: a piece is the end of one restart."""
+        state = self.state
+        if not state.kernels.ready(state.limits.remaining_s if state.counted else 0.0):
             return
         waiting: deque[tuple[AnnealingRun, Future[None]]] = deque()
         pool = ThreadPoolExecutor(AT_A_TIME)
         try:
-            for turn in turns:
-                restart = self._restart(turn, limits)
-                if limits.hit:
-                    break
+            for turn in self.turns():
+                restart = self._restart(turn)
                 if restart:
+                    state.kernels.load()
                     waiting.append((restart, pool.submit(restart.run)))
                 if len(waiting) == AT_A_TIME or (waiting and self._is_alone):
-                    self._take(*waiting.popleft(), limits)
+                    self._take(*waiting.popleft())
+                    yield
             while waiting:
-                self._take(*waiting.popleft(), limits)
+                self._take(*waiting.popleft())
+                yield
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def turns(self) -> Iterable[Turn]:
+        """Return whose turn it is, one after the other."""
+        raise NotImplementedError
+
+    def can(self, family: Family) -> bool:
+        """Whether a family can be annealed, and may hold something better."""
+        prospects = self.state.prospects
+        small = prospects.is_small(family) and can_anneal(self.state.setting.cuts(family))
+        return small and prospects.is_open(family)
 
     @property
     def _is_alone(self) -> bool:
         """Whether one restart at a time is enough, for another process is at work."""
-        return self._heard() and not self._counted
+        return self.state.bounder.busy and not self.state.counted
 
-    def _restart(self, turn: Turn, limits: Deadline) -> AnnealingRun | None:
+    def _restart(self, turn: Turn) -> AnnealingRun | None:
         """Return a family's restart, with as much effort as the clock allows; None where there is none."""
-        if limits.expired or not self._can(turn.family):
+        limits = self.state.limits
+        if limits.expired or not self.can(turn.family):
             return None
         allowed = turn.effort
-        if not self._counted:
+        if not self.state.counted:
             allowed = min(allowed, limits.remaining_s / max(self._seconds.get(turn.family, 0.0), 1e-3))
         if allowed < SHORTEST:
-            limits.hit = True
             return None
         self._seed += 1
-        return AnnealingRun.of(self._setting.cuts(turn.family), turn.known, self._seed, line=False, effort=allowed)
+        cuts = self.state.setting.cuts(turn.family)
+        return AnnealingRun.of(cuts, turn.known, self._seed, line=False, effort=allowed)
 
-    def _take(self, restart: AnnealingRun, done: Future[None], limits: Deadline) -> None:
+    def _take(self, restart: AnnealingRun, done: Future[None]) -> None:
         with restart.cuts.dropped.candidate():
             done.result()
-            restart.offer_to(self._incumbent, limits)
+            restart.offer_to(self.state.incumbent, self.state.limits)
         self._seconds[restart.cuts.family] = restart.seconds / restart.effort
+
+
+class BriefAnnealing(Annealing):
+    """Every family that may hold something better once, from scratch; then in halves, where backwards are split."""
+
+    name = "brief annealing"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._annealed: set[Family] = set()
+
+    def turns(self) -> Iterator[Turn]:
+        """Yield families that were not annealed yet."""
+        open_ones = self.state.prospects.not_pruned()
+        halves = map(with_split_backward, open_ones) if may_split(self.state) else ()
+        for family in (*open_ones, *halves):
+            self.state.bounds.know(family)
+            if family not in self._annealed and self.can(family):
+                self._annealed.add(family)
+                yield Turn(family, None, BRIEF)
+
+
+class RoundsOfAnnealing(Annealing):
+    """Families near the best: the best one every round, the second every other, the third every third."""
+
+    name = "rounds of annealing"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._number = 0
+
+    def turns(self) -> Iterator[Turn]:
+        """Yield turns of so many rounds where work is counted, else until `STALE` of them bring nothing."""
+        counted, incumbent = self.state.counted, self.state.incumbent
+        last, best = NUM_ROUNDS if counted else self._number + STALE, incumbent.best
+        while self._number < last:
+            self._number += 1
+            near = self._near()
+            for place, (family, known) in enumerate(near, 1):
+                if self._number % place == 0:
+                    yield Turn(family, known if self._number // place % 2 == 0 else None, 1.0)
+            if not near:
+                return
+            if not counted and incumbent.best is not best:
+                last, best = self._number + STALE, incumbent.best
+
+    def _near(self) -> list[tuple[Family, Evaluated]]:
+        """Return the best families near the best plan that can be annealed, with what is known of them."""
+        rows = list(self.state.prospects.best_by_family().items())
+        return [row for row in rows if is_near(row[1], self.state.incumbent) and self.can(row[0])][:NUM_BEST]

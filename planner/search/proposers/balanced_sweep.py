@@ -4,7 +4,7 @@ A cut is left out when a bound that needs no simulation says that it is no bette
 that it cannot fit. Leaves out any local change.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,10 @@ from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions, by_stage
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
+from planner.search.subsolver import SearchState, Subsolver
 
+FEW_FAMILIES = 500
+"""Families that are looked at where work is counted."""
 FAR, WORTH = 1.1, 0.9
 """From this part of the best time on a rung is far from it; there a plan is worth looking for that takes this part."""
 
@@ -198,3 +201,46 @@ class BalancedSweep:
                 holds = not self._fit or could_hold(priced, cuts, self._most_bytes)
             if holds:
                 yield from cuts.evaluate_under(partition, (name,))
+
+
+class FirstLook(Subsolver):
+    """Balanced cuts of every family: those that are estimated to fit, the fastest first, then others."""
+
+    name, kind = "first look", "first"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._screen = BalancedSweep(state.setting, state.incumbent, state.limits, state.writing)
+        self._families = self._in_turn()
+
+    def steps(self) -> Generator[None]:
+        """Look at one family after the other; in the end, where nothing fits, at plans that take long to be written."""
+        state = self.state
+        while not (state.counted and state.has_plan() and len(state.looked) >= FEW_FAMILIES):
+            family = next(self._families, None)
+            if family is None:
+                state.bounds.seen_all = True
+                break
+            self._look(family)
+            yield
+        self._screen.sweep_long()
+        state.left_out = bool(self._screen.left_out)
+
+    def _look(self, family: Family) -> None:
+        state = self.state
+        state.look_at(family)
+        with state.setting.dropped.candidate():
+            self._screen.sweep(family)
+        bound_ns = state.setting.bound_ns(family)
+        if bound_ns is not None:
+            state.bounds.of[family] = max(bound_ns, state.bounds.of.get(family, 0))
+
+    def _in_turn(self) -> Iterator[Family]:
+        setting, seen = self.state.setting, set[Family]()
+        if table := setting.table:
+            for row in table.by_estimate(setting.most_bytes):
+                family = table.family(row)
+                if family not in seen:
+                    seen.add(family)
+                    yield family
+        yield from (family for family in setting.families.every() if family not in seen)

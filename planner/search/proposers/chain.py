@@ -4,13 +4,16 @@ Lines are held against the best line, not against graphs: they are the rival tha
 which families are cut so.
 """
 
+from collections.abc import Generator
+
 from planner.search.budget import Deadline
 from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, polish
-from planner.search.solvers.annealing.readiness import Kernels
+from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
-from planner.search.state.focus import FamilySelector, is_near
+from planner.search.state.focus import is_near
 from planner.search.state.pool import CandidatePool
+from planner.search.subsolver import SearchState, Subsolver
 
 NUM_RESTARTS = 2
 """Times that a family is annealed as a line."""
@@ -18,34 +21,37 @@ NUM_AS_GRAPHS = 4
 """Lines of a family whose partitions are tried as graphs."""
 
 
-class Lines:
-    """The lines of one search.
+class Lines(Subsolver):
+    """Lines of the families whose first look came near the best."""
 
-    Parameters
-    ----------
-    incumbent : CandidatePool
-        Of the search, which takes lines too.
-    prospects : FamilySelector
-    kernels : Kernels
-    """
+    name = "lines"
 
-    def __init__(self, incumbent: CandidatePool, prospects: FamilySelector, kernels: Kernels) -> None:
-        self._incumbent, self._prospects, self._kernels = incumbent, prospects, kernels
-        self._found = CandidatePool(incumbent.problem, incumbent.aim, incumbent.layer_alignment)
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._found = CandidatePool(state.problem, state.aim, state.incumbent.layer_alignment)
+        self._cut_already: set[Family] = set()
 
-    def cut(self, cuts: FamilyPartitions, limits: Deadline) -> None:
-        """Cut a family into stages in one line; the best lines may be better as graphs."""
-        lines, incumbent = self._found, self._incumbent
-        known = lines if lines.found else incumbent
-        if limits.expired or not self._prospects.is_open(cuts.family, known) or cuts.family.chunks > 1:
-            return
-        with cuts.dropped.candidate():
-            self._cut(cuts, limits)
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """For every planner: it is the chain planner's own."""
+        return not state.setting.pinned_partition
+
+    def steps(self) -> Generator[None]:
+        """Cut one family after the other into stages in one line; the best lines may be better as graphs."""
+        for family in self.state.prospects.top():
+            known = self._found if self._found.found else self.state.incumbent
+            if family in self._cut_already or family.chunks > 1 or not self.state.prospects.is_open(family, known):
+                continue
+            self._cut_already.add(family)
+            cuts = self.state.setting.cuts(family)
+            with cuts.dropped.candidate():
+                self._cut(cuts, self.state.limits)
+            yield
 
     def _cut(self, cuts: FamilyPartitions, limits: Deadline) -> None:
-        lines, incumbent, problem = self._found, self._incumbent, self._incumbent.problem
+        lines, incumbent, problem = self._found, self.state.incumbent, self.state.problem
         found = cut(cuts, 0, lines, limits, line=True)
-        if can_anneal(cuts) and self._kernels.ready(0.0):
+        if can_anneal(cuts) and self.state.kernels.ready(0.0):
             for seed in range(problem.effort.seed, problem.effort.seed + NUM_RESTARTS):
                 restart = None if limits.expired else AnnealingRun.of(cuts, None, seed, line=True)
                 if restart:
@@ -55,8 +61,6 @@ class Lines:
             found += cut(cuts, NUM_RANDOM_ORDERS, lines, limits, line=True)
             polish(cuts, found, lines, limits)
         incumbent.offer(lines.found.values())
-        incumbent.say("line")
         if problem.planner != "chain" and not cuts.always_line:
             for each in sorted(found, key=lambda each: each.sort_key)[:NUM_AS_GRAPHS]:
                 incumbent.offer(cuts.evaluate_under(each.candidate.partition, cuts.schedules))
-            incumbent.say("line as a graph")

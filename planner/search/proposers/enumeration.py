@@ -3,7 +3,7 @@
 Leaves out what cuts are under other options, and under other schedules than the family's first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 
 from planner.candidate.evaluate import Evaluated
@@ -14,6 +14,7 @@ from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.focus import FamilySelector
 from planner.search.state.prepared import PreparedProblem
+from planner.search.subsolver import Subsolver
 
 MOST_NUMBERINGS, MOST_CUTS = 300_000, 1500
 """Ways to number the stages of atoms, and those of them that are cuts, up to which a family has few."""
@@ -59,3 +60,19 @@ def _after(cuts: FamilyPartitions, most: int, row: Partition) -> Iterator[Partit
     before = (row[source] for source, target in cuts.atoms.edges if target == len(row))
     for stage in range(max(before, default=0), most):
         yield from _after(cuts, most, (*row, stage))
+
+
+class EveryCut(Subsolver):
+    """Every cut of families that have few, once."""
+
+    name = "every cut"
+    _done = False
+
+    def steps(self) -> Generator[None]:
+        """Offer one cut after the other."""
+        if not self._done:
+            self._done = True
+            state = self.state
+            for each in enumerate_cuts(state.setting, state.bounds.of, state.prospects, state.limits):
+                state.incumbent.offer(each)
+                yield

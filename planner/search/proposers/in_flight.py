@@ -4,16 +4,22 @@ Cuts and numbers are annealed together (`planner.search.solvers.annealing`); her
 stage at a time, as simulated. Leaves out stages that share a place, and trainers that run schedules by name.
 """
 
+from collections.abc import Generator
 from dataclasses import replace
 from operator import attrgetter
 
-from planner.candidate.candidate import IN_FLIGHT
+from planner.candidate.candidate import IN_FLIGHT, Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.order import WITHIN_LIMIT
 from planner.candidate.upper_memory import most_in_flight
 from planner.question.problem import AUTO
 from planner.search.budget import Deadline
+from planner.search.space.open_choices import allows_custom_in_flight
+from planner.search.subsolver import SearchState, Subsolver
 from simulator.schedules.graph_auto import neighbours
 
+NUM_TUNED = 3
+"""Plans whose micro-batches in flight are changed, the best."""
 MOST_ACTIONS = 400_000
 """Actions that are simulated for one plan."""
 
@@ -45,3 +51,39 @@ def tuned(evaluator: Evaluator, each: Evaluated, limits: Deadline) -> list[Evalu
 
 
 _sort_key = attrgetter("sort_key")
+
+
+class MicrobatchesInFlight(Subsolver):
+    """Other numbers of micro-batches in flight of the best plans."""
+
+    name = "micro-batches in flight"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._tuned: set[Candidate] = set()
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether these numbers are open."""
+        return not state.setting.pinned.in_flight and allows_custom_in_flight(state.problem)
+
+    def steps(self) -> Generator[None]:
+        """Change one plan after the other, the best first."""
+        state = self.state
+        whole = (each for each in state.incumbent.found.values() if each.candidate.schedule != WITHIN_LIMIT)
+        best = sorted(filter(state.incumbent.runs, whole), key=_sort_key)[:NUM_TUNED]
+        for each in best:
+            if each.candidate not in self._tuned:
+                self._tune(each)
+                yield
+
+    def _tune(self, each: Evaluated) -> None:
+        state = self.state
+        evaluator, family = state.setting.evaluator(each.candidate.microbatch_size), state.prospects.family_of(each)
+        self._tuned.add(each.candidate)
+        with state.setting.dropped.candidate():
+            for found in tuned(evaluator, each, state.limits):
+                if family:
+                    state.setting.family_of[found.candidate] = family
+                self._tuned.add(found.candidate)
+                state.incumbent.offer([found])

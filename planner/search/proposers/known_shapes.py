@@ -8,7 +8,8 @@ and fits goes to the incumbents. Leaves out families with context degrees that n
 divide operators across hosts, which the search looks at later.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 
@@ -28,6 +29,7 @@ from planner.search.space.partitions import FamilyPartitions
 from planner.search.space.rows import distinct
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
+from planner.search.subsolver import Subsolver
 
 NUM_SHAPES = 3
 """Known shapes that are simulated, the fastest by estimate, and the fastest of each strategy of one stage."""
@@ -263,3 +265,20 @@ class FirstPlans:
                 known = self.found.get(family)
                 if each.fits and (known is None or each.step_time_ns < known.step_time_ns):
                     self.found[family] = each
+
+
+class KnownShapes(Subsolver):
+    """Known shapes first, then the best of the table of all families."""
+
+    name, kind = "known shapes", "first"
+
+    def steps(self) -> Generator[None]:
+        """Offer what shapes come to, then the best rows of the table."""
+        state = self.state
+        plans = FirstPlans(state.setting, state.incumbent, state.writing, state.limits)
+        for step in (plans.first, plans.more):
+            step()
+            for family in plans.tried:
+                state.bounds.know(family)
+                state.look_at(replace(family, split=False))
+            yield

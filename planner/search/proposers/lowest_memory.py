@@ -6,7 +6,7 @@ are cut evenly, by work and by bytes, and simulated. An upper bound on the least
 that something fits, never that nothing does. Leaves out time, several stages a place, and replicas that differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import chain, product, takewhile
 from random import Random
 
@@ -23,6 +23,8 @@ from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
+from planner.search.state.record import HOLDS_LEAST
+from planner.search.subsolver import Subsolver
 
 FEW_ACTIONS, MOST_ACTIONS = 5_000, 50_000
 """Up to the first a plan is simulated at once; above the second that, and to write it, takes seconds: it is tried when
@@ -158,3 +160,19 @@ def _partitions(setting: PreparedProblem, cuts: FamilyPartitions, share: int) ->
         if stages:
             found = dict(zip(order, stages, strict=True))
             yield tuple(found[atom] for atom in range(len(order)))
+
+
+class LowestMemory(Subsolver):
+    """What holds least, once, where nothing that was looked at fits."""
+
+    name, kind = HOLDS_LEAST, "first"
+    _done = False
+
+    def steps(self) -> Generator[None]:
+        """Offer the candidates of lowest memory."""
+        if not (self._done or self.state.has_plan()):
+            self._done = True
+            for family, each in leanest(self.state.setting, self.slice.remaining_s):
+                self.state.bounds.know(family)
+                self.state.incumbent.offer([each])
+            yield

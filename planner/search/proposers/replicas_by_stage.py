@@ -5,7 +5,7 @@ of what stages take is the least. Stages stay otherwise configured as they are, 
 out tensor and context degrees, and stages on devices that do not follow each other in an order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -14,13 +14,13 @@ import numpy as np
 from costmodel.stages.config import RECOMPUTE
 from planner.candidate.candidate import Candidate, StagePlacement, in_loop
 from planner.candidate.evaluate import Evaluated
-from planner.search.budget import Deadline
 from planner.search.proposers.enumeration import every_partition
 from planner.search.space.family import Family
 from planner.search.space.open_choices import REPLICA_SCHEDULES, allows_per_stage_replicas
 from planner.search.space.partitions import by_stage
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
+from planner.search.subsolver import SearchState, Subsolver
 
 NUM_CUTS = 8
 """Cuts that are varied, the best of each number of stages first."""
@@ -30,25 +30,45 @@ TIE = 1e-9
 """Part of what all stages take by which ways are told apart whose longest stages are alike."""
 
 
-def varied(setting: PreparedProblem, incumbent: CandidatePool, limits: Deadline) -> Iterator[Evaluated]:
-    """Yield what replicas of the slowest stages make of the best cuts into stages of single devices."""
+class ReplicasByStage(Subsolver):
+    """What replicas of the slowest stages make of the best cuts into stages of single devices."""
+
+    name = "replicas by stage"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._varied: set[Candidate] = set()
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether stages may have replicas of their own number."""
+        return super().supports(state) and allows_per_stage_replicas(state.problem, state.setting.pinned)
+
+    def steps(self) -> Generator[None]:
+        """Vary one cut after the other."""
+        setting, problem = self.state.setting, self.state.problem
+        for found in _starts(setting, self.state.incumbent):
+            count = problem.global_batch // found.microbatch_size
+            if found not in self._varied and 4 * count * found.num_stages <= MOST_ACTIONS:
+                self._varied.add(found)
+                with setting.dropped.candidate():
+                    self.state.incumbent.offer(_varied(setting, found))
+                yield
+
+
+def _varied(setting: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
+    """Yield a cut with devices dealt out anew, in each order of unlike ones and under each schedule."""
     problem = setting.problem
-    if not allows_per_stage_replicas(problem, setting.pinned):
-        return
-    for found in _starts(setting, incumbent):
-        count = problem.global_batch // found.microbatch_size
-        if limits.expired or 4 * count * found.num_stages > MOST_ACTIONS:
-            continue
-        names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
-        for number, order in enumerate(setting.families.orders):
-            dealt = _dealt(setting, found, number)
-            for schedule in names if dealt else ():
-                places = _places(found.places, dealt or (), order)
-                plain = replace(found, places=places, schedule=schedule, line=False)
-                under = setting.evaluated(plain)
-                yield from under
-                if not any(each.fits for each in under):
-                    yield from _saving(setting, plain)
+    names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
+    for number, order in enumerate(setting.families.orders):
+        dealt = _dealt(setting, found, number)
+        for schedule in names if dealt else ():
+            places = _places(found.places, dealt or (), order)
+            plain = replace(found, places=places, schedule=schedule, line=False)
+            under = setting.evaluated(plain)
+            yield from under
+            if not any(each.fits for each in under):
+                yield from _saving(setting, plain)
 
 
 def _saving(setting: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:

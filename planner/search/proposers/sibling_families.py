@@ -4,36 +4,48 @@ Families that differ in these alone admit the same cuts, but each was cut by its
 what they keep alone only one with care. Leaves out cuts, and options that differ by stage.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
+from itertools import islice
 
-from planner.candidate.evaluate import Evaluated
-from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.budget import Deadline
 from planner.search.space.family import Family
-from planner.search.state.focus import FamilySelector
+from planner.search.subsolver import SearchState, Subsolver
 
 NUM_CUTS = 6
 """Best cuts that are tried under other options."""
 
 
-def transfer_to_siblings(
-    bounds: FamilyBounds, prospects: FamilySelector, limits: Deadline
-) -> Iterator[list[Evaluated]]:
-    """Yield the best cuts as each other family makes them that divides operators alike and may hold a better plan."""
-    alike: dict[Family, list[Family]] = {}
-    for family in bounds.of:
-        alike.setdefault(_kind(family), []).append(family)
-    tried: set[tuple[object, Family]] = set()
-    for own, each in list(prospects.best_by_family().items())[:NUM_CUTS]:
-        found = each.candidate
-        for family in alike.get(_kind(own), ()):
-            key = found.partition, family
-            if limits.expired:
-                return
-            if family != own and key not in tried and found.num_stages > 1 and prospects.is_open(family):
-                tried.add(key)
-                yield bounds.setting.cuts(family).evaluate_under(found.partition, (found.schedule,), line=found.line)
+class OtherOptions(Subsolver):
+    """The best cuts as each other family makes them that divides operators alike and may hold a better plan."""
+
+    name = "other options"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._alike: dict[Family, list[Family]] = {}
+        self._num_known = 0
+        self._tried: set[tuple[object, Family]] = set()
+
+    def steps(self) -> Generator[None]:
+        """Offer one cut in one family after the other."""
+        prospects, incumbent = self.state.prospects, self.state.incumbent
+        self._learn()
+        for own, each in list(prospects.best_by_family().items())[:NUM_CUTS]:
+            found = each.candidate
+            for family in self._alike.get(_kind(own), ()):
+                key = found.partition, family
+                if family != own and key not in self._tried and found.num_stages > 1 and prospects.is_open(family):
+                    self._tried.add(key)
+                    cuts = self.state.setting.cuts(family)
+                    incumbent.offer(cuts.evaluate_under(found.partition, (found.schedule,), line=found.line))
+                    yield
+
+    def _learn(self) -> None:
+        """Take families that became known since."""
+        families = self.state.bounds.of
+        for family in islice(families, self._num_known, None):
+            self._alike.setdefault(_kind(family), []).append(family)
+        self._num_known = len(families)
 
 
 def _kind(family: Family) -> Family:

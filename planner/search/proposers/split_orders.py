@@ -25,9 +25,12 @@ MOST_TRIED = 16
 
 
 def split_plans(
-    setting: PreparedProblem, incumbent: CandidatePool, pace: OrderPace, limits: Deadline
+    setting: PreparedProblem, incumbent: CandidatePool, pace: OrderPace, limits: Deadline, made: set[Candidate]
 ) -> Iterator[tuple[Family | None, Evaluated]]:
-    """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best."""
+    """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best.
+
+    Those `made` already are passed over.
+    """
     whole: dict[Candidate, Evaluated] = {}
     for each in sorted(incumbent.found.values(), key=lambda each: each.sort_key):
         known = each.candidate
@@ -37,16 +40,17 @@ def split_plans(
     for candidate, each in list(whole.items())[:MOST_TRIED]:
         if limits.expired:
             return
-        if not pace.allows(each.num_actions, limits):
+        if candidate in made or not pace.allows(each.num_actions, limits):
             continue
         evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
         best = incumbent.best
         least_ns = (setting.dropped.bound(partial(evaluator.least_ns, candidate)) or 0) if best.fits else 0
         if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
             continue
+        made.add(candidate)
         with pace.timed(each.num_actions):
-            made = list(evaluated_split(setting, candidate, family))
-        yield from made
+            found = list(evaluated_split(setting, candidate, family))
+        yield from found
 
 
 def evaluated_split(

@@ -5,7 +5,7 @@ whose stages are alike belongs to a family, which is then cut with care from it.
 action: no bound of the search ranges over them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from planner.candidate.candidate import alike
 from planner.candidate.evaluate import Evaluated
@@ -14,7 +14,9 @@ from planner.search.published import graphpipe
 from planner.search.published.prices import View
 from planner.search.published.proposals import not_taken, proposals
 from planner.search.space.family import Family
+from planner.search.space.open_choices import allows_per_stage_replicas
 from planner.search.state.prepared import PreparedProblem
+from planner.search.subsolver import SearchState, Subsolver
 
 MOST_DEVICES = 128
 """Devices up to which that is worth its time: the program tries every number of replicas."""
@@ -43,3 +45,27 @@ def _in_families(setting: PreparedProblem, row: list[Evaluated]) -> Iterator[Eva
         if setting.families.holds(family):
             cuts = setting.cuts(family)
             yield from cuts.evaluate_under(partition, cuts.schedules)
+
+
+class Starts(Subsolver):
+    """What GraphPipe's program proposes, once."""
+
+    name = "starts"
+    _done = False
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether stages may have replicas of their own number."""
+        open_ones = allows_per_stage_replicas(state.problem, state.setting.pinned, singly=True)
+        return open_ones and super().supports(state)
+
+    def steps(self) -> Generator[None]:
+        """Offer the proposals of one micro-batch size after the other."""
+        if not self._done:
+            self._done = True
+            state = self.state
+            for each in proposed(state.setting, self.slice):
+                state.incumbent.offer([each])
+                if (family := state.prospects.family_of(each)) is not None:
+                    state.bounds.know(family)
+                yield

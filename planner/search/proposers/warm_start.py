@@ -4,7 +4,7 @@ What flags, devices and batch say now comes first: an old plan that contradicts 
 and gives its cut to the nearest family that admits it. Leaves out what moved (`planner.report.comparison.moved`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 
 from costmodel.errors import PenstockError
@@ -30,6 +30,7 @@ from planner.search.space.open_choices import (
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.state.result import CUT, NOTHING, PLAN, WarmStart
+from planner.search.subsolver import SearchState, Subsolver
 
 NUM_FAMILIES = 16
 """Families near the old plan's that are tried until its cut fits in one."""
@@ -218,3 +219,21 @@ def _offer(
         bounds.know(family)
         setting.family_of.update((each.candidate, family) for each in found)
     incumbent.offer(found)
+
+
+class OldPlan(Subsolver):
+    """The plan that a search starts from."""
+
+    name, kind = "old plan", "first"
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether there is one."""
+        return state.problem.old_plan is not None
+
+    def steps(self) -> Generator[None]:
+        """Offer what is possible of it, once."""
+        state = self.state
+        if state.problem.old_plan and not state.old_plan:
+            state.old_plan = warm_start(state.problem.old_plan, state.setting, state.incumbent, state.bounds)
+            yield

@@ -44,6 +44,8 @@ class CandidatePool:
     lower_bound_ns : int
     writing : WriteReserve, optional
         Refuses what could no longer be written within the time limit, unless there is nothing else.
+    version : int
+        How often anything here changed.
     record : SearchRecord
         Told of each best plan that fits and that the target runs.
     """
@@ -56,6 +58,7 @@ class CandidatePool:
     writing: WriteReserve | None = None
     record: SearchRecord = field(default_factory=SearchRecord)
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
+    version: int = 0
     _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
     _said: object = None
     _late: bool = False
@@ -74,6 +77,7 @@ class CandidatePool:
             )  # fmt: skip
             if kind not in self.found or each.sort_key < self.found[kind].sort_key:
                 self.found[kind] = each
+                self.version += 1
                 self.__dict__.pop("best", None)
                 rung = (_in_line(each.strategy), runs)
                 if each.fits and runs:

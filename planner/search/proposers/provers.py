@@ -1,0 +1,51 @@
+"""Parts of a search that raise its bound: families one by one, and the proof that ``--exact`` asks for.
+
+Leaves out where the bound of one family comes from (`planner.search.bounders`).
+"""
+
+from collections.abc import Generator
+
+from planner.search.bounders.proof import Exact
+from planner.search.subsolver import SearchState, Subsolver
+
+
+class Bounds(Subsolver):
+    """Bounds that need no search, of all families, and then the least of them again, dearer."""
+
+    name, kind = "bounds", "prove"
+    _learnt = False
+
+    def steps(self) -> Generator[None]:
+        """Bound families that were not looked at, then raise the least bound until it is the least."""
+        state, bounds = self.state, self.state.bounds
+        if not self._learnt:  # what every answer says
+            self._learnt = True
+            _ = state.setting.families.number, state.setting.work_over_devices_ns
+            yield
+        while not bounds.seen_all:
+            bounds.take_unseen(self.slice)
+            yield
+        bounds.settle(self.slice)
+        yield
+        bounds.settle_split(self.slice)
+
+
+class Proof(Subsolver):
+    """The cut model goes through all that may be better than the best."""
+
+    name, kind = "proof", "prove"
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether a proof is asked for."""
+        return state.problem.exact
+
+    def steps(self) -> Generator[None]:
+        """Prove until nothing is left, or the search is over."""
+        state = self.state
+        if state.closed or state.solver_lost or not state.incumbent.found:
+            return
+        proof = Exact(state.bounds)
+        state.solver_lost = proof.prove(state.solver, state.limits)
+        state.closed = proof.done  # but for families that the model does not know
+        yield

@@ -1,0 +1,123 @@
+"""What every part of a search is: a subsolver that takes turns, and the state that all of them share.
+
+A subsolver makes first plans, improves plans or proves bounds. It works in pieces, and between two of them the loop
+(`planner.search.loop`) may give the turn to another. What it finds goes to the pool of candidates or to the bounds of
+families. Leaves out whose turn it is.
+"""
+
+from collections.abc import Generator
+from functools import cached_property
+from typing import ClassVar
+
+from planner.candidate.evaluate import Evaluated
+from planner.question.problem import Problem, Report
+from planner.question.targets import default_target
+from planner.search.bounders.family_bounds import FamilyBounds
+from planner.search.bounders.lattice import LatticeBounder
+from planner.search.budget import Deadline, OrderPace, WriteReserve, clock_s
+from planner.search.solvers.annealing.readiness import Kernels
+from planner.search.solvers.cpsat.child import Solver
+from planner.search.space.family import Family
+from planner.search.state.focus import FamilySelector
+from planner.search.state.pool import CandidatePool
+from planner.search.state.prepared import PreparedProblem
+from planner.search.state.record import Kind, SearchRecord
+from planner.search.state.result import WarmStart
+
+
+class SearchState:
+    """What the subsolvers of one search share.
+
+    Parameters
+    ----------
+    problem : Problem
+    report : Report or None
+        Told of each better plan and bound.
+
+    Attributes
+    ----------
+    limits : Deadline
+        Of the whole search.
+    looked : set of Family
+        Families that were priced.
+    solver, bounder : Solver
+        Processes for the cut model and for bounds.
+    """
+
+    def __init__(self, problem: Problem, report: Report | None) -> None:
+        self.problem, self.setting, self.record = problem, PreparedProblem(problem), SearchRecord()
+        self.aim = problem.target or default_target(problem)[0]
+        self.limits = Deadline(clock_s(problem))
+        self.writing = WriteReserve(problem, self.limits)
+        self.incumbent = CandidatePool(
+            problem, self.aim, self.setting.layer_alignment, report, writing=self.writing, record=self.record
+        )
+        self.bounds = FamilyBounds(self.setting, self.incumbent)
+        self.prospects = FamilySelector(self.setting, self.incumbent, self.bounds.of)
+        self.solver, self.bounder, self.kernels, self.pace = Solver(), Solver(), Kernels(), OrderPace()
+        self.bounding = LatticeBounder(self.bounds, self.bounder, self.pace)
+        self.looked: set[Family] = set()
+        self.old_plan: WarmStart | None = None
+        self.solver_lost = self.closed = self.left_out = False
+
+    @cached_property
+    def counted(self) -> bool:
+        """Whether work is counted, and no clock decides what is found."""
+        return self.problem.effort.deterministic_limit is not None
+
+    def look_at(self, family: Family) -> None:
+        """Count a family among those that were priced."""
+        self.looked.add(family)
+        self.bounds.num_seen = len(self.looked)
+
+    def has_plan(self) -> bool:
+        """Whether anything that the target runs was found to fit."""
+        return self.incumbent.best_fits
+
+    def best_of_families(self) -> list[tuple[Family, Evaluated]]:
+        """Return the families near the best with their best candidates, the best first."""
+        return self.prospects.near_best()
+
+
+class Subsolver:
+    """One part of a search.
+
+    Attributes
+    ----------
+    name : str
+        In progress lines, and in `searched` of ``plan --json``.
+    kind : str
+        ``first`` makes plans while nothing fits, ``improve`` betters them, ``prove`` raises bounds.
+    slice : Deadline
+        Until which it has the turn: for pieces that take long.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = "improve"
+
+    def __init__(self, state: SearchState) -> None:
+        self.state, self.slice = state, Deadline(0.0)
+        self._steps: Generator[None] | None = None
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether it can do anything for a problem; asked once."""
+        return cls.kind != "improve" or not (state.setting.pinned_partition or state.problem.planner == "chain")
+
+    def steps(self) -> Generator[None]:
+        """Do all that there is to do for what is known now, and yield after each piece."""
+        raise NotImplementedError
+
+    def step(self) -> bool:
+        """Do a piece; False where there was nothing to do, until something new is known."""
+        if self._steps is None:
+            self._steps = self.steps()
+        for _ in self._steps:
+            return True
+        self._steps = None
+        return False
+
+    def close(self) -> None:
+        """Give back what a piece that was not the last one holds."""
+        if self._steps is not None:
+            self._steps.close()

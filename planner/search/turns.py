@@ -1,0 +1,145 @@
+"""Whose turn it is: the subsolver that is expected to bring most in a second, by what it was measured to bring.
+
+A subsolver is worth what one like it brought per second over a whole benchmark (`python -m benchmarks.portfolio`), as
+if it had been seen to bring that before the search, and what it brought since: its rate is `(G + g) / (S + s)`, with
+gains G, g as logarithms of steps before and after, and seconds S, s. While it brings nothing its rate falls, until
+another's is higher. Where work is counted a piece of each takes the seconds that it was measured to take, whatever it
+takes here, so that the same is found everywhere. Parts that prove get a fixed share of the time beside those that
+improve, and all that these leave. Leaves out what subsolvers do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+from time import perf_counter
+
+from planner.search.budget import Deadline
+from planner.search.subsolver import SearchState, Subsolver
+
+PROVE_SHARE = 0.15
+"""The least part of the time for parts that prove, once a plan fits."""
+FIRST_FIT = 1.0
+"""What the first plan that fits counts as a gain: as much as one that takes 37 % of the step before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What a subsolver was measured to bring.
+
+    Attributes
+    ----------
+    gain : float
+        Mean logarithm of the best step before its turns by that after them.
+    seconds : float
+        CPU seconds over which it brought that, s.
+    piece_s : float
+        CPU seconds of one piece, s.
+    """
+
+    gain: float
+    seconds: float
+    piece_s: float
+
+
+@dataclass(slots=True)
+class Turns:
+    """What one subsolver took and brought in this search."""
+
+    solver: Subsolver
+    prior: Prior
+    gain: float = 0.0
+    seconds: float = 0.0
+    seen: int = -1
+
+    @property
+    def rate(self) -> float:
+        """What it is expected to bring per second."""
+        return (self.prior.gain + self.gain) / (self.prior.seconds + self.seconds)
+
+    def until(self, rate: float) -> float:
+        """Return the seconds until its rate falls to another's if it brings nothing, one piece at least, s."""
+        total = self.prior.seconds + self.seconds
+        return max(self.prior.piece_s, (self.prior.gain + self.gain) / rate - total if rate else total)
+
+
+class Scheduler:
+    """Gives turns to the subsolvers of one search.
+
+    Parameters
+    ----------
+    state : SearchState
+    rows : sequence of (type of Subsolver, Prior)
+    between : function
+        Called between turns.
+    """
+
+    def __init__(
+        self, state: SearchState, rows: Sequence[tuple[type[Subsolver], Prior]], between: Callable[[], None]
+    ) -> None:
+        self._state, self._between = state, between
+        self._rows = [Turns(solver(state), prior) for solver, prior in rows if solver.supports(state)]
+        self._seconds = self._proving_s = 0.0
+
+    def run(self, until: Deadline) -> None:
+        """Give turns until a time, until all is proved, or nothing is left to do."""
+        while not until.expired and (chosen := self._next()):
+            self._give(*chosen, until)
+            self._between()
+
+    def close(self) -> None:
+        """End what was left in the middle."""
+        for row in self._rows:
+            row.solver.close()
+
+    def _next(self) -> tuple[Turns, float] | None:
+        """Return who is next, and for how many seconds; none where nothing is left to do."""
+        state = self._state
+        open_ones = [row for row in self._rows if row.seen != state.incumbent.version]
+        making = [row for row in open_ones if row.solver.kind == "first"]
+        proving = [row for row in open_ones if row.solver.kind == "prove"]
+        if not state.has_plan() and making:
+            proposing = making
+        else:
+            proposing = [row for row in open_ones if row.solver.kind != "prove"]
+            short = self._proving_s < PROVE_SHARE * self._seconds
+            if proving and (short or not proposing):
+                return proving[0], max(proving[0].prior.piece_s, PROVE_SHARE * self._seconds - self._proving_s)
+        if not proposing:
+            return None
+        best, *others = sorted(proposing, key=lambda row: -row.rate)  # of equals the first in the table
+        return best, best.until(others[0].rate if others else 0.0)
+
+    def _give(self, row: Turns, seconds: float, until: Deadline) -> None:
+        """Let a subsolver do pieces for so long, as long as there is something to do."""
+        state, solver, spent_s = self._state, row.solver, 0.0
+        solver.slice.restart(until.remaining_s if state.counted else min(seconds, until.remaining_s))
+        while not until.expired:
+            version, best_ns, start = state.incumbent.version, self._best_ns, perf_counter()
+            goes_on = False
+            with state.record.active(solver.name, solver.kind), state.setting.dropped.candidate():
+                goes_on = solver.step()
+            piece_s = row.prior.piece_s if state.counted else perf_counter() - start
+            spent_s += piece_s
+            row.seconds += piece_s
+            self._seconds += piece_s
+            self._proving_s += piece_s * (solver.kind == "prove")
+            gained = self._gained(best_ns)
+            row.gain += gained
+            if not goes_on:
+                row.seen = version
+                break
+            if gained or spent_s >= seconds:
+                break
+        if state.incumbent.found:
+            state.incumbent.say(solver.name)
+
+    @property
+    def _best_ns(self) -> int:
+        incumbent = self._state.incumbent
+        return incumbent.best.step_time_ns if incumbent.best_fits else 0
+
+    def _gained(self, before_ns: int) -> float:
+        now_ns = self._best_ns
+        if not now_ns or now_ns == before_ns:
+            return 0.0
+        return max(0.0, log(before_ns / now_ns)) if before_ns else FIRST_FIT
