@@ -58,7 +58,14 @@ MODELS = (
 SECONDS = {8: 10.0, 32: 20.0}
 
 
-def problem_of(model: Model, profile: Profile, devices: int, seconds: float, **fixed: Any) -> Problem:
+def problem_of(
+    model: Model,
+    profile: Profile,
+    devices: int,
+    seconds: float,
+    deterministic_limit: float | None = None,
+    **fixed: Any,
+) -> Problem:
     """Return the question: pipelines of single devices, cut anywhere."""
     name, hosts = profile.device.name, -(-devices // DEVICES_A_HOST)
     cluster = Cluster(
@@ -70,7 +77,7 @@ def problem_of(model: Model, profile: Profile, devices: int, seconds: float, **f
     batch = 4 * devices * model.size
     return Problem(
         profile, cluster, devices, batch, model.size, optimizer="none", space=space, target="any",
-        effort=Effort(seconds), **fixed,
+        effort=Effort(seconds, deterministic_limit), **fixed,
     )  # fmt: skip
 
 

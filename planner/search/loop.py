@@ -7,6 +7,7 @@ Leaves out whose turn it is (`planner.search.turns`).
 """
 
 from dataclasses import replace
+from math import inf
 
 from costmodel.stages.strategies.model import NEVER
 from planner.plan.limited_by import LimitedBy
@@ -14,7 +15,7 @@ from planner.question.problem import Problem, Report
 from planner.search.bounders.proof import check_size
 from planner.search.budget import Deadline
 from planner.search.interrupts import heed, raised
-from planner.search.proposers.annealing import BriefAnnealing, RoundsOfAnnealing
+from planner.search.proposers.annealing import BriefAnnealing, BriefSplitAnnealing, RoundsOfAnnealing
 from planner.search.proposers.balanced_sweep import FirstLook
 from planner.search.proposers.chain import Lines
 from planner.search.proposers.cpsat import CpSatProposer
@@ -31,7 +32,7 @@ from planner.search.proposers.starts import Starts
 from planner.search.proposers.warm_start import OldPlan
 from planner.search.state.result import SearchOutcome
 from planner.search.subsolver import SearchState, Subsolver
-from planner.search.turns import Prior, Scheduler
+from planner.search.turns import Prior, Scheduler, Turns
 
 OVER_DEVICES = "work / devices"
 """The scope of the bound that always stands."""
@@ -42,18 +43,20 @@ FEW_ATOMS = 12
 MOST_WAIT_S = 0.2
 """Most seconds between two looks at what another process has proved, where nothing else is left to do."""
 
-FIRST: tuple[tuple[type[Subsolver], Prior], ...] = (
+Rows = tuple[tuple[type[Subsolver], Prior], ...]
+FIRST: Rows = (
     (OldPlan, Prior(3.0, 0.1, 0.1)),
     (KnownShapes, Prior(2.0, 0.1, 0.3)),
 )
 """Done before anything else."""
-PORTFOLIO: tuple[tuple[type[Subsolver], Prior], ...] = (
+PORTFOLIO: Rows = (
     (FirstLook, Prior(0.08, 0.2, 0.005)),
     (LowestMemory, Prior(0.08, 2.0, 0.5)),
     (SplitBackward, Prior(0.05, 0.2, 0.05)),
     (OtherSchedules, Prior(0.03, 0.1, 0.02)),
     (EveryCut, Prior(0.03, 0.2, 0.003)),
     (BriefAnnealing, Prior(0.06, 0.4, 0.05)),
+    (BriefSplitAnnealing, Prior(0.06, 0.4, 0.05)),
     (OtherOptions, Prior(0.02, 0.2, 0.01)),
     (Starts, Prior(0.01, 0.3, 0.3)),
     (RoundsOfAnnealing, Prior(0.03, 0.6, 0.2)),
@@ -67,14 +70,26 @@ PORTFOLIO: tuple[tuple[type[Subsolver], Prior], ...] = (
     (Bounds, Prior(0.0, 1.0, 0.1)),
 )
 """Subsolvers and what they were measured to bring."""
-PROOF: tuple[tuple[type[Subsolver], Prior], ...] = ((Proof, Prior(0.0, 1.0, 1.0)),)
+PROOF: Rows = ((Proof, Prior(0.0, 1.0, 1.0)),)
 
 
 class PortfolioSearch:
-    """One search, with all that it has found so far."""
+    """One search, with all that it has found so far.
 
-    def __init__(self, problem: Problem, report: Report | None) -> None:
+    Parameters
+    ----------
+    problem : Problem
+    report : Report or None
+    rows : tuple of (type of Subsolver, Prior)
+        The subsolvers that take turns after the first plans.
+    most_s : float
+        Seconds of all their turns.
+    """
+
+    def __init__(self, problem: Problem, report: Report | None, rows: Rows = PORTFOLIO, most_s: float = inf) -> None:
         self.state = state = SearchState(problem, report)
+        self._rows, self._most_s = rows, most_s
+        self.turns: list[Turns] = []
         state.record.watch("cut model", "improve", lambda: state.solver.pid)
         state.record.watch("lattice", "prove", lambda: state.bounder.pid)
         self.limited_by = LimitedBy.WORK_LIMIT if state.counted else LimitedBy.EXHAUSTED
@@ -104,11 +119,11 @@ class PortfolioSearch:
         pinned = bool(state.setting.pinned_partition)
         if not (at_once or pinned or limits.expired) and state.problem.num_devices > 1 and state.kernels.start():
             state.incumbent.announce("compiling kernels beside the search, once on this machine")
-        self._turns(FIRST, limits)
-        looking = tuple(row for row in PORTFOLIO if row[0] in (FirstLook, LowestMemory, Bounds))
-        self._turns(looking if at_once else PORTFOLIO, self._before_proof())
+        self._give_turns(FIRST, limits)
+        looking = tuple(row for row in self._rows if row[0] in (FirstLook, LowestMemory, Bounds))
+        self._give_turns(looking if at_once else self._rows, self._before_proof())
         if state.problem.exact:
-            self._turns(PROOF, limits)
+            self._give_turns(PROOF, limits)
         elif state.incumbent.found:
             with state.record.active("bounds", "prove"):
                 state.bounding.finish(limits)
@@ -117,12 +132,13 @@ class PortfolioSearch:
         limits = self.state.limits
         return Deadline(limits.remaining_s * BEFORE_PROOF) if self.state.problem.exact else limits
 
-    def _turns(self, rows: tuple[tuple[type[Subsolver], Prior], ...], until: Deadline) -> None:
+    def _give_turns(self, rows: Rows, until: Deadline) -> None:
         """Give turns to these until a time, and while another process may still prove or find something."""
-        state, turns = self.state, Scheduler(self.state, rows, self._between)
+        state, turns = self.state, Scheduler(self.state, rows, self._between, self._most_s)
+        self.turns += turns.rows
         try:
             turns.run(until)
-            while rows is PORTFOLIO and state.bounder.busy and not until.expired and not state.counted:
+            while rows is self._rows and state.bounder.busy and not until.expired and not state.counted:
                 state.bounding.hear(state.limits, min(MOST_WAIT_S, until.remaining_s))
                 self._between()
                 turns.run(until)

@@ -10,8 +10,8 @@ improve, and all that these leave. Leaves out what subsolvers do.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log
-from time import perf_counter
+from math import inf, log
+from time import perf_counter, process_time
 
 from planner.search.budget import Deadline
 from planner.search.subsolver import SearchState, Subsolver
@@ -43,12 +43,28 @@ class Prior:
 
 @dataclass(slots=True)
 class Turns:
-    """What one subsolver took and brought in this search."""
+    """What one subsolver took and brought in this search.
+
+    Attributes
+    ----------
+    gain : float
+        Logarithm of the best step before its turns by that after them.
+    seconds : float
+        Of its pieces, s: as they were measured before where work is counted.
+    pieces : int
+    spent_s, spent_until_gain_s : float
+        CPU seconds of this process, all, and up to the last gain.
+    seen : int
+        Version of the candidates for which nothing is left to do.
+    """
 
     solver: Subsolver
     prior: Prior
     gain: float = 0.0
     seconds: float = 0.0
+    pieces: int = 0
+    spent_s: float = 0.0
+    spent_until_gain_s: float = 0.0
     seen: int = -1
 
     @property
@@ -71,30 +87,40 @@ class Scheduler:
     rows : sequence of (type of Subsolver, Prior)
     between : function
         Called between turns.
+    most_s : float
+        Seconds of all turns after which none is given.
+
+    Attributes
+    ----------
+    rows : list of Turns
     """
 
     def __init__(
-        self, state: SearchState, rows: Sequence[tuple[type[Subsolver], Prior]], between: Callable[[], None]
+        self,
+        state: SearchState,
+        rows: Sequence[tuple[type[Subsolver], Prior]],
+        between: Callable[[], None],
+        most_s: float = inf,
     ) -> None:
-        self._state, self._between = state, between
-        self._rows = [Turns(solver(state), prior) for solver, prior in rows if solver.supports(state)]
+        self._state, self._between, self._most_s = state, between, most_s
+        self.rows = [Turns(solver(state), prior) for solver, prior in rows if solver.supports(state)]
         self._seconds = self._proving_s = 0.0
 
     def run(self, until: Deadline) -> None:
         """Give turns until a time, until all is proved, or nothing is left to do."""
-        while not until.expired and (chosen := self._next()):
+        while not until.expired and self._seconds < self._most_s and (chosen := self._next()):
             self._give(*chosen, until)
             self._between()
 
     def close(self) -> None:
         """End what was left in the middle."""
-        for row in self._rows:
+        for row in self.rows:
             row.solver.close()
 
     def _next(self) -> tuple[Turns, float] | None:
         """Return who is next, and for how many seconds; none where nothing is left to do."""
         state = self._state
-        open_ones = [row for row in self._rows if row.seen != state.incumbent.version]
+        open_ones = [row for row in self.rows if row.seen != state.incumbent.version]
         making = [row for row in open_ones if row.solver.kind == "first"]
         proving = [row for row in open_ones if row.solver.kind == "prove"]
         if not state.has_plan() and making:
@@ -114,17 +140,22 @@ class Scheduler:
         state, solver, spent_s = self._state, row.solver, 0.0
         solver.slice.restart(until.remaining_s if state.counted else min(seconds, until.remaining_s))
         while not until.expired:
-            version, best_ns, start = state.incumbent.version, self._best_ns, perf_counter()
+            version, best_ns = state.incumbent.version, self._best_ns
+            start, start_cpu = perf_counter(), process_time()
             goes_on = False
             with state.record.active(solver.name, solver.kind), state.setting.dropped.candidate():
                 goes_on = solver.step()
             piece_s = row.prior.piece_s if state.counted else perf_counter() - start
             spent_s += piece_s
             row.seconds += piece_s
+            row.pieces += 1
+            row.spent_s += process_time() - start_cpu
             self._seconds += piece_s
             self._proving_s += piece_s * (solver.kind == "prove")
             gained = self._gained(best_ns)
-            row.gain += gained
+            if gained:
+                row.gain += gained
+                row.spent_until_gain_s = row.spent_s
             if not goes_on:
                 row.seen = version
                 break

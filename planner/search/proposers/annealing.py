@@ -106,7 +106,7 @@ class Annealing(Subsolver):
 
 
 class BriefAnnealing(Annealing):
-    """Every family that may hold something better once, from scratch; then in halves, where backwards are split."""
+    """Every family that may hold something better once, from scratch."""
 
     name = "brief annealing"
 
@@ -116,13 +116,31 @@ class BriefAnnealing(Annealing):
 
     def turns(self) -> Iterator[Turn]:
         """Yield families that were not annealed yet."""
-        open_ones = self.state.prospects.not_pruned()
-        halves = map(with_split_backward, open_ones) if may_split(self.state) else ()
-        for family in (*open_ones, *halves):
-            self.state.bounds.know(family)
-            if family not in self._annealed and self.can(family):
-                self._annealed.add(family)
-                yield Turn(family, None, BRIEF)
+        for family in self.families():
+            if family not in self._annealed:
+                self.state.bounds.know(family)
+                if self.can(family):
+                    self._annealed.add(family)
+                    yield Turn(family, None, BRIEF)
+
+    def families(self) -> Iterable[Family]:
+        """Return the families, the most promising first."""
+        return self.state.prospects.not_pruned()
+
+
+class BriefSplitAnnealing(BriefAnnealing):
+    """The same with split backwards."""
+
+    name = "brief annealing of halves"
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether backwards may run in halves."""
+        return super().supports(state) and may_split(state)
+
+    def families(self) -> Iterable[Family]:
+        """Return the families with split backwards, the most promising first."""
+        return map(with_split_backward, self.state.prospects.not_pruned())
 
 
 class RoundsOfAnnealing(Annealing):
