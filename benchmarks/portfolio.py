@@ -16,8 +16,9 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log
 from statistics import fmean
 from typing import Any
@@ -27,6 +28,7 @@ from benchmarks.gaps import MODELS as GAP_MODELS
 from benchmarks.gaps import problem_of
 from benchmarks.kept_rows import add_output, kept
 from costmodel.architectures.command import make
+from costmodel.model.profile import Profile
 from planner import Effort, Problem
 from planner.search.loop import PORTFOLIO, PortfolioSearch
 from planner.search.turns import Turns
@@ -59,10 +61,10 @@ class Question:
         effort = Effort(PATIENT_S, DETERMINISTIC_LIMIT)
         if self.cut:
             known = next((model for model in GAP_MODELS if model.name == self.model), GAP_MODELS[0])
-            profile = make(self.model, known.device, [1], precision=known.precision)[0]
+            profile = _profile(self.model, known.device, (1,), known.precision)
             return problem_of(known, profile, self.devices, PATIENT_S, deterministic_limit=DETERMINISTIC_LIMIT)
         limit = self.limit_gib * GIB if self.limit_gib else None
-        profile = make(self.model, "h100-sxm-80", SIZES)[0]
+        profile = _profile(self.model, "h100-sxm-80", SIZES, "bf16")
         return Problem(profile, None, self.devices, self.batch, memory_limit_bytes=limit, target="any", effort=effort)
 
 
@@ -72,7 +74,7 @@ QUESTIONS = (
     *(Question(model, 64, 512) for model in ("llama3-8b", "mixtral-8x7b", "gpt-oss-120b", "nasnet", "zoo:mmt")),
     *(Question(model, 16, 128) for model in ("zoo:vlm", "zoo:uno")),
     Question("llama3-8b", 8, 64, limit_gib=24),
-    Question("zoo:vlm", 8, 64, limit_gib=8),
+    Question("zoo:vlm", 8, 64, limit_gib=16),
     Question("llama3-70b", 64, 1024),
     *(Question(model, 8, 32, cut=True) for model in ("nasnet", "zoo:mmt", "zoo:uno", "zoo:dlrm", "zoo:yolo")),
     *(Question(model, 32, 128, cut=True) for model in ("nasnet", "zoo:mmt")),
@@ -91,18 +93,17 @@ def answer(problem: Problem, without: str, work_s: float) -> tuple[int, list[Tur
     return best.step_time_ns if best.fits else 0, search.turns
 
 
-def row(job: tuple[Question, float, bool]) -> dict[str, Any]:
+def row(question: Question, work_s: float, *, whole: bool) -> dict[str, Any]:
     """Return one problem's row."""
-    question, work_s, whole = job
     problem, begin = question.problem(), time.perf_counter()
-    answer(problem, "", 0.1)  # prices are shared, so that whoever comes first does not pay for all
     best_ns, turns = answer(problem, "", work_s)
-    used = [each for each in turns if each.pieces and each.solver.name in {row[0].name for row in PORTFOLIO}]
+    names = {solver.name for solver, _ in PORTFOLIO}
     brought = {
         each.solver.name: {
             "gain": each.gain, "pieces": each.pieces, "cpu_s": each.spent_s, "until_s": each.spent_until_gain_s,
         }
-        for each in used
+        for each in turns
+        if each.pieces and each.solver.name in names
     }  # fmt: skip
     without = {} if whole else {name: answer(problem, name, work_s)[0] for name in brought}
     return {
@@ -115,13 +116,23 @@ def row(job: tuple[Question, float, bool]) -> dict[str, Any]:
 
 
 def rows(questions: Sequence[Question], work_s: float, workers: int, *, whole: bool) -> Iterator[dict[str, Any]]:
-    """Yield the rows of problems, some at a time."""
-    jobs = [(question, work_s, whole) for question in questions]
-    if workers == 1:
-        yield from map(row, jobs)
-        return
-    with ProcessPoolExecutor(workers, max_tasks_per_child=1) as pool:
-        yield from pool.map(row, jobs)
+    """Yield the rows of problems, some at a time, those of one model in one process, which makes its profile once."""
+    by_model: dict[str, list[Question]] = {}
+    for question in questions:
+        by_model.setdefault(question.model, []).append(question)
+    with ProcessPoolExecutor(workers) as pool:
+        done = [pool.submit(_some, group, work_s, whole) for group in by_model.values()]
+        for each in as_completed(done):
+            yield from each.result()
+
+
+def _some(questions: Sequence[Question], work_s: float, whole: bool) -> list[dict[str, Any]]:
+    return [row(question, work_s, whole=whole) for question in questions]
+
+
+@lru_cache(maxsize=2)
+def _profile(model: str, device: str, sizes: tuple[int, ...], precision: str) -> Profile:
+    return make(model, device, list(sizes), precision=precision)[0]
 
 
 def earned(found: Iterable[Mapping[str, Any]], name: str) -> list[float]:

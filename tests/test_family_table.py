@@ -120,10 +120,10 @@ def test_first_plans_need_no_compiled_kernels_and_are_near_what_a_search_finds()
     for name, devices in (("llama", 8), ("mixtral", 8)):
         problem = Problem(described(name, sequence=1024), None, devices, 64, effort=Effort(60, deterministic_limit=0.5))
         search = PortfolioSearch(problem, None)
-        first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
+        first = FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits)
         first.first()
-        found_ns = search.incumbent.best.step_time_ns
-        assert search.incumbent.best.fits
+        found_ns = search.state.incumbent.best.step_time_ns
+        assert search.state.incumbent.best.fits
         assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().incumbent.best.step_time_ns
 
 
@@ -166,8 +166,8 @@ def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -
     effort = Effort(60, deterministic_limit=0.5)
     problem = Problem(described("llama", sequence=1024), machines, 8, 64, effort=effort)
     search = PortfolioSearch(problem, None)
-    FirstPlans(search.setting, search.incumbent, search.writing, search.limits).first()
-    found_ns = search.incumbent.best.step_time_ns
+    FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits).first()
+    found_ns = search.state.incumbent.best.step_time_ns
     assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().incumbent.best.step_time_ns
 
 
@@ -177,11 +177,11 @@ def test_what_the_first_plan_does_not_wait_for_is_tried_afterwards(monkeypatch: 
     for work in (known_shapes.FIRST_WORK, 1):
         monkeypatch.setattr(known_shapes, "FIRST_WORK", work)
         search = PortfolioSearch(problem, None)
-        first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
+        first = FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits)
         first.first()
-        assert search.incumbent.best.fits
+        assert search.state.incumbent.best.fits
         first.more()
-        bests.append(search.incumbent.best.step_time_ns)
+        bests.append(search.state.incumbent.best.step_time_ns)
     assert bests[1] <= bests[0]
 
 
@@ -191,8 +191,8 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
     for limit_s in (1.0, 60.0):
         problem = Problem(described("llama"), None, 8, 1024, effort=Effort(limit_s))
         search = PortfolioSearch(problem, None)
-        first = FirstPlans(search.setting, search.incumbent, search.writing, search.limits)
-        table = search.setting.small_table
+        first = FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits)
+        table = search.state.setting.small_table
         assert table is not None
         tried.append(set(first._some(table, range(len(table)), 5)))
     assert tried[0] < tried[1]

@@ -118,15 +118,15 @@ def test_a_method_that_is_recorded_credits_its_subsolver_though_it_raises() -> N
 def test_a_search_records_what_it_met_and_every_family_that_it_saw() -> None:
     search = PortfolioSearch(asked(), None)
     outcome = search.run()
-    told = search.record.to_json()
-    assert outcome.incumbent.record is search.record
+    told = search.state.record.to_json()
+    assert outcome.incumbent.record is search.state.record
     assert set(told) == SEARCHED
-    steps = [each.best_step_time_ns for each in search.record.incumbents]
+    steps = [each.best_step_time_ns for each in search.state.record.incumbents]
     assert all(after < before for before, after in pairwise(steps))
     assert steps[-1] == outcome.incumbent.best.step_time_ns
-    assert search.record.families == len(outcome.setting.families.all) == search.record.families_seen
-    assert {each.subsolver for each in search.record.incumbents} <= set(search.record.subsolvers)
-    assert 0 < search.record.incumbents[0].cpu_s <= search.record.cpu_s
+    assert search.state.record.families == len(outcome.setting.families.all) == search.state.record.families_seen
+    assert {each.subsolver for each in search.state.record.incumbents} <= set(search.state.record.subsolvers)
+    assert 0 < search.state.record.incumbents[0].cpu_s <= search.state.record.cpu_s
 
 
 def test_the_command_says_what_was_searched_and_the_plan_file_holds_none_of_it(

@@ -38,6 +38,8 @@ FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 its own: one structure serves all costs."""
 INTERLEAVED = "interleaved-1f1b"
 """The one schedule whose orders follow from the stage graph where stages share ranks."""
+TIMED_S, ORDERED_S, SOUGHT_S = 6e-6, 25e-6, 500e-6
+"""CPU seconds, about, of an action that is timed, whose order is written down, and whose order is sought."""
 MOST_KEPT = 300_000
 """Actions of all orders that are kept: plans are asked for again when they are written."""
 FEWEST_A_RANK = 3
@@ -144,7 +146,13 @@ class Evaluated:
 
 
 class Evaluator:
-    """Simulates candidates of one set of atoms at one micro-batch size."""
+    """Simulates candidates of one set of atoms at one micro-batch size.
+
+    Attributes
+    ----------
+    work_s : float
+        CPU seconds about of what was simulated so far, counted by actions: the same on any machine.
+    """
 
     def __init__(self, problem: Problem, atoms: Atoms, microbatch_size: int) -> None:
         self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
@@ -152,7 +160,7 @@ class Evaluator:
         self._known: dict[Candidate, Evaluated] = {}
         self._limits: dict[tuple[Block, ...], tuple[int, ...]] = {}
         self._structures: dict[object, tuple[Structure, Costs | None]] = {}
-        self._num_kept = 0
+        self._num_kept, self.work_s = 0, 0.0
 
     @property
     def num_microbatches(self) -> int:
@@ -266,6 +274,7 @@ class Evaluator:
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         limit = min(self._limits_of(priced.blocks))
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)
+        self.work_s += TIMED_S * len(structure.arrays.actions)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
         if costs.stages is not priced.costs.stages:
             priced = replace(priced, costs=replace(priced.costs, stages=costs.stages))
@@ -298,6 +307,7 @@ class Evaluator:
             else:
                 order, form = ordered(name, costs, count, self.ratios, in_flight, limit)
             order = with_recompute(order, again) if again else order
+            self.work_s += (ORDERED_S if fixed or candidate.orders else SOUGHT_S) * sum(map(len, order.orders))
             self._keep(key, Structure(close_step(order, reduces, self.problem.optimizer != "none")), form)
         self._structures[key] = self._structures.pop(key)
         structure, form = self._structures[key]

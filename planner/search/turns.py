@@ -3,9 +3,9 @@
 A subsolver is worth what one like it brought per second over a whole benchmark (`python -m benchmarks.portfolio`), as
 if it had been seen to bring that before the search, and what it brought since: its rate is `(G + g) / (S + s)`, with
 gains G, g as logarithms of steps before and after, and seconds S, s. While it brings nothing its rate falls, until
-another's is higher. Where work is counted a piece of each takes the seconds that it was measured to take, whatever it
-takes here, so that the same is found everywhere. Parts that prove get a fixed share of the time beside those that
-improve, and all that these leave. Leaves out what subsolvers do.
+another's is higher. Where work is counted a piece takes the seconds that such pieces were measured to take, and some
+for each action that it simulates, whatever it takes here, so that the same is found everywhere. Parts that prove get a
+fixed share of the time beside those that improve, and all that these leave. Leaves out what subsolvers do.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class Prior:
     seconds : float
         CPU seconds over which it brought that, s.
     piece_s : float
-        CPU seconds of one piece, s.
+        CPU seconds of one piece, but for what it simulates, s.
     """
 
     gain: float
@@ -127,25 +127,31 @@ class Scheduler:
             proposing = making
         else:
             proposing = [row for row in open_ones if row.solver.kind != "prove"]
-            short = self._proving_s < PROVE_SHARE * self._seconds
-            if proving and (short or not proposing):
-                return proving[0], max(proving[0].prior.piece_s, PROVE_SHARE * self._seconds - self._proving_s)
+            if proving and (self._spare_s < 0 or not proposing):
+                return proving[0], max(proving[0].prior.piece_s, -PROVE_SHARE * self._spare_s)
         if not proposing:
             return None
         best, *others = sorted(proposing, key=lambda row: -row.rate)  # of equals the first in the table
-        return best, best.until(others[0].rate if others else 0.0)
+        seconds = best.until(others[0].rate if others else 0.0)
+        return best, min(seconds, max(best.prior.piece_s, self._spare_s)) if proving else seconds
+
+    @property
+    def _spare_s(self) -> float:
+        """Seconds until parts that prove have had less than their share."""
+        return self._proving_s / PROVE_SHARE - self._seconds
 
     def _give(self, row: Turns, seconds: float, until: Deadline) -> None:
         """Let a subsolver do pieces for so long, as long as there is something to do."""
         state, solver, spent_s = self._state, row.solver, 0.0
         solver.slice.restart(until.remaining_s if state.counted else min(seconds, until.remaining_s))
         while not until.expired:
-            version, best_ns = state.incumbent.version, self._best_ns
+            version, best_ns, work_s = state.incumbent.version, self._best_ns, state.setting.work_s
             start, start_cpu = perf_counter(), process_time()
             goes_on = False
             with state.record.active(solver.name, solver.kind), state.setting.dropped.candidate():
                 goes_on = solver.step()
-            piece_s = row.prior.piece_s if state.counted else perf_counter() - start
+            counted_s = row.prior.piece_s + state.setting.work_s - work_s
+            piece_s = counted_s if state.counted else perf_counter() - start
             spent_s += piece_s
             row.seconds += piece_s
             row.pieces += 1
@@ -159,7 +165,7 @@ class Scheduler:
             if not goes_on:
                 row.seen = version
                 break
-            if gained or spent_s >= seconds:
+            if gained or spent_s >= seconds or self._seconds >= self._most_s:
                 break
         if state.incumbent.found:
             state.incumbent.say(solver.name)

@@ -67,6 +67,11 @@ class PreparedProblem:
         self._works_of_atoms: dict[tuple[int, bool], list[int]] = {}
         self._data: dict[Family, CutData] = {}
 
+    @property
+    def work_s(self) -> float:
+        """CPU seconds about of what was simulated so far, counted by actions."""
+        return sum(each.work_s for each in self._evaluators.values())
+
     @cached_property
     def families(self) -> Families:
         """The families of the space."""
