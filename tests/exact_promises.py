@@ -29,7 +29,7 @@ from planner.question.effort import Effort
 from planner.question.pins import Group, Pins
 from planner.question.problem import Problem
 from planner.question.space import Space
-from planner.search import loop as ours
+from planner.search import subsolver as ours
 from planner.search.budget import Deadline
 from planner.search.solvers.cpsat.child import Request
 from planner.search.solvers.cpsat.model import Findings

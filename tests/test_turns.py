@@ -108,7 +108,7 @@ def test_what_is_raised_in_a_turn_costs_that_turn_alone(state: SearchState) -> N
     broken.piece = raises  # type: ignore[method-assign]
     turns(state, [(broken, Prior(9.0, 1.0, 1.0)), (part("other", notes, pieces=3), Prior(0.1, 1.0, 1.0))])
     assert notes == ["broken", "other", "other", "other"]
-    assert sum(state.setting.dropped.counts.values()) == 1
+    assert state.setting.dropped.bugs == {"bug: UsageError": 1}
 
 
 def test_a_part_with_nothing_left_to_do_is_asked_again_when_a_candidate_is_new(state: SearchState) -> None:

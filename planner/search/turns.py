@@ -2,15 +2,16 @@
 
 A subsolver is worth what one like it brought per second over a whole benchmark (`python -m benchmarks.portfolio`), as
 if it had been seen to bring that before the search, and what it brought since: its rate is `(G + g) / (S + s)`, with
-gains G, g as logarithms of steps before and after, and seconds S, s. While it brings nothing its rate falls, until
-another's is higher. Where work is counted a piece takes the seconds that such pieces were measured to take, and some
-for each action that it simulates, whatever it takes here, so that the same is found everywhere. Parts that prove get a
-fixed share of the time beside those that improve, and all that these leave. Leaves out what subsolvers do.
+gains G, g as logarithms of steps before and after, seconds S, s, and each gain in g fading as `exp(-s / S)`. While it
+brings nothing its rate falls, until another's is higher. Where work is counted a piece takes the seconds that such
+pieces were measured to take, and some for each action that it simulates, whatever it takes here, so that the same is
+found everywhere. Parts that prove get a fixed share of the time beside those that improve, and all that these leave.
+Leaves out what subsolvers do.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import exp, inf, log
 from time import perf_counter, process_time
 
 from planner.search.budget import Deadline
@@ -18,8 +19,6 @@ from planner.search.subsolver import SearchState, Subsolver
 
 PROVE_SHARE = 0.15
 """The least part of the time for parts that prove, once a plan fits."""
-FIRST_FIT = 1.0
-"""What the first plan that fits counts as a gain: as much as one that takes 37 % of the step before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Prior:
     Attributes
     ----------
     gain : float
-        Mean logarithm of the best step before its turns by that after them.
+        Mean logarithm of the best step before its turns by that after them; 0.0005 where less was seen.
     seconds : float
         CPU seconds over which it brought that, s.
     piece_s : float
@@ -49,6 +48,8 @@ class Turns:
     ----------
     gain : float
         Logarithm of the best step before its turns by that after them.
+    lately : float
+        The same, each gain the less the longer its turns since took.
     seconds : float
         Of its pieces, s: as they were measured before where work is counted.
     pieces : int
@@ -56,26 +57,36 @@ class Turns:
         CPU seconds of this process, all, and up to the last gain.
     seen : int
         Version of the candidates for which nothing is left to do.
+    is_broken : bool
+        Whether it has raised what it should not.
     """
 
     solver: Subsolver
     prior: Prior
     gain: float = 0.0
+    lately: float = 0.0
     seconds: float = 0.0
     pieces: int = 0
     spent_s: float = 0.0
     spent_until_gain_s: float = 0.0
     seen: int = -1
+    is_broken: bool = False
 
     @property
     def rate(self) -> float:
         """What it is expected to bring per second."""
-        return (self.prior.gain + self.gain) / (self.prior.seconds + self.seconds)
+        return (self.prior.gain + self.lately) / (self.prior.seconds + self.seconds)
+
+    def take(self, piece_s: float) -> None:
+        """Count a piece."""
+        self.pieces += 1
+        self.seconds += piece_s
+        self.lately *= exp(-piece_s / self.prior.seconds)
 
     def until(self, rate: float) -> float:
         """Return the seconds until its rate falls to another's if it brings nothing, one piece at least, s."""
         total = self.prior.seconds + self.seconds
-        return max(self.prior.piece_s, (self.prior.gain + self.gain) / rate - total if rate else total)
+        return max(self.prior.piece_s, (self.prior.gain + self.lately) / rate - total if rate else total)
 
 
 class Scheduler:
@@ -107,10 +118,13 @@ class Scheduler:
         self._seconds = self._proving_s = 0.0
 
     def run(self, until: Deadline) -> None:
-        """Give turns until a time, until all is proved, or nothing is left to do."""
-        while not until.expired and self._seconds < self._most_s and (chosen := self._next()):
+        """Give turns until a time and a first plan, or until nothing is left to do."""
+        while not self._is_over(until) and (chosen := self._next()):
             self._give(*chosen, until)
             self._between()
+
+    def _is_over(self, until: Deadline) -> bool:
+        return self._state.incumbent.found != {} and (until.expired or self._seconds >= self._most_s)
 
     def close(self) -> None:
         """End what was left in the middle."""
@@ -120,10 +134,10 @@ class Scheduler:
     def _next(self) -> tuple[Turns, float] | None:
         """Return who is next, and for how many seconds; none where nothing is left to do."""
         state = self._state
-        open_ones = [row for row in self.rows if row.seen != state.incumbent.version]
+        open_ones = [row for row in self.rows if row.seen != state.incumbent.version and not row.is_broken]
         making = [row for row in open_ones if row.solver.kind == "first"]
         proving = [row for row in open_ones if row.solver.kind == "prove"]
-        if not state.has_plan() and making:
+        if not state.incumbent.found or (making and not state.has_plan()):
             proposing = making
         else:
             proposing = [row for row in open_ones if row.solver.kind != "prove"]
@@ -144,31 +158,41 @@ class Scheduler:
         """Let a subsolver do pieces for so long, as long as there is something to do."""
         state, solver, spent_s = self._state, row.solver, 0.0
         solver.slice.restart(until.remaining_s if state.counted else min(seconds, until.remaining_s))
-        while not until.expired:
+        while True:
             version, best_ns, work_s = state.incumbent.version, self._best_ns, state.setting.work_s
             start, start_cpu = perf_counter(), process_time()
-            goes_on = False
-            with state.record.active(solver.name, solver.kind), state.setting.dropped.candidate():
-                goes_on = solver.step()
+            goes_on = self._step(row)
             counted_s = row.prior.piece_s + state.setting.work_s - work_s
             piece_s = counted_s if state.counted else perf_counter() - start
             spent_s += piece_s
-            row.seconds += piece_s
-            row.pieces += 1
+            row.take(piece_s)
             row.spent_s += process_time() - start_cpu
             self._seconds += piece_s
             self._proving_s += piece_s * (solver.kind == "prove")
             gained = self._gained(best_ns)
             if gained:
                 row.gain += gained
+                row.lately += gained
                 row.spent_until_gain_s = row.spent_s
             if not goes_on:
                 row.seen = version
                 break
-            if gained or spent_s >= seconds or self._seconds >= self._most_s:
+            if gained or spent_s >= seconds or self._is_over(until):
                 break
         if state.incumbent.found:
             state.incumbent.say(solver.name)
+
+    def _step(self, row: Turns) -> bool:
+        """Let a subsolver do a piece; what is raised there is a bug, and costs its turns once there is a plan."""
+        try:
+            with self._state.record.active(row.solver.name, row.solver.kind):
+                return row.solver.step()
+        except Exception as error:
+            if not self._state.incumbent.found:
+                raise
+            self._state.setting.dropped.blame(error)
+            row.is_broken = True
+            return False
 
     @property
     def _best_ns(self) -> int:
@@ -177,6 +201,4 @@ class Scheduler:
 
     def _gained(self, before_ns: int) -> float:
         now_ns = self._best_ns
-        if not now_ns or now_ns == before_ns:
-            return 0.0
-        return max(0.0, log(before_ns / now_ns)) if before_ns else FIRST_FIT
+        return max(0.0, log(before_ns / now_ns)) if before_ns and now_ns else 0.0

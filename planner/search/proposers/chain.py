@@ -11,7 +11,7 @@ from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, polish
 from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
-from planner.search.state.focus import is_near
+from planner.search.state.focus import NUM_CAREFUL, is_near
 from planner.search.state.pool import CandidatePool
 from planner.search.subsolver import SearchState, Subsolver
 
@@ -38,9 +38,10 @@ class Lines(Subsolver):
 
     def steps(self) -> Generator[None]:
         """Cut one family after the other into stages in one line; the best lines may be better as graphs."""
-        for family in self.state.prospects.top():
-            known = self._found if self._found.found else self.state.incumbent
-            if family in self._cut_already or family.chunks > 1 or not self.state.prospects.is_open(family, known):
+        prospects = self.state.prospects
+        whole = [f for f in prospects.best_by_family() if f.chunks == 1 and not f.split and prospects.is_small(f)]
+        for family in whole[:NUM_CAREFUL]:
+            if family in self._cut_already or (self._found.found and not prospects.is_open(family, self._found)):
                 continue
             self._cut_already.add(family)
             cuts = self.state.setting.cuts(family)
