@@ -50,7 +50,7 @@ FIRST: Rows = (
 )
 """Done before anything else."""
 PORTFOLIO: Rows = (
-    (FirstLook, Prior(0.012, 0.13, 0.002)),
+    (FirstLook, Prior(0.012, 0.13, 0.006)),
     (LowestMemory, Prior(0.0005, 2.0, 0.3)),
     (SplitBackward, Prior(0.022, 1.7, 0.05)),
     (OtherSchedules, Prior(0.0005, 0.01, 0.0005)),
