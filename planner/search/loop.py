@@ -27,7 +27,7 @@ from planner.search.proposers.lowest_memory import LowestMemory
 from planner.search.proposers.provers import Bounds, Proof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
-from planner.search.proposers.split_backward import SplitBackward
+from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch
 from planner.search.proposers.starts import Starts
 from planner.search.proposers.warm_start import OldPlan
 from planner.search.state.result import SearchOutcome
@@ -50,13 +50,14 @@ FIRST: Rows = (
 )
 """Done before anything else."""
 PORTFOLIO: Rows = (
-    (FirstLook, Prior(0.012, 0.13, 0.006)),
+    (FirstLook, Prior(0.006, 0.13, 0.006)),
     (LowestMemory, Prior(0.0005, 2.0, 0.3)),
-    (SplitBackward, Prior(0.022, 1.7, 0.05)),
+    (SplitBackward, Prior(0.018, 0.6, 0.01)),
+    (SplitLocalSearch, Prior(0.003, 1.0, 0.01)),
     (OtherSchedules, Prior(0.0005, 0.01, 0.0005)),
     (EveryCut, Prior(0.0005, 0.01, 0.001)),
-    (BriefAnnealing, Prior(0.007, 0.34, 0.05)),
-    (BriefSplitAnnealing, Prior(0.005, 0.53, 0.05)),
+    (BriefAnnealing, Prior(0.014, 1.3, 0.05)),
+    (BriefSplitAnnealing, Prior(0.0035, 0.6, 0.05)),
     (OtherOptions, Prior(0.0005, 0.04, 0.005)),
     (Starts, Prior(0.0005, 0.45, 0.45)),
     (RoundsOfAnnealing, Prior(0.0006, 3.2, 1.0)),

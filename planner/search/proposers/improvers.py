@@ -87,8 +87,9 @@ class LocalSearch(Subsolver):
         for family, best in state.best_of_families():
             open_ones = not family.split and state.prospects.is_small(family)  # those in halves where they are made
             if open_ones and best.candidate not in self._improved and is_near(best, state.incumbent):
-                self._improved.add(best.candidate)
-                polish(state.setting.cuts(family), [best], state.incumbent, state.limits)
+                polish(state.setting.cuts(family), [best], state.incumbent, self.slice)
+                if not self.slice.expired:
+                    self._improved.add(best.candidate)
                 yield
 
 

@@ -3,7 +3,7 @@
 Leaves out which plans are halved (`planner.search.proposers.split_orders`), and when the search does it.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 from planner.candidate.candidate import Candidate
 from planner.search.proposers.local_search import improve
@@ -29,7 +29,7 @@ class SplitBackward(Subsolver):
 
     def __init__(self, state: SearchState) -> None:
         super().__init__(state)
-        self._made, self._improved = set[Candidate](), set[Candidate]()
+        self._made: set[Candidate] = set()
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
@@ -37,25 +37,36 @@ class SplitBackward(Subsolver):
         return may_split(state)
 
     def steps(self) -> Generator[None]:
-        """Split one plan after the other, then move atoms of what is best."""
-        incumbent = self.state.incumbent
-        lines = CandidatePool(incumbent.problem, incumbent.aim, incumbent.layer_alignment)
-        lines.offer(each for each in incumbent.found.values() if each.candidate.line)
-        for found in (lines, incumbent):
-            if found.found and not found.best.num_apart_violations:
-                yield from self._split(found)
-                if found.found and self._improves(found):
+        """Split one plan after the other."""
+        state = self.state
+        for found in _lines_and_all(state):
+            with state.setting.dropped.candidate():
+                for family, each in split_plans(state.setting, found, state.pace, state.limits, self._made):
+                    if family:
+                        state.bounds.know(family)
+                    found.offer([each])
+                    state.incumbent.offer([each])
                     yield
 
-    def _split(self, found: CandidatePool) -> Generator[None]:
-        """Run backwards of the best plans in halves."""
-        state = self.state
-        with state.setting.dropped.candidate():
-            for family, each in split_plans(state.setting, found, state.pace, state.limits, self._made):
-                if family:
-                    state.bounds.know(family)
-                found.offer([each])
-                state.incumbent.offer([each])
+
+class SplitLocalSearch(Subsolver):
+    """The best plan, and the best line, where its backwards are split: atoms moved across cuts."""
+
+    name = "local search in halves"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._improved: set[Candidate] = set()
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether backwards may run in halves."""
+        return super().supports(state) and may_split(state)
+
+    def steps(self) -> Generator[None]:
+        """Move atoms of the best plan, until no move that there is time for shortens its step."""
+        for found in _lines_and_all(self.state):
+            while self._improves(found):
                 yield
 
     def _improves(self, found: CandidatePool) -> bool:
@@ -64,12 +75,22 @@ class SplitBackward(Subsolver):
         own = state.setting.family_of.get(best.candidate)
         allowed = state.pace.allows(FEWEST * best.num_actions, state.limits)
         # from the same plan the same moves lead to the same one
-        if not (own and own.split and allowed) or best.candidate in self._improved or state.setting.pinned_partition:
+        if not (own and own.split and allowed) or best.candidate in self._improved:
             return False
         cuts, number = state.setting.cuts(own), WORK // max(1, best.num_actions)
-        self._improved.add(best.candidate)
         with state.setting.dropped.candidate():
-            better = improve(cuts, best, min(NUM_EVALUATIONS, number), state.limits)
+            better = improve(cuts, best, min(NUM_EVALUATIONS, number), self.slice)
             under_all(cuts, better, state.incumbent)
-        self._improved.add(state.incumbent.best.candidate)
+        if not self.slice.expired:  # else it goes on in the next turn: what was simulated is known
+            self._improved |= {best.candidate, better.candidate}
         return True
+
+
+def _lines_and_all(state: SearchState) -> Iterator[CandidatePool]:
+    """Yield the lines that were found, and all plans, where there are any and pins are kept apart."""
+    incumbent = state.incumbent
+    lines = CandidatePool(incumbent.problem, incumbent.aim, incumbent.layer_alignment)
+    lines.offer(each for each in incumbent.found.values() if each.candidate.line)
+    for found in (lines, incumbent):
+        if found.found and not found.best.num_apart_violations:
+            yield found
