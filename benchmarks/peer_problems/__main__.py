@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from benchmarks.peer_problems import command
 from planner.commands import main_of
-from planner.search.interrupts import listen
+from planner.interrupts import listen
 
 
 def main(argv: Sequence[str]) -> int:

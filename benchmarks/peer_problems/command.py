@@ -20,7 +20,7 @@ from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from costmodel.model.profile import Profile, write_profile
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import GIB, amount, limit, positive
-from planner.search.interrupts import raised
+from planner.interrupts import raised
 
 FORMATS = ("dnn-partitioning", "piper", "pipedream", "aceso")
 GB = 1e9

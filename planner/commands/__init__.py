@@ -20,7 +20,7 @@ from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.limits import LIMITS, raised, read_limits
 from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
-from planner.search.interrupts import as_before, hear, ignore, listen
+from planner.interrupts import as_before, hear, ignore, listen
 
 NEEDED_BY = {
     "torch": "profile, links, executor",

@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> Answer:
     """Plan row by row."""
     start = time.perf_counter()
     from planner.answer.decide import plan
+    from planner.interrupts import held_back
     from planner.report.whatif.ablation import ablation
-    from planner.search.interrupts import held_back
 
     if args.chart:
         from simulator.charts.style import check_suffix

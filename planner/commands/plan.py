@@ -151,7 +151,7 @@ def said(args: argparse.Namespace) -> dict[str, object]:
 def run(args: argparse.Namespace) -> Answer:
     """Plan, check, write; Ctrl-C and SIGTERM wait from here on until there is a plan to keep."""
     start = time.perf_counter()  # before the libraries are loaded: the limit is of the whole command
-    from planner.search.interrupts import held_back
+    from planner.interrupts import held_back
 
     with held_back():
         return _run(args, start)

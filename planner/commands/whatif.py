@@ -133,7 +133,7 @@ class _Asked:
 
     def run(self) -> None:
         """Answer until all is done, or Ctrl-C or SIGTERM ends it."""
-        from planner.search.interrupts import raised
+        from planner.interrupts import raised
 
         try:
             with raised():

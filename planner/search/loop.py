@@ -10,11 +10,11 @@ from dataclasses import replace
 from math import inf
 
 from costmodel.stages.strategies.model import NEVER
+from planner.interrupts import heed, raised
 from planner.plan.limited_by import LimitedBy
 from planner.question.problem import Problem, Report
 from planner.search.bounders.proof import check_size
 from planner.search.budget import Deadline
-from planner.search.interrupts import heed, raised
 from planner.search.proposers.annealing import BriefAnnealing, BriefSplitAnnealing, RoundsOfAnnealing
 from planner.search.proposers.balanced_sweep import FirstLook
 from planner.search.proposers.chain import Lines
