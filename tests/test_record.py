@@ -18,7 +18,7 @@ from planner.commands import main
 from planner.plan import SearchResult
 from planner.plan.limited_by import WORDS, LimitedBy
 from planner.search.loop import PortfolioSearch
-from planner.search.state.record import HOLDS_LEAST, SearchRecord, recorded, running_cpu_s
+from planner.search.state.record import HOLDS_LEAST, SearchRecord, running_cpu_s
 from tests.described_models import described
 
 SEARCHED = {
@@ -100,19 +100,13 @@ def test_a_running_process_counts_and_counts_once_when_it_has_ended() -> None:
     assert sum(each.read_s for each in record._watched) == 0  # what ended is in this process's own account alone
 
 
-def test_a_method_that_is_recorded_credits_its_subsolver_though_it_raises() -> None:
-    class Part:
-        record = SearchRecord()
-
-        @recorded("part", "improve")
-        def work(self, step_ns: int) -> int:
-            self.record.met(step_ns)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Part().work(7)
-    Part.record.met(6)
-    assert [each.subsolver for each in Part.record.incumbents] == ["part", "search"]
+def test_a_part_is_credited_with_what_it_met_before_it_raised() -> None:
+    record = SearchRecord()
+    with pytest.raises(KeyboardInterrupt), record.active("part", "improve"):
+        record.met(7)
+        raise KeyboardInterrupt
+    record.met(6)
+    assert [each.subsolver for each in record.incumbents] == ["part", "search"]
 
 
 def test_a_search_records_what_it_met_and_every_family_that_it_saw() -> None:

@@ -21,7 +21,6 @@ from planner.search.space.family import Family, FamilyGroup
 from planner.search.space.open_choices import allows_per_stage_replicas, allows_split_backward, with_split_backward
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.state.record import SearchRecord, recorded
 from simulator.bounds import bound_of
 
 
@@ -55,11 +54,6 @@ class FamilyBounds:
         """The groups of families for which none stands yet."""
         return self.setting.families.groups()
 
-    @property
-    def record(self) -> SearchRecord:
-        """The record of the search."""
-        return self.incumbent.record
-
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
         if family not in self.of:
@@ -76,7 +70,6 @@ class FamilyBounds:
                 if one in self.of:
                     self.of[one] = max(self.of[one], bound_ns)
 
-    @recorded("bounds", "prove")
     def take_unseen(self, limits: Deadline) -> None:
         """Bound families that were not looked at; without time for that nothing bounds them.
 
@@ -111,7 +104,6 @@ class FamilyBounds:
         if rises:
             self.incumbent.say("bound")
 
-    @recorded("bounds", "prove")
     def settle_split(self, limits: Deadline) -> None:
         """Bound split backwards, too, where these are open and do not count."""
         if allows_split_backward(self.setting.problem) and not self.split_counts:

@@ -1,7 +1,7 @@
 """The cuts of a family that are looked at first: equally many layers a stage, and balanced segments of two orders.
 
-Where links are slow, segments with lighter messages, too. Leaves out what they are worth (`screen.py`), and cuts that
-look at more than work and messages.
+Where links are slow, segments with lighter messages, too. Leaves out what they are worth (`balanced_sweep.py`), and
+cuts that look at more than work and messages.
 """
 
 from collections.abc import Iterator, Sequence

@@ -159,7 +159,7 @@ class FamilySpace:
 
     @cached_property
     def single_replicas(self) -> tuple[Family, ...]:
-        """One replica of each way to run stages whose replicas may differ in number (`varied.py`, `starts.py`)."""
+        """One replica of each way to run stages whose replicas may differ in number (`replicas_by_stage.py`)."""
         space = self.problem.space
         tensor, zero = space.tensor or 1, space.zero or 0
         configs = (

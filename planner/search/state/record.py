@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Literal
 
 Kind = Literal["first", "improve", "prove"]
 UNNAMED = "search"
@@ -187,34 +186,6 @@ class SearchRecord:
                 spent_s = max(each.read_s, running_cpu_s(pid))
                 self.subsolvers[each.name].cpu_s += spent_s - each.read_s
                 each.read_s = spent_s
-
-
-class Recorded(Protocol):
-    """Whoever has the record of a search."""
-
-    @property
-    def record(self) -> SearchRecord:
-        """The record."""
-
-
-Owner = TypeVar("Owner", bound=Recorded)
-Given = ParamSpec("Given")
-Returned = TypeVar("Returned")
-Method = Callable[Concatenate[Owner, Given], Returned]
-
-
-def recorded(name: str, kind: Kind) -> Callable[[Method[Owner, Given, Returned]], Method[Owner, Given, Returned]]:
-    """Return a decorator that credits a subsolver with what a method takes and finds."""
-
-    def decorate(method: Method[Owner, Given, Returned]) -> Method[Owner, Given, Returned]:
-        @wraps(method)
-        def run(self: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
-            with self.record.active(name, kind):
-                return method(self, *args, **kwargs)
-
-        return run
-
-    return decorate
 
 
 def _own_cpu_s() -> float:
