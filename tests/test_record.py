@@ -102,9 +102,14 @@ def test_a_running_process_counts_and_counts_once_when_it_has_ended() -> None:
 
 def test_a_part_is_credited_with_what_it_met_before_it_raised() -> None:
     record = SearchRecord()
-    with pytest.raises(KeyboardInterrupt), record.active("part", "improve"):
-        record.met(7)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with record.active("part", "improve"):
+            record.met(7)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     record.met(6)
     assert [each.subsolver for each in record.incumbents] == ["part", "search"]
 
