@@ -101,8 +101,8 @@ def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
     asks_who_runs = problem.planner in ("ours", "chain") and not problem.exact and problem.target not in RUNNERS
     passed_over: list[Evaluated] = []
     num_made = 0
-    most = [outcome.baselines.get("chain"), old.never_above_ns if old else None]
-    for chosen in incumbent.choices(min((ns for ns in most if ns is not None), default=None)):
+    old_ns = old.never_above_ns if old else None
+    for chosen in incumbent.choices(old_ns, outcome.baselines.get("chain")):
         if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
             break  # no answer is slower than an old plan that stands
         pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)

@@ -24,7 +24,7 @@ from planner.search.proposers.improvers import Graphs, LocalSearch, OtherSchedul
 from planner.search.proposers.in_flight import MicrobatchesInFlight
 from planner.search.proposers.known_shapes import KnownShapes
 from planner.search.proposers.lowest_memory import LowestMemory
-from planner.search.proposers.provers import Bounds, Proof
+from planner.search.proposers.provers import Bounds, ExactProof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
 from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch
@@ -51,7 +51,7 @@ FIRST: Rows = (
 """Done before anything else."""
 PORTFOLIO: Rows = (
     (FirstLook, Prior(0.006, 0.13, 0.006)),
-    (LowestMemory, Prior(0.0003, 2.0, 0.3)),
+    (LowestMemory, Prior(0.003, 1.0, 0.3)),
     (SplitBackward, Prior(0.018, 0.6, 0.01)),
     (SplitLocalSearch, Prior(0.002, 1.0, 0.01)),
     (OtherSchedules, Prior(0.0003, 0.01, 0.0005)),
@@ -71,7 +71,7 @@ PORTFOLIO: Rows = (
     (Bounds, Prior(0.0, 1.0, 0.08)),
 )
 """Subsolvers and what they were measured to bring."""
-PROOF: Rows = ((Proof, Prior(0.0, 1.0, 1.0)),)
+PROOF: Rows = ((ExactProof, Prior(0.0, 1.0, 1.0)),)
 
 
 class PortfolioSearch:
@@ -120,7 +120,7 @@ class PortfolioSearch:
         pinned = bool(state.setting.pinned_partition)
         if not (at_once or pinned or limits.expired) and state.problem.num_devices > 1 and state.kernels.start():
             state.incumbent.announce("compiling kernels beside the search, once on this machine")
-        self._give_turns(FIRST, limits)
+        self._give_turns(FIRST, Deadline(inf))  # which take what they need for a first plan, and no more
         looking = tuple(row for row in self._rows if row[0] in (FirstLook, LowestMemory, Bounds))
         self._give_turns(looking if at_once else self._rows, self._before_proof())
         if state.problem.exact:

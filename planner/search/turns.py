@@ -118,8 +118,11 @@ class Scheduler:
         self._seconds = self._proving_s = 0.0
 
     def run(self, until: Deadline) -> None:
-        """Give turns until a time and a first plan, or until nothing is left to do."""
-        while not self._is_over(until) and (chosen := self._next()):
+        """Give turns until a time and a first plan, or until nothing is left to do.
+
+        Where the time is over before anything fits, each part that makes first plans has one turn all the same.
+        """
+        while not self._is_over(until) and (chosen := self._next(late=until.expired)):
             self._give(*chosen, until)
             start = perf_counter()
             self._between()
@@ -131,21 +134,26 @@ class Scheduler:
         self._proving_s += seconds * proving
 
     def _is_over(self, until: Deadline) -> bool:
-        return self._state.incumbent.found != {} and (until.expired or self._seconds >= self._most_s)
+        state, expired = self._state, until.expired or self._seconds >= self._most_s
+        return expired and bool(state.incumbent.found) and (state.has_plan() or not self._untried())
+
+    def _untried(self) -> list[Turns]:
+        """Return the parts that make first plans and had no turn yet."""
+        return [row for row in self.rows if row.solver.kind == "first" and not row.pieces]
 
     def close(self) -> None:
         """End what was left in the middle."""
         for row in self.rows:
             row.solver.close()
 
-    def _next(self) -> tuple[Turns, float] | None:
+    def _next(self, *, late: bool) -> tuple[Turns, float] | None:
         """Return who is next, and for how many seconds; none where nothing is left to do."""
         state = self._state
         open_ones = [row for row in self.rows if row.seen != state.incumbent.version and not row.is_broken]
         making = [row for row in open_ones if row.solver.kind == "first"]
         proving = [row for row in open_ones if row.solver.kind == "prove"]
         if not state.incumbent.found or (making and not state.has_plan()):
-            proposing = making
+            proposing = (self._untried() if late else []) or making
         else:
             proposing = [row for row in open_ones if row.solver.kind != "prove"]
             if proving and (self._spare_s < 0 or not proposing):

@@ -39,8 +39,6 @@ class Lines(Subsolver):
     def steps(self) -> Generator[None]:
         """Cut one family after the other into stages in one line; the best lines may be better as graphs."""
         prospects = self.state.prospects
-        if self.state.bounds.proved:
-            return
         whole = [f for f in prospects.best_by_family() if f.chunks == 1 and not f.split and prospects.is_small(f)]
         for family in whole[:NUM_CAREFUL]:
             if family in self._cut_already or (self._found.found and not prospects.is_open(family, self._found)):

@@ -81,6 +81,11 @@ class LocalSearch(Subsolver):
         super().__init__(state)
         self._improved: set[Candidate] = set()
 
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether there are cuts to move; those of lines stay lines."""
+        return not state.setting.pinned_partition
+
     def steps(self) -> Generator[None]:
         """Improve one plan after the other."""
         state = self.state

@@ -163,14 +163,14 @@ def _partitions(setting: PreparedProblem, cuts: FamilyPartitions, share: int) ->
 
 
 class LowestMemory(Subsolver):
-    """What holds least, once, where nothing that was looked at fits."""
+    """What holds least, once, where cuts were found and none fits."""
 
     name, kind = HOLDS_LEAST, "first"
     _done = False
 
     def steps(self) -> Generator[None]:
         """Offer the candidates of lowest memory."""
-        if not (self._done or self.state.has_plan()):
+        if self.state.incumbent.found and not (self._done or self.state.has_plan()):
             self._done = True
             for family, each in leanest(self.state.setting, self.slice.remaining_s):
                 self.state.bounds.know(family)

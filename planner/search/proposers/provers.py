@@ -30,7 +30,7 @@ class Bounds(Subsolver):
         bounds.settle_split(self.slice)
 
 
-class Proof(Subsolver):
+class ExactProof(Subsolver):
     """The cut model goes through all that may be better than the best."""
 
     name, kind = "proof", "prove"

@@ -60,8 +60,8 @@ class SplitLocalSearch(Subsolver):
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
-        """Whether backwards may run in halves."""
-        return super().supports(state) and may_split(state)
+        """Whether backwards may run in halves, and there are cuts to move; those of lines stay lines."""
+        return may_split(state) and not state.setting.pinned_partition
 
     def steps(self) -> Generator[None]:
         """Move atoms of the best plan, until no move that there is time for shortens its step."""

@@ -167,8 +167,10 @@ class CandidatePool:
         near = [each for each in row if each.step_time_ns <= row[0].step_time_ns * NEAR]
         return min(near, key=self.simplicity)
 
-    def choices(self, never_above_ns: int | None = None) -> list[Evaluated]:
+    def choices(self, old_ns: int | None = None, chain_ns: int | None = None) -> list[Evaluated]:
         """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
+
+        None is slower than an old plan that stands, and no pipeline than the best chain of stages.
 
         Where a proof is asked for, those of the best time alone come first.
 
@@ -179,11 +181,12 @@ class CandidatePool:
         if not best.fits:
             return [best]
         worst = best.step_time_ns * (1 if self.problem.exact else NEAR)
-        if never_above_ns is not None:
-            worst = max(best.step_time_ns, min(worst, never_above_ns))
+        if old_ns is not None:
+            worst = max(best.step_time_ns, min(worst, old_ns))
+        piped = worst if chain_ns is None else max(best.step_time_ns, min(worst, chain_ns))
         own = [each for each in self.found.values() if each.fits and self.runs(each)]
-        near = [each for each in own if each.step_time_ns <= worst]
-        rest = [each for each in own if each.step_time_ns > worst]
+        near = [each for each in own if each.step_time_ns <= (piped if each.candidate.num_stages > 1 else worst)]
+        rest = [each for each in own if each not in near]
         return sorted(near, key=self.simplicity) + sorted(rest, key=lambda each: each.sort_key)
 
     def simplicity(self, each: Evaluated) -> tuple[object, ...]:

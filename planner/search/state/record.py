@@ -44,7 +44,7 @@ class Improvement:
 
 
 @dataclass(slots=True)
-class Subsolver:
+class SubsolverRecord:
     """What one part of a search took and brought; `left` is the part of the best step that its improvements left."""
 
     kind: Kind
@@ -80,14 +80,14 @@ class SearchRecord:
         How many candidates were dropped, by the reason.
     incumbents : list of Improvement
         Each best plan that fits and that the target runs, the first one first.
-    subsolvers : dict of str to Subsolver
+    subsolvers : dict of str to SubsolverRecord
     """
 
     families: int = 0
     families_seen: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     incumbents: list[Improvement] = field(default_factory=list)
-    subsolvers: dict[str, Subsolver] = field(default_factory=dict)
+    subsolvers: dict[str, SubsolverRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._start_wall, self._start_cpu = time.monotonic(), _own_cpu_s()
@@ -101,7 +101,7 @@ class SearchRecord:
     def active(self, name: str, kind: Kind) -> Iterator[None]:
         """Credit a subsolver with what is taken and found in here; one inside another is credited alone."""
         self._charge()
-        self.subsolvers.setdefault(name, Subsolver(kind))
+        self.subsolvers.setdefault(name, SubsolverRecord(kind))
         self._active.append(name)
         try:
             yield
@@ -111,7 +111,7 @@ class SearchRecord:
 
     def watch(self, name: str, kind: Kind, pid: Callable[[], int | None]) -> None:
         """Credit a subsolver with the CPU seconds of a process; `pid` is its number, None while it does not run."""
-        self.subsolvers.setdefault(name, Subsolver(kind))
+        self.subsolvers.setdefault(name, SubsolverRecord(kind))
         self._watched.append(_Watched(name, pid))
 
     def met(self, step_time_ns: int) -> None:
@@ -121,7 +121,7 @@ class SearchRecord:
             return
         self._charge()
         name = self._active[-1] if self._active else UNNAMED
-        by = self.subsolvers.setdefault(name, Subsolver("improve"))
+        by = self.subsolvers.setdefault(name, SubsolverRecord("improve"))
         if best_ns:
             by.left *= step_time_ns / best_ns
         if by.kind == "first" or not self._shape:
