@@ -70,7 +70,11 @@ PORTFOLIO: Rows = (
     (RandomChanges, Prior(0.0003, 1.0, 0.3)),
     (Bounds, Prior(0.0, 1.0, 0.08)),
 )
-"""Subsolvers and what they were measured to bring."""
+"""Subsolvers and what they were measured to bring (`python -m benchmarks.portfolio`, means of some runs, rounded).
+
+What brought nothing has 0.0003. Brief annealing has the second in which a process loads the kernels; the first look has
+0.006, for splits and annealing start from what it finds (with 0.0005 one of thirty problems lost 20 %).
+"""
 PROOF: Rows = ((ExactProof, Prior(0.0, 1.0, 1.0)),)
 
 
