@@ -5,11 +5,11 @@ A subsolver makes first plans, improves plans or proves bounds. It works in piec
 families. Leaves out whose turn it is.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from functools import cached_property
 from typing import ClassVar
 
-from planner.candidate.evaluate import Evaluated
 from planner.question.problem import Problem, Report
 from planner.question.targets import default_target
 from planner.search.bounders.family_bounds import FamilyBounds
@@ -74,12 +74,8 @@ class SearchState:
         """Whether anything that the target runs was found to fit."""
         return self.incumbent.best_fits
 
-    def best_of_families(self) -> list[tuple[Family, Evaluated]]:
-        """Return the families near the best with their best candidates, the best first."""
-        return self.prospects.near_best()
 
-
-class Subsolver:
+class Subsolver(ABC):
     """One part of a search.
 
     Attributes
@@ -104,9 +100,9 @@ class Subsolver:
         """Whether it can do anything for a problem; asked once."""
         return cls.kind != "improve" or not (state.setting.pinned_partition or state.problem.planner == "chain")
 
+    @abstractmethod
     def steps(self) -> Generator[None]:
         """Do all that there is to do for what is known now, and yield after each piece."""
-        raise NotImplementedError
 
     def step(self) -> bool:
         """Do a piece; False where there was nothing to do, until something new is known."""

@@ -191,8 +191,8 @@ class Scheduler:
             if not goes_on:
                 row.seen = version
                 break
-            if gained or spent_s >= seconds or self._is_over(until):
-                break
+            if self._best_ns != best_ns or spent_s >= seconds or self._is_over(until):
+                break  # a signal that waited for a first plan is heeded between turns
         if state.incumbent.found:
             state.incumbent.say(solver.name)
 

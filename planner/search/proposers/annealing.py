@@ -5,6 +5,7 @@ Effort is counted; the clock ends rounds, and shortens the last restarts. Leaves
 (`planner.search.proposers.annealing_run`).
 """
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -69,9 +70,9 @@ class Annealing(Subsolver):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
+    @abstractmethod
     def turns(self) -> Iterable[Turn]:
         """Return whose turn it is, one after the other."""
-        raise NotImplementedError
 
     def can(self, family: Family) -> bool:
         """Whether a family can be annealed, and may hold something better."""

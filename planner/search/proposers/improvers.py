@@ -89,7 +89,7 @@ class LocalSearch(Subsolver):
     def steps(self) -> Generator[None]:
         """Improve one plan after the other."""
         state = self.state
-        for family, best in state.best_of_families():
+        for family, best in state.prospects.near_best():
             open_ones = not family.split and state.prospects.is_small(family)  # those in halves where they are made
             if open_ones and best.candidate not in self._improved and is_near(best, state.incumbent):
                 polish(state.setting.cuts(family), [best], state.incumbent, self.slice)
