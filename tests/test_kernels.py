@@ -140,12 +140,12 @@ def test_a_folder_that_others_can_write_to_is_not_read(cold: Path) -> None:
 
 def test_any_change_of_their_sources_makes_kernels_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = kernel_cache._state.__wrapped__
-    before, here = state(), Path(kernel_cache.__file__).parent
+    before = state()
     for name in kernel_cache.SOURCES:
         copy = tmp_path / name
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_bytes((here / name).read_bytes())
-    monkeypatch.setattr(kernel_cache, "__file__", str(tmp_path / "kernel_cache.py"))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((ROOT / name).read_bytes())
+    monkeypatch.setattr(kernel_cache, "PACKAGES", tmp_path)
     assert state() == before
     for name in kernel_cache.SOURCES:
         whole = (tmp_path / name).read_bytes()

@@ -21,7 +21,7 @@ from simulator.schedules.kind import Orders
 
 WITHIN_LIMIT = "graph-zb"
 """The schedule that plans within a memory limit on any stages."""
-EFFORT = 0.2
+EFFORT = 0.25
 """Part of the usual work that goes into the orders of one candidate."""
 
 

@@ -12,7 +12,7 @@ from math import gcd
 from ortools.sat.python import cp_model
 
 from simulator.schedules.jobs import Jobs
-from simulator.schedules.jobs_times import queue_heads, queue_tails
+from simulator.schedules.jobs_times import queue_heads_and_tails
 
 
 class OrderModel:
@@ -47,7 +47,7 @@ class OrderModel:
         model, most = self.model, self._units(step_ns)
         self.most = most
         self.step = model.new_int_var(-(-least_ns // self.unit_ns), most, "step")
-        heads, tails = queue_heads(self.jobs), queue_tails(self.jobs)
+        heads, tails = queue_heads_and_tails(self.jobs)
         self.start, self.end, self.interval = [], [], []
         self.holds: list[tuple[cp_model.IntVar, int, int]] = []
         for job, (head, tail, time_ns) in enumerate(zip(heads, tails, self.jobs.duration_ns, strict=True)):

@@ -19,7 +19,7 @@ from simulator.schedules.jobs import Jobs, Sequences, jobs_of, jobs_to_json
 from simulator.schedules.jobs_best import Found, better, improved
 from simulator.schedules.jobs_orders import excess_bytes
 from simulator.schedules.jobs_orders import least_ns as least
-from simulator.schedules.jobs_times import queue_order, timed
+from simulator.schedules.jobs_times import queue_order, starts
 from simulator.schedules.kind import Request
 
 MOST_JOBS = 700
@@ -77,10 +77,10 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     left = seconds - (time.monotonic() - start)
     if best[0] <= least_ns or len(jobs.actions) > MOST_JOBS or left <= GRACE_S:
         return Polished(replace(schedule, orders=jobs.orders(best[1])), 0)
-    times = timed(jobs, best[1])
+    times = starts(jobs, best[1])
     assert times is not None  # noqa: S101 - it was timed before
     question = {
-        "jobs": jobs_to_json(jobs), "start_ns": times.start, "step_ns": times.step_ns, "least_ns": least_ns,
+        "jobs": jobs_to_json(jobs), "start_ns": times[1], "step_ns": times[0], "least_ns": least_ns,
         "seconds": left - GRACE_S, "seed": seed,
     }  # fmt: skip
     bound_ns = 0

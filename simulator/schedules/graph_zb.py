@@ -23,7 +23,7 @@ MAKERS = (
     _half_interleaved,
 )  # fmt: skip
 """Schedules that are started from where they run, beside the sweeps of `zb-auto`."""
-MOST_SWEEPS = 60
+MOST_SWEEPS = 48
 
 
 def orders(request: Request) -> Orders:

@@ -1,120 +1,87 @@
-"""Earliest starts and longest tails of jobs, and the longest path, for given orders of the ranks: plain integers.
+"""Jobs as arrays, and their earliest starts and longest tails for given orders of the ranks: whole numbers.
 
 The same times as the engine's without messages that occupy something; kept apart because a search asks thousands of
-times for small cases, where arrays cost more than they save.
+times for small cases (`simulator.schedules.order_kernels`).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
 
-from simulator.schedules.jobs import Jobs
+from simulator.actions import Kind
+from simulator.schedules.jobs import Jobs, Needs, Sequences
+from simulator.schedules.order_kernels import Active, Ints, Shop
 
 
-@dataclass(slots=True)
-class Timed:
-    """Times of the jobs under some orders.
+class JobShop:
+    """Jobs in the form that kernels take; orders are rows of ranks, one behind the other.
 
     Attributes
     ----------
-    step_ns : int
-    start, tail : list of int
-        Earliest start; the longest path from the start of a job to the end of the step.
-    behind : list of int
-        The job behind each on its rank, -1 for the last.
+    arrays : Shop
+    row_at : array of int
+        Where each rank's row begins, and the end of the last.
+    times : Timing
+        Of what was timed last.
     """
 
-    step_ns: int
-    start: list[int]
-    tail: list[int]
-    behind: list[int]
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs, self.kernels, self.num_jobs = jobs, Active.kernels, len(jobs.actions)
+        self.ints = ints = self.kernels.ints
+        queues = [queue for row in jobs.queues for queue in row]
+        number = [index for index, queue in enumerate(queues) for _ in queue]
+        weights = [jobs.actions[queue[0]].kind is Kind.W for queue in queues]
+        queue_at = list(accumulate(map(len, queues), initial=0))
+        rank_at = list(accumulate(map(len, jobs.queues), initial=0))
+        self.arrays = Shop(
+            *map(ints, (jobs.duration_ns, jobs.after_ns, jobs.rank, jobs.take, jobs.free, jobs.unit)),
+            *map(ints, _flat(jobs.needs)),
+            *map(ints, _flat(jobs.feeds)),
+            *map(ints, (number, queue_at, list(map(int, weights)), rank_at, jobs.room)),
+        )
+        self.row_at, self.queue_at = ints([queue_at[index] for index in rank_at]), ints(queue_at)
+        self.times = self.kernels.timing_for(self.arrays)
+
+    def row(self, sequences: Sequence[Sequence[int]]) -> Ints:
+        """Return orders as one row."""
+        return self.ints(list(chain.from_iterable(sequences)))
+
+    def sequences(self, row: Ints) -> Sequences:
+        """Return the orders of a row."""
+        flat = list(map(int, row))
+        bounds = list(map(int, self.row_at))
+        return tuple(tuple(flat[begin:end]) for begin, end in pairwise(bounds))
+
+    def step_ns(self, row: Ints) -> int:
+        """Time orders; return their step, -1 where ranks wait on each other."""
+        return int(self.kernels.time_row(self.arrays, row, self.row_at, self.times))
+
+    def time_queues(self) -> None:
+        """Time the jobs where queues alone are in order."""
+        self.kernels.time_row(self.arrays, self.ints(range(self.num_jobs)), self.queue_at, self.times)
 
 
-def timed(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> Timed | None:
-    """Time orders; None where they wait on each other."""
-    before, behind = _neighbours(jobs, sequences)
-    found = in_order(jobs, before, behind)
-    if found is None:
-        return None
-    order, start, step_ns = found
-    return Timed(step_ns, start, tails(jobs, order, behind), behind)
+def _flat(rows: Needs) -> tuple[list[int], list[int], list[int]]:
+    """Return where each job's entries begin, and the jobs and the delays of all."""
+    begins = list(accumulate(map(len, rows), initial=0))
+    return begins, [job for row in rows for job, _ in row], [delay for row in rows for _, delay in row]
 
 
-def step_of(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> int | None:
-    """Return the step of orders; None where they wait on each other."""
-    found = in_order(jobs, *_neighbours(jobs, sequences))
-    return None if found is None else found[2]
-
-
-def _neighbours(jobs: Jobs, sequences: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Return for each job the one before it and the one behind it in its sequence, -1 where there is none."""
-    before, behind = [-1] * len(jobs.actions), [-1] * len(jobs.actions)
-    for row in sequences:
-        for first, second in pairwise(row):
-            before[second], behind[first] = first, second
-    return before, behind
-
-
-def in_order(jobs: Jobs, before: list[int], behind: list[int]) -> tuple[list[int], list[int], int] | None:
-    """Return the jobs so that each stands behind what it waits for, their starts, and the step."""
-    duration, feeds, after = jobs.duration_ns, jobs.feeds, jobs.after_ns
-    waiting = [len(needs) + (b >= 0) for needs, b in zip(jobs.needs, before, strict=True)]
-    order = [job for job, number in enumerate(waiting) if not number]
-    start, step_ns = [0] * len(waiting), 0
-    for job in order:
-        end = start[job] + duration[job]
-        if end + after[job] > step_ns:
-            step_ns = end + after[job]
-        for other, delay in feeds[job]:
-            if end + delay > start[other]:
-                start[other] = end + delay
-            waiting[other] -= 1
-            if not waiting[other]:
-                order.append(other)
-        other = behind[job]
-        if other >= 0:
-            if end > start[other]:
-                start[other] = end
-            waiting[other] -= 1
-            if not waiting[other]:
-                order.append(other)
-    return (order, start, step_ns) if len(order) == len(waiting) else None
-
-
-def tails(jobs: Jobs, order: Sequence[int], behind: Sequence[int]) -> list[int]:
-    """Return the longest path from the start of each job to the end of the step."""
-    duration, feeds = jobs.duration_ns, jobs.feeds
-    tail = list(jobs.after_ns)
-    for job in reversed(order):
-        longest = tail[job]
-        for other, delay in feeds[job]:
-            if tail[other] + delay > longest:
-                longest = tail[other] + delay
-        other = behind[job]
-        if other >= 0 and tail[other] > longest:
-            longest = tail[other]
-        tail[job] = longest + duration[job]
-    return tail
+def starts(jobs: Jobs, sequences: Sequences) -> tuple[int, list[int]] | None:
+    """Return the step of orders and the earliest start of each job; None where ranks wait on each other."""
+    shop = JobShop(jobs)
+    step_ns = shop.step_ns(shop.row(sequences))
+    return None if step_ns < 0 else (step_ns, list(map(int, shop.times.start)))
 
 
 def queue_order(jobs: Jobs) -> list[int]:
     """Return the jobs so that each stands behind what it waits for and what is before it in its queue."""
-    return _in_queues(jobs)[0]
+    shop = JobShop(jobs)
+    shop.time_queues()
+    return list(map(int, shop.times.order))
 
 
-def queue_heads(jobs: Jobs) -> list[int]:
-    """Return the earliest starts where queues alone are in order."""
-    return _in_queues(jobs)[1]
-
-
-def queue_tails(jobs: Jobs) -> list[int]:
-    """Return the tails where queues alone are in order: what urgency is measured by."""
-    order, _, behind = _in_queues(jobs)
-    return tails(jobs, order, behind)
-
-
-def _in_queues(jobs: Jobs) -> tuple[list[int], list[int], list[int]]:
-    before, behind = _neighbours(jobs, (queue for queues in jobs.queues for queue in queues))
-    found = in_order(jobs, before, behind)
-    assert found is not None  # noqa: S101 - queues in order of micro-batches wait on nothing behind them
-    return found[0], found[1], behind
+def queue_heads_and_tails(jobs: Jobs) -> tuple[list[int], list[int]]:
+    """Return earliest starts, and longest paths to the end of the step, where queues alone are in order."""
+    shop = JobShop(jobs)
+    shop.time_queues()
+    return list(map(int, shop.times.start)), list(map(int, shop.times.tail))

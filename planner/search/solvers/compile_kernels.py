@@ -19,11 +19,13 @@ MOST_S = 120
 
 def compile_all() -> None:
     """Compile the kernels that are not kept in their folder, or read them from there."""
+    from planner.search.solvers import order_kernels as orders
     from planner.search.solvers.annealing import kernels as annealing  # numba takes a third of a second to import
     from planner.search.solvers.lattice import kernels as lattice
 
     annealing.compile_all()
     lattice.compile_all()
+    orders.compile_all()
 
 
 def start() -> subprocess.Popen[bytes] | None:

@@ -20,7 +20,14 @@ from pathlib import Path
 
 from planner.search.space.cache_folder import cache_folder, can_write
 
-SOURCES = ("compiled.py", "annealing/data.py", "annealing/kernels.py", "lattice/graph.py", "lattice/kernels.py")
+PACKAGES = Path(__file__).parents[3]
+SOLVERS = "planner/search/solvers"
+SOURCES = (
+    f"{SOLVERS}/compiled.py", f"{SOLVERS}/annealing/data.py", f"{SOLVERS}/annealing/kernels.py",
+    f"{SOLVERS}/lattice/graph.py", f"{SOLVERS}/lattice/kernels.py", f"{SOLVERS}/order_kernels.py",
+    "simulator/schedules/order_kernels.py",
+)  # fmt: skip
+"""What compiled kernels are made of, in the folder of the packages."""
 WHOLE, LOCK = "whole.json", "lock"
 MOST_FOLDERS = 16
 """Folders that are kept, the newest ones."""
@@ -121,7 +128,7 @@ def _state() -> str:
     """Return a digest of all that compiled kernels depend on."""
     found = sha256()
     for name in SOURCES:
-        found.update((Path(__file__).parent / name).read_bytes())
+        found.update((PACKAGES / name).read_bytes())
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
     parts = (sys.implementation.cache_tag, sys.platform, _processor(), version("numba"), version("llvmlite"), *settings)
     found.update("\n".join(map(str, parts)).encode())

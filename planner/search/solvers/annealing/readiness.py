@@ -47,13 +47,15 @@ class Kernels:
 
     def load(self) -> None:
         """Have the kernels ready for use, if they are compiled."""
-        if self.ready(0.0):
+        if not Kernels._loaded and self.ready(0.0):
             self._compile()
 
     def _compile(self) -> None:
         from planner.search.solvers.annealing.kernels import compile_all  # numba takes a third of a second to import
+        from planner.search.solvers.order_kernels import load
 
         compile_all()
+        load()
         Kernels._loaded = True
 
     def __enter__(self) -> Self:
