@@ -27,7 +27,7 @@ from planner.search.proposers.lowest_memory import LowestMemory
 from planner.search.proposers.provers import Bounds, ExactProof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
-from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch
+from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch, SplitSiblings
 from planner.search.proposers.starts import Starts
 from planner.search.proposers.warm_start import OldPlan
 from planner.search.state.result import SearchOutcome
@@ -53,6 +53,7 @@ PORTFOLIO: Rows = (
     (FirstLook, Prior(0.006, 0.13, 0.006)),
     (LowestMemory, Prior(0.003, 1.0, 0.3)),
     (SplitBackward, Prior(0.018, 0.6, 0.01)),
+    (SplitSiblings, Prior(0.006, 0.6, 0.05)),
     (SplitLocalSearch, Prior(0.002, 1.0, 0.01)),
     (OtherSchedules, Prior(0.0003, 0.01, 0.0005)),
     (EveryCut, Prior(0.0003, 0.01, 0.001)),

@@ -42,8 +42,10 @@ def best_orders(
     enough_ns: int,
     seed: int = 0,
     effort: float = 1.0,
-) -> Found | None:
-    """Return the best orders that are found, with their step; None where no list gets room.
+) -> tuple[Found, ...]:
+    """Return the best orders that are found, with their step, and those that local search started from.
+
+    There are none where no list gets room.
 
     Parameters
     ----------
@@ -65,9 +67,9 @@ def best_orders(
         if best is None or best[0] > enough_ns:
             best = _better(shop, best, make())
     if best is None:
-        return None
+        return ()
     step_ns, row = _improved(shop, best, enough_ns, int(TIMED * effort), seed)
-    return step_ns, shop.sequences(row)
+    return (step_ns, shop.sequences(row)), (best[0], shop.sequences(best[1]))
 
 
 def improved(jobs: Jobs, found: Found, enough_ns: int, work: int, seed: int = 0) -> Found:

@@ -42,14 +42,15 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
     over = 0
     for number in range(max(LEAST_ROUNDS, min(MOST_ROUNDS, int(ROUNDED * request.effort) // len(jobs.actions)))):
         others = [partial(_made, make, request, jobs) for make in makers]
-        found = best_orders(jobs, others, enough_ns, request.seed, request.effort)
-        if found is None:
+        excess: list[int] = []
+        for _, sequences in best_orders(jobs, others, enough_ns, request.seed, request.effort):
+            orders = jobs.orders(sequences)
+            excess = excess_bytes(request, orders)
+            over = max(excess)
+            if not over:
+                return orders
+        if not excess:
             break
-        orders = jobs.orders(found[1])
-        excess = excess_bytes(request, orders)
-        over = max(excess)
-        if not over:
-            return orders
         times = 2 ** max(0, number - 1)  # other orders have other messages: to close in on the limit takes long
         jobs = replace(jobs, room=tuple(room - times * more for room, more in zip(jobs.room, excess, strict=True)))
     messages = f"; messages take {over} bytes more than it" if over else ""

@@ -4,12 +4,18 @@ Leaves out which plans are halved (`planner.search.proposers.split_orders`), and
 """
 
 from collections.abc import Generator, Iterator
+from functools import partial
+from operator import itemgetter
 
 from planner.candidate.candidate import Candidate
+from planner.candidate.order import WITHIN_LIMIT
+from planner.graph.atoms import Partition
+from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.proposers.local_search import improve
 from planner.search.proposers.order_segments import NUM_EVALUATIONS, under_all
 from planner.search.proposers.split_orders import split_plans
-from planner.search.space.open_choices import allows_split_backward
+from planner.search.space.family import Family
+from planner.search.space.open_choices import allows_split_backward, with_split_backward
 from planner.search.state.pool import CandidatePool
 from planner.search.subsolver import SearchState, Subsolver
 
@@ -84,6 +90,56 @@ class SplitLocalSearch(Subsolver):
         if not self.slice.expired:  # else it goes on in the next turn: what was simulated is known
             self._improved |= {best.candidate, better.candidate}
         return True
+
+
+class SplitSiblings(Subsolver):
+    """Where the best plan has split backwards: balanced cuts of families like its own, which whole may be too slow."""
+
+    name = "split siblings"
+
+    def __init__(self, state: SearchState) -> None:
+        super().__init__(state)
+        self._seen: set[Family] = set()
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        """Whether backwards may run in halves, and cuts are open."""
+        return super().supports(state) and may_split(state) and not state.setting.pinned_partition
+
+    def steps(self) -> Generator[None]:
+        """Make the orders of one cut after the other, the one with the least bound on its step first."""
+        state = self.state
+        for least_ns, family, partition in sorted(self._open_cuts(), key=itemgetter(0)):
+            cuts = state.setting.cuts(family)
+            allowed = state.pace.allows(cuts.about_actions(cuts.num_places), state.limits)
+            if allowed and least_ns < state.incumbent.best.step_time_ns:
+                state.incumbent.offer(cuts.evaluate_under(partition, (WITHIN_LIMIT,)))
+                yield
+
+    def _near(self, best: Family) -> Iterator[Family]:
+        """Yield the families that differ from one in stages a rank, or in the size of micro-batches alone."""
+        for family in map(with_split_backward, self.state.setting.families.every()):
+            own = (family.chunks == best.chunks, family.microbatch_size == best.microbatch_size)
+            if family.config == best.config and family.order == best.order and sum(own) == 1:
+                yield family
+
+    def _open_cuts(self) -> Iterator[tuple[int, Family, Partition]]:
+        """Yield the balanced cuts of families that were looked at since, each with a bound on its step."""
+        state = self.state
+        best = state.setting.family_of.get(state.incumbent.best.candidate)
+        for family in self._near(best) if best and best.split else ():
+            if family in self._seen:
+                continue
+            self._seen.add(family)
+            state.bounds.know(family)
+            if not (state.prospects.is_open(family) and state.prospects.is_small(family)):
+                continue
+            cuts = state.setting.cuts(family)
+            for partition in dict.fromkeys(balanced_partitions(state.setting, cuts, cuts.num_places)):
+                candidate = cuts.candidate(partition, WITHIN_LIMIT, line=cuts.always_line)
+                least_ns = state.setting.dropped.bound(partial(cuts.evaluator.least_ns, candidate))
+                if least_ns is not None:
+                    yield least_ns, family, partition
 
 
 def _lines_and_all(state: SearchState) -> Iterator[CandidatePool]:
