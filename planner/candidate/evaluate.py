@@ -38,7 +38,7 @@ FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
 its own: one structure serves all costs."""
 INTERLEAVED = "interleaved-1f1b"
 """The one schedule whose orders follow from the stage graph where stages share ranks."""
-TIMED_S, ORDERED_S, SOUGHT_S = 6e-6, 25e-6, 500e-6
+TIMED_S, ORDERED_S, SOUGHT_S = 6e-6, 25e-6, 100e-6
 """CPU seconds, about, of an action that is timed, whose order is written down, and whose order is sought."""
 MOST_KEPT = 300_000
 """Actions of all orders that are kept: plans are asked for again when they are written."""
