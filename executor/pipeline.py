@@ -30,7 +30,7 @@ from executor.observe.observer import Observer
 from executor.plan_match.agreement import Agreed, agree, agree_on_stepped, held, held_of, telling_others
 from executor.plan_match.devices import choose_device, of_this_process
 from executor.plan_match.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
-from executor.plan_match.model_invariants import Standing, check_hooks, check_storages, check_surroundings
+from executor.plan_match.model_invariants import ModelInvariants, check_hooks, check_storages, check_surroundings
 from executor.plan_match.precision import planned_dtype, with_precision
 from executor.stages.evaluation import Metric
 from executor.stages.user_parallelize import Parallelize
@@ -282,14 +282,14 @@ class Pipeline:
                 raise UsageError("the first step needs inputs")
             self._start(self._make(inputs, targets))
         self._load(inputs, targets, short)
-        self._standing.check_modes()
+        self._invariants.check_modes()
         check_surroundings(self.device.type)
         self.worker.check_hooks()
         with self.together(f"step {self.worker.draws.step}"):
             self.worker.one_batch.check()
             if self._stepped is not None and not accumulate and self.watch.last_complete_step >= 0:
                 stepped, self._stepped = self._stepped.take(), None
-                agree_on_stepped(self.company, stepped)
+                agree_on_stepped(self.groups, stepped)
                 self._tell_of_replaced()
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1
@@ -373,7 +373,7 @@ class Pipeline:
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's part of an unsplit model's state; collective."""
-        with self.together("loading a state", survives=True), self.company.refusing_alike():
+        with self.together("loading a state", survives=True), self.groups.refusing_alike():
             load_state(self.worker, state)
 
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
@@ -451,11 +451,11 @@ class Pipeline:
         if self._worker is None or self._ended:
             return
         with self.together("the end"):
-            self.company.all_gather_bytes(b"")
+            self.groups.all_gather_bytes(b"")
         self._ended = "the pipeline is closed; make a new one"
         if self._stepped is not None:
             self._stepped.take()
-        self._membership.leave()
+        self._lifecycle.leave()
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -470,12 +470,12 @@ class Pipeline:
         """Refuse what this rank can see before it waits for another, and take the batch."""
         if self._ended:
             raise UsageError(self._ended)
-        self._standing.check()
+        self._invariants.check()
         if self._vector is not None:
             self._vector.check()
         if inputs is not None:
             multiple = math.lcm(*(stage.microbatch_multiple for stage in self.plan.stages))
-            self.worker.feed.load(inputs, targets, short=short, multiple=multiple)
+            self.worker.loader.load(inputs, targets, short=short, multiple=multiple)
 
     @contextmanager
     def together(self, what: str, patience: int = 1, *, survives: bool = False) -> Iterator[None]:
@@ -503,12 +503,12 @@ class Pipeline:
             self._stepped.take()
         self._ended = f"the pipeline has failed ({type(error).__name__}: {error}); make a new one in a new process"
         if getattr(error, "alike", False):
-            self.company.all_gather_bytes(b"")
-            self._membership.leave()
+            self.groups.all_gather_bytes(b"")
+            self._lifecycle.leave()
             return
         if isinstance(error, RuntimeError) and self.num_ranks > 1:
             self.watch.listen()  # a lost rank may be the reason
-        self._membership.fail(error)
+        self._lifecycle.fail(error)
 
     def _matched(self, model: TrainingModel | Capture) -> tuple[Worker, Agreed]:
         """Capture the model and make this rank's part of the plan of it, without a word to the others."""
@@ -564,25 +564,25 @@ class Pipeline:
         with telling_others(self._timeout_s, self._group):
             self._vector = WholeVector(model.module) if isinstance(model, TrainingModel) else None
             worker, own = self._matched(model)
-        self.company = ProcessGroups(self.rank, self.num_ranks, self._timeout_s, self._group)
-        self.watch = self.company.watch
-        self._membership = GroupLifecycle(self.company, worker.disconnect)
+        self.groups = ProcessGroups(self.rank, self.num_ranks, self._timeout_s, self._group)
+        self.watch = self.groups.watch
+        self._lifecycle = GroupLifecycle(self.groups, worker.disconnect)
         self.watch.enters(START)
         try:
-            agree(self.company, own)
-            worker.connect(self.company, self._optimizer, self._max_norm)
-            agree(self.company, held_of(worker.optimizer.optimizer if worker.optimizer else None))
+            agree(self.groups, own)
+            worker.connect(self.groups, self._optimizer, self._max_norm)
+            agree(self.groups, held_of(worker.optimizer.optimizer if worker.optimizer else None))
         except BaseException as error:
             if getattr(error, "alike", False):
-                self.company.all_gather_bytes(b"")
-                self._membership.leave()
+                self.groups.all_gather_bytes(b"")
+                self._lifecycle.leave()
             else:
-                self._membership.fail(error)
+                self._lifecycle.fail(error)
             raise
         self.watch.rests()
         self._worker = worker
         refuse_calls(worker.capture.model.module, tensors_read(worker.capture, worker.capture.operators))
-        self._standing = Standing(
+        self._invariants = ModelInvariants(
             worker.capture, self._attributes, worker.parameters, worker.modules_left(), replaces=worker.divides
         )
         self._stepped = (

@@ -40,7 +40,7 @@ from executor.model.holding import (
     refuse_state_dict,
     state_keys,
 )
-from executor.model.meta_init import Values, materialized
+from executor.model.meta_init import Values, with_values
 from executor.model.users_loss import UsersLoss
 from executor.observe.observer import Observer
 from executor.program import Instruction, Program
@@ -75,7 +75,7 @@ class Worker:
     values : callable or path, optional
         Where the values of a model on meta come from.
     parallelize : callable, optional
-        Divides each stage (`parallel`).
+        Divides each stage (`user_parallelize`).
     asks_norm, skips_nonfinite : bool
         Whether a step's gradients have their norm taken, and are dropped where that or the loss is not finite.
 
@@ -119,7 +119,7 @@ class Worker:
         self.order = tuple(parse_action(text) for text in plan.orders[rank])
         self._last_message = last_message(self.order)
         self.wiring: Wiring = wire_plan(plan, capture)
-        self.feed = MicrobatchLoader(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
+        self.loader = MicrobatchLoader(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
         self.draws = Draws(seed, device)
         divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
         pairs = pairs_of(capture) if divides else ()  # while parameters have their shapes
@@ -130,12 +130,12 @@ class Worker:
             self._materialize(values)
         elif not keeps_model:
             drop_unowned(capture, self.held, self.unread, device)
-        self._making = StageBuilder(plan, capture, self.wiring, self.feed, self.draws, self.order)
-        self._division = DividedStages(plan, capture, self._making, parallelize, pairs)
-        self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
+        self._builder = StageBuilder(plan, capture, self.wiring, self.loader, self.draws, self.order)
+        self._divided = DividedStages(plan, capture, self._builder, parallelize, pairs)
+        self.stages = {s: self._builder.stage(s) for s in self.wiring.lanes.stages_of(rank)}
         module = capture.model.module
         self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
-        self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
+        self.owned = [self._builder.trainable(stage) for stage in range(len(plan.stages))]
         self._reached = Reached(plan, capture, self.wiring, self.owned)
         self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
         forwards = [action.stage for action in self.order if action.kind is Kind.F]
@@ -164,28 +164,28 @@ class Worker:
         self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
     def connect(
-        self, company: ProcessGroups, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
+        self, groups: ProcessGroups, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
     ) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
-        self.company, self.watch, self._max_norm, lanes = company, company.watch, max_norm, self.wiring.lanes
-        company.choose_carrier(self.device)
-        self._behind = company.asynchronous or self.device.type != "cpu"  # the device works behind the host
-        self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
-        copies_start_alike(self.plan, self.capture, company, self.device)
-        if self._division.may_be:
-            self.meshes = Meshes(lanes, company, self.device)
+        self.groups, self.watch, self._max_norm, lanes = groups, groups.watch, max_norm, self.wiring.lanes
+        groups.choose_carrier(self.device)
+        self._behind = groups.asynchronous or self.device.type != "cpu"  # the device works behind the host
+        self.transport = None if groups.size == 1 else Transport(groups, self.device, lanes.pairs(self.plan))
+        copies_start_alike(self.plan, self.capture, groups, self.device)
+        if self._divided.may_be:
+            self.meshes = Meshes(lanes, groups, self.device)
             self._divide(self.meshes)
         self._reached.silence(self.stages.values())
         self._until_end.enter_context(refusing_norms_of_parts(self.parameters, self.owned))
-        if company.size > 1:
-            company.everyone()  # made before the first step, as all groups are
-        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
+        if groups.size > 1:
+            groups.everyone()  # made before the first step, as all groups are
+        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, groups, lanes)
         buffers = {index: stage.buffers for index, stage in self.stages.items()}
         replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
-        self.averages = BufferSync(company, self.device, replicas, buffers, self._summed(replicas))
-        self.one_batch = OneBatch(self.feed, self.inputs_needed, company)
+        self.averages = BufferSync(groups, self.device, replicas, buffers, self._summed(replicas))
+        self.one_batch = OneBatch(self.loader, self.inputs_needed, groups)
         if make_optimizer is not None:
-            self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
+            self.optimizer = RankOptimizer(self.plan, make_optimizer, groups, self.device, self.owned, self.parameters)
             stepped = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
             own = {name: p for name, p in self.parameters.items() if id(p) in stepped}
             self._until_end.enter_context(refusing_norms_of_parts(own, self.owned))
@@ -211,18 +211,18 @@ class Worker:
         self._rehearsed = True
         graph, lanes = self.wiring.graph, self.wiring.lanes
         for index, stage in self.stages.items():
-            if index not in self._division.views:
+            if index not in self._divided.views:
                 lead = lanes.lead_of(index, self.rank)
                 stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
         had = {name for name, parameter in self.parameters.items() if parameter.grad is not None}
-        self._leave_out(had.union(*(self.owned[index] for index in self._division.views)), self._division.views)
+        self._leave_out(had.union(*(self.owned[index] for index in self._divided.views)), self._divided.views)
         self.clear_gradients()
 
     def _leave_out(self, had: Iterable[str], unseen: Collection[int] = ()) -> None:
         """Leave no gradients, nor zeros, to what no rank has one for; collective once, where ranks agree on that."""
         without = self._reached.left_out
         if not self._reached.are_agreed:
-            without = self._reached.agree(self.stages, had, self.company, unseen)
+            without = self._reached.agree(self.stages, had, self.groups, unseen)
             self.reduction.leave_alone(without)
         for name in without & self.parameters.keys():
             self.parameters[name].grad = None
@@ -234,19 +234,19 @@ class Worker:
 
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
-        with self.company.refusing_alike():
+        with self.groups.refusing_alike():
             graph, lanes = self.wiring.graph, self.wiring.lanes
             firsts = {i: graph.microbatches_of(i, lanes.lead_of(i, self.rank), stage.num_microbatches)[0]
                       for i, stage in self.stages.items()}  # fmt: skip
-            for index, stage, parameters in self._division.divide(dict(self.stages), meshes, firsts):
+            for index, stage, parameters in self._divided.divide(dict(self.stages), meshes, firsts):
                 self.stages[index] = stage
                 self._take(parameters)
-        if self._division.any:
-            with self.company.refusing_alike():
-                self.wiring = negotiate_boundary_shapes(self.wiring, self.stages, self.company, self.device)
+        if self._divided.any:
+            with self.groups.refusing_alike():
+                self.wiring = negotiate_boundary_shapes(self.wiring, self.stages, self.groups, self.device)
             for i, stage in self.stages.items():
                 stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
-            self._division.rest()
+            self._divided.rest()
 
     def _take(self, now: Mapping[str, nn.Parameter]) -> None:
         """Hold parameters as they have become, and let go of the whole ones that they were."""
@@ -270,7 +270,7 @@ class Worker:
             if part is not None:
                 part.close()
         self._until_end.close()
-        self._division.close()
+        self._divided.close()
         self.stages.clear()
         self._instructions, self._evaluating = (), None
 
@@ -338,14 +338,14 @@ class Worker:
         """Whether the next step puts its gradients in the place of others; the device is waited for."""
         if self._accumulates:
             return False
-        standing = next((own_part(p.grad) for p in self.parameters.values() if p.grad is not None), None)
-        return standing is not None and bool(standing.any())
+        earlier = next((own_part(p.grad) for p in self.parameters.values() if p.grad is not None), None)
+        return earlier is not None and bool(earlier.any())
 
     def prepare_evaluation(self) -> None:
         """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
         if self._evaluating is None:
             evaluated_part(extract(self.capture, self.capture.operators))
-            stages = {i: self._making.evaluated(stage, self._division.views.get(i)) for i, stage in self.stages.items()}
+            stages = {i: self._builder.evaluated(stage, self._divided.views.get(i)) for i, stage in self.stages.items()}
             for stage in stages.values():
                 if stage.part.has_loss:
                     self.metrics.measure(stage)
@@ -362,8 +362,8 @@ class Worker:
         kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
         for stage in program.stages.values():
             stage.losses.clear()
-            stage.num_real = self.feed.num_real
-        with self._division.evaluating():
+            stage.num_real = self.loader.num_real
+        with self._divided.evaluating():
             for instruction in instructions:
                 self.watch.at = instruction.action
                 instruction.execute(instruction.collect() if instruction.collect is not None else None)
@@ -371,10 +371,10 @@ class Worker:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
             buffer.data.copy_(value)
-        loss = LossSum(self._own_loss(program.stages), self.company).result()
+        loss = LossSum(self._own_loss(program.stages), self.groups).result()
         lanes, losing = self.wiring.lanes, [i for i, stage in program.stages.items() if stage.part.has_loss]
         counts = all(lanes.lane_of(i, self.rank) == 0 for i in losing)
-        return loss, self.metrics.result(self.company, counts) if metrics else {}
+        return loss, self.metrics.result(self.groups, counts) if metrics else {}
 
     def _begin(self, accumulates: bool) -> None:
         # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
@@ -384,11 +384,11 @@ class Worker:
         self.clear_gradients()
         for stage in self.stages.values():
             stage.losses.clear()
-            stage.num_real = self.feed.num_real
+            stage.num_real = self.loader.num_real
         if self.observer is not None:
             self.observer.begin()
         self.reduction.begin()
-        self._division.begin()
+        self._divided.begin()
         self.norm, self.skipped = None, False
         # Looked at before the first action: no host stands still between that and OPT.
         self._sampled = self.one_batch.sample(self.draws.step)
@@ -401,12 +401,12 @@ class Worker:
             self._sum_losses()
 
     def _sum_losses(self) -> LossSum:
-        self._sum = LossSum(self._own_loss(self.stages), self.company, self._sampled)
+        self._sum = LossSum(self._own_loss(self.stages), self.groups, self._sampled)
         return self._sum
 
     def _check_batch(self, total: LossSum) -> None:
         """Compare the whole batch where samples differ: each rank has the same sums; collective then."""
-        if self.company.size > 1 and self.one_batch.differ(total.beside()):
+        if self.groups.size > 1 and self.one_batch.differ(total.beside()):
             self.one_batch.compare()
 
     def _own_loss(self, stages: Mapping[int, Stage]) -> torch.Tensor:
@@ -426,7 +426,7 @@ class Worker:
                 self._sum_losses()
 
     def _reduce(self, stage: int) -> None:
-        self._division.reduce([stage])
+        self._divided.reduce([stage])
         self.reduction.stage_is_done(stage)
 
     def _optimize(self, stage: int) -> None:
@@ -438,16 +438,16 @@ class Worker:
         if self._closed:
             return
         self._closed = True
-        self._division.reduce(self.stages)
+        self._divided.reduce(self.stages)
         self.reduction.finish()
         self._leave_out(() if self._reached.are_agreed else self.reduction.had())
-        settle(self.parameters.values() if self._division.views else ())
+        settle(self.parameters.values() if self._divided.views else ())
         if self._asks_lanes:
             self._asks_lanes = False
-            with self.company.refusing_alike():
+            with self.groups.refusing_alike():
                 own = {s: {name: self.parameters[name] for name in self.owned[s]} for s in self.stages}
-                check_lanes(self.wiring.lanes, self.company, own)
-        recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
+                check_lanes(self.wiring.lanes, self.groups, own)
+        recorder = self.observer.recorder if self.observer is not None and self.groups.size > 1 else None
         start = recorder.mark() if recorder is not None else None
         self._sum = self._sum or self._sum_losses()
         divisor = self._sum.divisor()
@@ -472,7 +472,7 @@ class Worker:
     def clip(self, max_norm: float | None) -> torch.Tensor:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
         shares = shares_of_norm(self.plan, self.owned, self.parameters, self.lowest_owners(), self.rank)
-        return clip(self.parameters, shares, max_norm, self.company, self.device)
+        return clip(self.parameters, shares, max_norm, self.groups, self.device)
 
     def _program(self, stages: dict[int, Stage]) -> Program:
         return Program(
@@ -489,13 +489,13 @@ class Worker:
         """Give this rank's part of a model on meta its values, and what no stage reads, on the host of rank 0."""
         holders, unread = holders_of_tensors(self.plan, self.capture), set(self.unread)
         read = {key for key in self.held if holders[key][0] == self.rank} | unread
-        self.held = materialized(self.capture, self.held, read, values, self.device)
-        self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
+        self.held = with_values(self.capture, self.held, read, values, self.device)
+        self.unread = with_values(self.capture, self.unread, read, values, torch.device("cpu"))
 
     @property
     def divides(self) -> bool:
         """Whether parameters of this rank are divided, and others stand in place of the model's."""
-        return bool(self._division.views)
+        return bool(self._divided.views)
 
     def modules_left(self) -> dict[str, str]:
         """Return the modules of which this rank's stages run something and that they do not call, with the reason."""
@@ -536,7 +536,7 @@ class Worker:
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
         """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
         size = self.plan.batch.microbatch_size
-        of_input = dict(zip(self.capture.inputs, self.feed.keys(), strict=True))
+        of_input = dict(zip(self.capture.inputs, self.loader.keys(), strict=True))
         needed: dict[str | int, set[int]] = {}
         for index, stage in self.stages.items():
             lead = self.wiring.lanes.lead_of(index, self.rank)

@@ -29,7 +29,7 @@ Told = dict[tuple[int, str], tuple[tuple[int, ...], str]]
 
 
 def negotiate_boundary_shapes(
-    wiring: Wiring, stages: Mapping[int, Stage], company: ProcessGroups, device: torch.device
+    wiring: Wiring, stages: Mapping[int, Stage], groups: ProcessGroups, device: torch.device
 ) -> Wiring:
     """Return the wiring with the shapes of one micro-batch as this rank sends and receives them; collective.
 
@@ -38,10 +38,10 @@ def negotiate_boundary_shapes(
     DoesNotMatch
         When lanes of different number send or get parts, or stages of divided ones take several micro-batches at once.
     """
-    graph, rank = wiring.graph, company.rank
+    graph, rank = wiring.graph, groups.rank
     if any(multiple > 1 for multiple in graph.multiples):
         raise DoesNotMatch("a plan of divided stages runs one micro-batch an action: plan with multiples of 1")
-    told: list[Told] = [{} for _ in range(company.size)]
+    told: list[Told] = [{} for _ in range(groups.size)]
     wires = dict(wiring.wires)
     for index in graph.order:
         own: Told = {}
@@ -52,7 +52,7 @@ def negotiate_boundary_shapes(
             incoming = tuple(wires[source, index] for source in graph.predecessors[index])
             first = graph.microbatches_of(index, wiring.lanes.lead_of(index, rank), stages[index].num_microbatches)[0]
             own = _sent(replace(stages[index], incoming=incoming), first, device)
-        rows = company.all_gather_bytes(json.dumps([[*key, *value] for key, value in own.items()]).encode())
+        rows = groups.all_gather_bytes(json.dumps([[*key, *value] for key, value in own.items()]).encode())
         for known, row in zip(told, rows, strict=True):
             known |= {(stage, name): (tuple(shape), dtype) for stage, name, shape, dtype in json.loads(row)}
     for ends, wire in wiring.wires.items():
@@ -173,7 +173,7 @@ ALIKE = 0.05
 """Part of a gradient's norm by which lanes that compute the same may differ, in sixteen bits too."""
 
 
-def check_lanes(lanes: Lanes, company: ProcessGroups, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
+def check_lanes(lanes: Lanes, groups: ProcessGroups, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
     """Refuse stages whose lanes have other gradients of a parameter that is whole on each of them; collective.
 
     `parameters` are this rank's, by stage and name. Lanes would drift apart, each with its part of a sum.
@@ -188,9 +188,9 @@ def check_lanes(lanes: Lanes, company: ProcessGroups, parameters: Mapping[int, M
         for name, parameter in named.items():
             if parameter.grad is not None and not isinstance(parameter, DTensor):
                 own[stage][name] = float(parameter.grad.norm())
-    rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps(own).encode())]
+    rows = [json.loads(row) for row in groups.all_gather_bytes(json.dumps(own).encode())]
     for stage, norms in own.items():
-        lead = rows[lanes.lead_of(stage, company.rank)][str(stage)]
+        lead = rows[lanes.lead_of(stage, groups.rank)][str(stage)]
         for name, norm in norms.items():
             if abs(norm - lead[name]) > ALIKE * max(norm, lead[name]):
                 raise DoesNotMatch(

@@ -196,7 +196,7 @@ class ProcessGroups:
         """Return every rank's bytes, in order of rank; collective (and without numpy, which torch's objects need)."""
         return self._told(data, everyone=True) or []
 
-    def tell_first(self, data: bytes) -> list[bytes] | None:
+    def gather_bytes(self, data: bytes) -> list[bytes] | None:
         """Return every rank's bytes on rank 0, None elsewhere; collective."""
         return self._told(data, everyone=False)
 
@@ -302,43 +302,43 @@ def bind(backend: Any, store: Any, place: int, size: int, device: torch.device) 
 
 
 class GroupLifecycle:
-    """One rank's part in its company, from the first collective to the last.
+    """One rank's part in its pipeline's groups, from the first collective to the last.
 
     Parameters
     ----------
-    company : ProcessGroups
+    groups : ProcessGroups
     disconnect : callable
         Gives up all that refers to the groups.
     """
 
-    def __init__(self, company: ProcessGroups, disconnect: Callable[[], None]) -> None:
-        self._company, self._disconnect = company, disconnect
+    def __init__(self, groups: ProcessGroups, disconnect: Callable[[], None]) -> None:
+        self._groups, self._disconnect = groups, disconnect
         atexit.register(self._at_exit)
 
     def leave(self) -> None:
         """Leave as agreed with all other ranks, with no thread of the groups left behind."""
         atexit.unregister(self._at_exit)
         self._disconnect()
-        self._company.end()
-        self._company.watch.close()
+        self._groups.end()
+        self._groups.watch.close()
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one fails; the process may go on, but not through the interpreter's end."""
         exit_code = getattr(error, "exit_code", 1)
         atexit.unregister(self._at_exit)
-        self._company.watch.close(exit_code, f"{type(error).__name__}: {error}".split("\n")[0])
-        if self._company.size > 1:
+        self._groups.watch.close(exit_code, f"{type(error).__name__}: {error}".split("\n")[0])
+        if self._groups.size > 1:
             atexit.register(_end_process, exit_code)
 
     def _at_exit(self) -> None:
         """Leave what nobody has left, while the interpreter is whole: with all others, or as one that they lose."""
         if not isinstance(getattr(sys, "last_value", None), RefusedAlike | None):  # an error ends the program
-            self._company.watch.close(1, "an error ended its program")
+            self._groups.watch.close(1, "an error ended its program")
             _end_process(1)
-        self._company.watch.enters("the end")
-        self._company.all_gather_bytes(b"")
+        self._groups.watch.enters("the end")
+        self._groups.all_gather_bytes(b"")
         self._disconnect()
-        self._company.end()
+        self._groups.end()
 
 
 def _end_process(exit_code: int) -> None:

@@ -93,7 +93,7 @@ class BufferSync:
 
     Parameters
     ----------
-    company : ProcessGroups
+    groups : ProcessGroups
     device : torch.device
     ranks : mapping of int to tuple of int
         That hold the same of each stage of this rank.
@@ -105,13 +105,13 @@ class BufferSync:
 
     def __init__(
         self,
-        company: ProcessGroups,
+        groups: ProcessGroups,
         device: torch.device,
         ranks: Mapping[int, tuple[int, ...]],
         buffers: Mapping[int, Sequence[torch.Tensor]],
         summed: Iterable[torch.Tensor] = (),
     ) -> None:
-        self._company, self._device = company, device
+        self._groups, self._device = groups, device
         self._summed = {id(buffer) for buffer in summed}
         self._stages = [
             _Agreed(ranks[stage], kept, [buffer.detach().clone() for buffer in kept])
@@ -122,16 +122,16 @@ class BufferSync:
     def agree(self) -> None:
         """Make all replicas of each stage hold the same; collective over them."""
         for stage in self._stages:
-            group = self._company.group_on(stage.ranks)
+            group = self._groups.group_on(stage.ranks)
             moved = [not torch.equal(now, then) for now, then in zip(stage.buffers, stage.before, strict=True)]
             changed = torch.tensor(moved, dtype=torch.int64, device=self._device)
-            with self._company.waiting(stage.ranks):
+            with self._groups.waiting(stage.ranks):
                 group.allreduce([changed]).wait()
             for buffer, before, is_changed in zip(stage.buffers, stage.before, changed.tolist(), strict=True):
                 if is_changed:
                     counts = id(buffer) in self._summed or not (buffer.is_floating_point() or buffer.is_complex())
                     own = buffer - before if counts else buffer.detach() / len(stage.ranks)
-                    with self._company.waiting(stage.ranks):
+                    with self._groups.waiting(stage.ranks):
                         group.allreduce([own]).wait()
                     buffer.data.copy_(before + own if counts else own)
                     before.copy_(buffer)

@@ -22,7 +22,7 @@ def clip(
     parameters: Mapping[str, nn.Parameter],
     shares: Mapping[str, float],
     max_norm: float | None,
-    company: ProcessGroups,
+    groups: ProcessGroups,
     device: torch.device,
 ) -> torch.Tensor:
     """Scale gradients so that their norm over all ranks is at most `max_norm`, if one is given; collective.
@@ -47,7 +47,7 @@ def clip(
     square = torch.zeros((), dtype=torch.float64, device=device)
     for name, norm in zip(mine, norms, strict=True):
         square += shares[name] * norm.double() ** 2
-    total = company.sum_on_devices(square).sqrt()
+    total = groups.sum_on_devices(square).sqrt()
     if max_norm is None:
         return total
     # As torch.nn.utils.clip_grad_norm_: a norm that is no number makes every gradient none, for all to see.

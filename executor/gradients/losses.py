@@ -47,23 +47,23 @@ class LossSum:
     ----------
     own : torch.Tensor
         Of `own_loss`.
-    company : ProcessGroups
+    groups : ProcessGroups
     beside : sequence of float
         Other numbers whose sums over all ranks are wanted; as many on each.
     """
 
-    def __init__(self, own: torch.Tensor, company: ProcessGroups, beside: Sequence[float] = ()) -> None:
-        self._company, self._device = company, own.device
+    def __init__(self, own: torch.Tensor, groups: ProcessGroups, beside: Sequence[float] = ()) -> None:
+        self._groups, self._device = groups, own.device
         values = torch.cat([own, torch.tensor(beside, dtype=own.dtype).to(own.device)]) if beside else own
-        self._values = values if company.asynchronous else values.cpu()
-        self._work = company.everyone().allreduce([self._values]) if company.size > 1 else None
+        self._values = values if groups.asynchronous else values.cpu()
+        self._work = groups.everyone().allreduce([self._values]) if groups.size > 1 else None
 
     def divisor(self) -> torch.Tensor:
         """Return what weighted gradients are divided by, 1 where losses have no weights; on the losses' device."""
         if self._work is not None:
-            with self._company.waiting():
+            with self._groups.waiting():
                 self._work.wait()
-            self._company.expects(self._device, (self._company.rank + 1) % self._company.size)
+            self._groups.expects(self._device, (self._groups.rank + 1) % self._groups.size)
             self._work = None
         _, weight, weighted = self._values[:3]
         return torch.where(weighted > 0, weight, torch.ones_like(weight)).to(self._device)

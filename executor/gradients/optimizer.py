@@ -89,7 +89,7 @@ class RankOptimizer:
     plan : Plan
     make : callable
         Parameters that this rank steps -> their optimizer.
-    company : ProcessGroups
+    groups : ProcessGroups
     device : torch.device
     owned : sequence of sequences of str
         Names of the trainable parameters that each stage reads.
@@ -110,13 +110,13 @@ class RankOptimizer:
         self,
         plan: Plan,
         make: MakeOptimizer,
-        company: ProcessGroups,
+        groups: ProcessGroups,
         device: torch.device,
         owned: Sequence[Sequence[str]],
         parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        self._company = company
-        self._shares = _shares(plan, company, device, owned, parameters)
+        self._groups = groups
+        self._shares = _shares(plan, groups, device, owned, parameters)
         mine = [parameter for share in self._shares.values() for parameter in share.mine]
         # A rank that steps nothing has an optimizer too, so that the program's schedules run everywhere alike.
         self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=device))])
@@ -146,7 +146,7 @@ class RankOptimizer:
         self._stepped = True
         share = self._shares[stage]
         for owner, parameters in share.dealt.items():
-            with self._company.waiting(share.dealt):
+            with self._groups.waiting(share.dealt):
                 for parameter in parameters:
                     value = parameter.detach()
                     whole = value.contiguous()  # gloo fills a copy of what has gaps
@@ -180,7 +180,7 @@ def _part_groups(optimizer: torch.optim.Optimizer) -> None:
 
 def _shares(
     plan: Plan,
-    company: ProcessGroups,
+    groups: ProcessGroups,
     device: torch.device,
     owned: Sequence[Sequence[str]],
     parameters: Mapping[str, nn.Parameter],
@@ -190,7 +190,7 @@ def _shares(
     made = {}
     for stage, names in enumerate(owned):
         planned = plan.stages[stage]
-        if company.rank not in planned.ranks or not planned.cost.backward:
+        if groups.rank not in planned.ranks or not planned.cost.backward:
             continue
         mine = [name for name in names if name not in taken]
         taken.update(mine)
@@ -199,8 +199,8 @@ def _shares(
         divided = [name for name in mine if name not in elsewhere] if divides else []
         dealt = _even_shares([parameters[name] for name in divided], planned.ranks)
         alone = [parameters[name] for name in mine if name not in divided]
-        group = company.group_on(planned.ranks) if dealt else None
-        made[stage] = Share((*alone, *dealt.get(company.rank, ())), dealt, group)
+        group = groups.group_on(planned.ranks) if dealt else None
+        made[stage] = Share((*alone, *dealt.get(groups.rank, ())), dealt, group)
     return made
 
 

@@ -69,7 +69,7 @@ class Reached:
             stages[self._loss].expect(self._agreed)
 
     def agree(
-        self, stages: Mapping[int, Stage], had: Iterable[str], company: ProcessGroups, unseen: Collection[int] = ()
+        self, stages: Mapping[int, Stage], had: Iterable[str], groups: ProcessGroups, unseen: Collection[int] = ()
     ) -> set[str]:
         """Return the parameters that have no gradient; collective, once.
 
@@ -85,7 +85,7 @@ class Reached:
         loss, expected = stages.get(self._loss), self._received & self._names
         used = expected if self._loss in unseen else set() if loss is None else loss.arrived
         told = json.dumps([sorted(had), None if loss is None else sorted(used)]).encode()
-        rows = [json.loads(row) for row in company.all_gather_bytes(told)]
+        rows = [json.loads(row) for row in groups.all_gather_bytes(told)]
         arrived = {name for _, names in rows for name in names or ()}
         if arrived != expected:
             self._names = self._reach.behind(arrived)

@@ -61,7 +61,7 @@ class Reduction:
     parameters : mapping
         Parameters by name.
     device : torch.device
-    company : ProcessGroups
+    groups : ProcessGroups
     lanes : Lanes
     """
 
@@ -71,11 +71,11 @@ class Reduction:
         owned: Sequence[Iterable[str]],
         parameters: Mapping[str, nn.Parameter],
         device: torch.device,
-        company: ProcessGroups,
+        groups: ProcessGroups,
         lanes: Lanes,
     ) -> None:
-        self._watch, self._expects, self._device = company.watch, company.expects, device
-        me = company.rank
+        self._watch, self._expects, self._device = groups.watch, groups.expects, device
+        me = groups.rank
         divided = {name for name, parameter in parameters.items() if "data" in axes_of(parameter)}
         by_stages: dict[tuple[int, ...], list[str]] = {}
         for name, stages in stages_of_parameters(owned).items():
@@ -91,7 +91,7 @@ class Reduction:
                 mine = tuple(stage for stage in one.stages if me in plan.stages[stage].ranks)
                 behind = (MESSAGES,) if one.late else ()
                 own = {name: parameters[name] for name in names}
-                self._sets.append(SharedSet((*behind, *mine), one.ranks, own, company.group_on(one.ranks)))
+                self._sets.append(SharedSet((*behind, *mine), one.ranks, own, groups.group_on(one.ranks)))
 
     def begin(self) -> None:
         """Start a step: every stage of every set is still at work."""

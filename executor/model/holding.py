@@ -3,7 +3,7 @@
 A model is captured whole where it was built, since all ranks must find the same operators in it. Then its program is
 aimed at the rank's device, what the rank's stages read is moved there tensor by tensor, and everything else is emptied
 in place (shape [0]), so that whoever refers to it lets go of its memory too. What no stage reads stays with rank 0,
-which saves it. A model built on `meta` never had any values: those of the rank's part alone are made (`materializing`).
+which saves it. A model built on `meta` never had any values: those of the rank's part alone are made (`meta_init`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -181,7 +181,7 @@ def held_tensors(plan: Plan, captured: Capture, rank: int) -> tuple[Tensors, Ten
     return own, unread if rank == 0 else {}
 
 
-def copies_start_alike(plan: Plan, captured: Capture, company: ProcessGroups, device: torch.device) -> None:
+def copies_start_alike(plan: Plan, captured: Capture, groups: ProcessGroups, device: torch.device) -> None:
     """Give each parameter and buffer that several ranks hold the values of the lowest of them; collective.
 
     A user's seed may differ from rank to rank.
@@ -189,10 +189,10 @@ def copies_start_alike(plan: Plan, captured: Capture, company: ProcessGroups, de
     holders = holders_of_tensors(plan, captured)
     for key, tensor in named_tensors(captured.model.module).items():
         ranks = holders.get(key, ())
-        if len(ranks) > 1 and company.rank in ranks:
+        if len(ranks) > 1 and groups.rank in ranks:
             value = tensor.detach().contiguous()
-            with company.waiting(ranks):
-                company.group_on(ranks).broadcast(value, 0).wait()
+            with groups.waiting(ranks):
+                groups.group_on(ranks).broadcast(value, 0).wait()
             if not tensor.is_contiguous() and tensor.untyped_storage().nbytes() >= value.nbytes:  # else it is expanded
                 tensor.data.copy_(value)
 

@@ -75,7 +75,7 @@ def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: i
     worst = max(relative, key=lambda name: relative[name], default="")
     loss_error = abs(value - expected) / max(abs(expected), 1e-300)
     numbers = torch.tensor([relative.get(worst, 0.0), loss_error] if reference is not None else [0.0, 0.0]).double()
-    worker.company.sum(numbers)
+    worker.groups.sum(numbers)
     return Difference(float(numbers[0]), float(numbers[1]), value, worst, _limit(worker))
 
 
@@ -137,7 +137,7 @@ def _whole(worker: Worker) -> Part:
 
 def _gathered(worker: Worker, reference: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield every trainable parameter's gradient on rank 0, each rank's own elsewhere; collective."""
-    company = worker.company
+    groups = worker.groups
     gradients = {name: None if p.grad is None else full(p.grad) for name, p in worker.parameters.items()}
     for name, owner in worker.lowest_owners().items():
         if worker.rank == owner:
@@ -146,13 +146,13 @@ def _gathered(worker: Worker, reference: Mapping[str, torch.Tensor]) -> Iterator
             if owner:
                 parameter = worker.parameters[name]
                 sent = torch.zeros(parameter.shape, dtype=parameter.dtype) if found is None else found
-                with company.waiting((0,)):
-                    company.control.send([sent], 0, 0).wait()
+                with groups.waiting((0,)):
+                    groups.control.send([sent], 0, 0).wait()
             yield name, found
         elif worker.rank == 0:
             arrived = torch.empty_like(reference[name], device="cpu", memory_format=torch.contiguous_format)
-            with company.waiting((owner,)):
-                company.control.recv([arrived], owner, 0).wait()
+            with groups.waiting((owner,)):
+                groups.control.recv([arrived], owner, 0).wait()
             yield name, arrived
 
 

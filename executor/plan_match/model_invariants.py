@@ -23,7 +23,7 @@ _HOOKS_NOT_TRACED = tuple(kind for kind in _HOOKS if kind != "_forward_hooks")
 """A forward hook on all modules is part of what is captured, inside of the module's call."""
 
 
-class Standing:
+class ModelInvariants:
     """What was captured of a model.
 
     Parameters

@@ -2,7 +2,7 @@
 
 Then tensor degrees divide the pairs of linear layers that the model has (`costmodel.capture.pairs`), by torch's
 `parallelize_module`, and under ZeRO-2 and 3 each unit of the plan is a `fully_shard` of torch's, and so is the stage
-around them. Leaves out what a function may do (`parallel`), and sums (`sharding`, `reduction`).
+around them. Leaves out what a function may do (`user_parallelize`), and sums (`fully_sharded`, `reduction`).
 """
 
 import warnings
@@ -38,7 +38,7 @@ class DividedStages:
     ----------
     plan : Plan
     capture : Capture
-    making : StageBuilder
+    builder : StageBuilder
     parallelize : callable or None
         The user's function, which is given every stage; without one stages are divided that the plan divides.
     pairs : sequence of LinearPair
@@ -54,11 +54,11 @@ class DividedStages:
         self,
         plan: Plan,
         capture: Capture,
-        making: StageBuilder,
+        builder: StageBuilder,
         parallelize: Parallelize | None,
         pairs: Sequence[LinearPair],
     ) -> None:
-        self._plan, self._capture, self._making, self._parallelize = plan, capture, making, parallelize
+        self._plan, self._capture, self._builder, self._parallelize = plan, capture, builder, parallelize
         self._pairs = pairs
         self.views: dict[int, nn.Module] = {}
         self._sharded: dict[int, ShardedStage] = {}
@@ -88,7 +88,7 @@ class DividedStages:
             planned, place = self._plan.stages[index], f"stage {index}"
             if self._parallelize is None and not planned.config.divides:
                 continue
-            part = self._making.part(index, with_modules=True)
+            part = self._builder.part(index, with_modules=True)
             view = view_of(part)
             _without_unread(view, self._capture, part)
             first = {name: self._capture.name_of[id(p)] for name, p in named_parameters(view).items()}
@@ -99,7 +99,7 @@ class DividedStages:
             if stage.queue is not None:
                 check_split(view, place)
             self.views[index] = view
-            made = self._making.stage(index, view)
+            made = self._builder.stage(index, view)
             if planned.config.zero > 1:
                 self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
                 made.run_halves = self._sharded[index].run_halves

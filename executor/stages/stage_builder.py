@@ -1,6 +1,6 @@
 """Stages as a rank runs them: a part of the model with its messages, its seeds and, where the order splits, its halves.
 
-Leaves out what is done with them (`worker`), and how a user's function divides them (`parallel`).
+Leaves out what is done with them (`worker`), and how a user's function divides them (`user_parallelize`).
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class StageBuilder:
     plan : Plan
     capture : Capture
     wiring : Wiring
-    feed : MicrobatchLoader
+    loader : MicrobatchLoader
     draws : Draws
     order : tuple of Action
         The rank's.
@@ -45,7 +45,7 @@ class StageBuilder:
     plan: Plan
     capture: Capture
     wiring: Wiring
-    feed: MicrobatchLoader
+    loader: MicrobatchLoader
     draws: Draws
     order: tuple[Action, ...]
 
@@ -71,7 +71,7 @@ class StageBuilder:
         buffers = self._buffers(part)
         part = _rooted(part, view)
         written = written_by(self.capture, planned.operators)
-        read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
+        read = partial(self.loader.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
             part,

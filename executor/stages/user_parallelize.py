@@ -32,8 +32,8 @@ AXES = ("data", "tensor")
 class Meshes:
     """The device meshes of a rank's stages, one for the same ranks."""
 
-    def __init__(self, lanes: Lanes, company: ProcessGroups, device: torch.device) -> None:
-        self._lanes, self._company, self.device = lanes, company, device
+    def __init__(self, lanes: Lanes, groups: ProcessGroups, device: torch.device) -> None:
+        self._lanes, self._groups, self.device = lanes, groups, device
         self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
 
     def close(self) -> None:
@@ -44,10 +44,10 @@ class Meshes:
 
     def of(self, stage: int) -> DeviceMesh:
         """Return the mesh (data, tensor) of a stage of this rank; collective over its ranks."""
-        rank, blocks = self._company.rank, self._lanes.blocks[stage]
+        rank, blocks = self._groups.rank, self._lanes.blocks[stage]
         if blocks not in self._made:
             rows = self._lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
-            groups = [self._company.named_group(row) for row in rows]
+            groups = [self._groups.named_group(row) for row in rows]
             mesh = torch.tensor(blocks, dtype=torch.int)
             self._made[blocks] = DeviceMesh.from_group(groups, self.device.type, mesh, mesh_dim_names=AXES)
         return self._made[blocks]

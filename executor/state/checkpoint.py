@@ -37,26 +37,26 @@ def save(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     RefusedAlike
         When something cannot be saved, or written. The checkpoint that was there stands.
     """
-    company, target = worker.company, Path(folder)
+    groups, target = worker.groups, Path(folder)
     worker.averages.agree()
-    with company.refusing_alike(), _refused_in_words(target):
+    with groups.refusing_alike(), _refused_in_words(target):
         held = _Held(worker, optimizer, extra)
         if worker.rank == 0:
             target.mkdir(parents=True, exist_ok=True)
     told = json.dumps([secrets.token_hex(8), [held.described(name) for name in held.tensors]]).encode()
-    rows = [json.loads(row) for row in company.all_gather_bytes(told)]
+    rows = [json.loads(row) for row in groups.all_gather_bytes(told)]
     identity, steps = rows[0][0], worker.draws.step
     tensors = _shared_out([row for _, row in rows])
     mine = {name: own_part(held.tensors[name]) for name in held.tensors if held.writes(tensors[name], name)}
     name = file_name(steps, identity, worker.rank)
     try:
-        with company.refusing_alike(), _refused_in_words(target):
+        with groups.refusing_alike(), _refused_in_words(target):
             size = write_tensors(target / name, mine, identity_of(identity, steps, worker.rank))
     except RefusedAlike:
         (target / name).unlink(missing_ok=True)  # it takes the room that lacks
         raise
-    answers = company.tell_first(json.dumps([name, size, *held.values]).encode())
-    with company.refusing_alike(), _refused_in_words(target):
+    answers = groups.gather_bytes(json.dumps([name, size, *held.values]).encode())
+    with groups.refusing_alike(), _refused_in_words(target):
         if answers is not None:
             _index(identity, steps, tensors, [json.loads(row) for row in answers]).write(_seen(target, answers))
 
@@ -208,13 +208,13 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     RefusedAlike
         When the checkpoint is broken, lacks something or has it in another shape; nothing is changed then.
     """
-    company = worker.company
-    with company.refusing_alike(), _refused_in_words(Path(folder)):
+    groups = worker.groups
+    with groups.refusing_alike(), _refused_in_words(Path(folder)):
         found = Checkpoint(Path(folder))
-    identities = company.all_gather_bytes(found.index.id.encode())
+    identities = groups.all_gather_bytes(found.index.id.encode())
     if len(set(identities)) > 1:
         raise RefusedAlike(f"ranks see different checkpoints in {folder}: give a folder that all ranks share")
-    with company.refusing_alike(), _refused_in_words(Path(folder)):
+    with groups.refusing_alike(), _refused_in_words(Path(folder)):
         wanted = _wanted(worker, found)
         states = {} if optimizer is None else _states(worker, found, optimizer)
         options = [] if optimizer is None else _options(worker, found, optimizer)

@@ -32,10 +32,10 @@ class OneBatch:
 
     Parameters
     ----------
-    feed : MicrobatchLoader
+    loader : MicrobatchLoader
     needed : callable
         Input name or position (and ``targets``) -> ranges of samples that this rank reads.
-    company : ProcessGroups
+    groups : ProcessGroups
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class OneBatch:
         Whether this rank answers only for what it reads.
     """
 
-    def __init__(self, feed: MicrobatchLoader, needed: Callable[[], Needed], company: ProcessGroups) -> None:
-        self._feed, self._needed, self._company = feed, needed, company
+    def __init__(self, loader: MicrobatchLoader, needed: Callable[[], Needed], groups: ProcessGroups) -> None:
+        self._loader, self._needed, self._groups = loader, needed, groups
         self.only_needed = False
         self._whole = WHOLE_STEPS
 
@@ -55,7 +55,7 @@ class OneBatch:
         ------
         RefusedAlike
         """
-        if self._whole and self._company.size > 1:
+        if self._whole and self._groups.size > 1:
             self._whole -= 1
             self.compare()
 
@@ -67,8 +67,8 @@ class OneBatch:
         RefusedAlike
             Names the first input that differs, and the ranks.
         """
-        own = {leaf.name: self._rows(leaf) for leaf in self._feed.given() if torch.is_tensor(leaf.value)}
-        told = [json.loads(row) for row in self._company.all_gather_bytes(json.dumps(own).encode())]
+        own = {leaf.name: self._rows(leaf) for leaf in self._loader.given() if torch.is_tensor(leaf.value)}
+        told = [json.loads(row) for row in self._groups.all_gather_bytes(json.dumps(own).encode())]
         for name in dict.fromkeys(name for row in told for name in row):
             rows = [row.get(name, {}) for row in told]
             for place in dict.fromkeys(place for row in rows for place in row):
@@ -82,7 +82,7 @@ class OneBatch:
 
         Nothing while all rows are compared.
         """
-        if self._company.size == 1:
+        if self._groups.size == 1:
             return []
         found: list[float] = []
         leaves = self._in_turn(step)
@@ -100,7 +100,7 @@ class OneBatch:
 
     def _in_turn(self, step: int) -> list[Leaf]:
         """Return the tensors whose turn it is, the same on all ranks: as the model was captured, the targets last."""
-        leaves = self._feed.given()
+        leaves = self._loader.given()
         if len(leaves) <= LEAVES:
             return leaves
         return [leaves[(step * LEAVES + i) % len(leaves)] for i in range(LEAVES)]
@@ -109,7 +109,7 @@ class OneBatch:
         value = leaf.value
         if not torch.is_tensor(value) or value.device.type != "cpu" or value.layout is not torch.strided:
             return None  # to look at a device's tensor the host would wait for the device
-        if self.only_needed and self._needed().get(leaf.key) != ((0, self._feed.batch_size),):
+        if self.only_needed and self._needed().get(leaf.key) != ((0, self._loader.batch_size),):
             return None
         flat = value.detach().reshape(-1)
         stride = max(1, flat.numel() // SAMPLE)
@@ -119,13 +119,13 @@ class OneBatch:
     def _rows(self, leaf: Leaf) -> dict[int, int]:
         """Return checksums of the micro-batches of a leaf that this rank answers for; of one that is not cut, one."""
         value, dimension = leaf.value, leaf.dimension
-        there = self._feed.num_samples
+        there = self._loader.num_samples
         ranges = self._needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
         if not ranges or not value.any():
             return {}
         if dimension is None or dimension == BY_FUNCTION:
             return {_EVERY: checksum(value)}
-        size = self._feed.microbatch_size
+        size = self._loader.microbatch_size
         numbers = {sample // size for first, stop in ranges for sample in range(first, min(stop, there), size)}
         return {number: checksum(value.narrow(dimension, number * size, size)) for number in sorted(numbers)}
 

@@ -35,7 +35,7 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
     Of an entry that several ranks have, the lowest rank's counts. Tensors travel one by one, so that rank 0 holds each
     once.
     """
-    company, tensors = worker.company, dict[str, torch.Tensor]()
+    groups, tensors = worker.groups, dict[str, torch.Tensor]()
 
     def keep(place: str, tensor: torch.Tensor) -> str:
         tensors[place] = tensor
@@ -43,8 +43,8 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
 
     values = {name: encode(value, name, keep) for name, value in own.items()}
     described = [[name, list(t.shape), NAMES[t.dtype]] for name, t in tensors.items()]
-    rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps([list(values), described]).encode())]
-    entries = company.tell_first(json.dumps(values).encode())
+    rows = [json.loads(row) for row in groups.all_gather_bytes(json.dumps([list(values), described]).encode())]
+    entries = groups.gather_bytes(json.dumps(values).encode())
     arrived: dict[str, torch.Tensor] = {}
     told: set[str] = set()
     for owner, (_, described) in enumerate(rows):
@@ -68,10 +68,10 @@ def _hand_over(worker: Worker, owner: int, tensor: torch.Tensor) -> None:
     """Send a tensor from its owner to rank 0, which fills its own, as bytes: whatever its type."""
     if not tensor.numel():
         return
-    company = worker.company
+    groups = worker.groups
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    with company.waiting((owner if worker.rank == 0 else 0,)):
-        (company.control.recv([flat], owner, 0) if worker.rank == 0 else company.control.send([flat], 0, 0)).wait()
+    with groups.waiting((owner if worker.rank == 0 else 0,)):
+        (groups.control.recv([flat], owner, 0) if worker.rank == 0 else groups.control.send([flat], 0, 0)).wait()
 
 
 def whole_state(worker: Worker) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     own = {name: parameter for name, parameter in worker.parameters.items() if id(parameter) in stepped}
     there = own.keys() & state.keys()
-    rows = worker.company.all_gather_bytes(b"something" if there else b"")
-    with worker.company.refusing_alike():
+    rows = worker.groups.all_gather_bytes(b"something" if there else b"")
+    with worker.groups.refusing_alike():
         if own and not there and any(rows):
             raise DoesNotMatch(
                 f"the optimizer's state has nothing for the parameters of rank {worker.rank}, and for those of other "
