@@ -21,6 +21,7 @@ from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
 from executor.communication.groups import GroupLifecycle, ProcessGroups, RefusedAlike
 from executor.communication.watch import START
+from executor.context import RankContext
 from executor.gradients.optimizer import MakeOptimizer, SteppedOptimizers, check_optimizer, has_opt
 from executor.model.holding import aimed_at, capture_surely, tensors_read
 from executor.model.meta_init import Values
@@ -246,7 +247,7 @@ class Pipeline:
         has asked is held to what it reads, another one to the whole batch that it is given (`executor.state.rows`).
         """
         self.worker.one_batch.only_needed = True
-        return self.worker.inputs_needed()
+        return self.worker.one_batch.needed()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -529,10 +530,7 @@ class Pipeline:
             captured = aimed_at(captured, self.device)
         keeps_model = isinstance(model, Capture)
         worker = Worker(
-            self.plan,
-            captured,
-            self.rank,
-            self.device,
+            RankContext(self.plan, captured, self.rank, self.device),
             self._seed,
             keeps_model,
             self._values,
@@ -590,7 +588,7 @@ class Pipeline:
             if has_opt(self.plan)
             else SteppedOptimizers(
                 worker.parameters.values(),
-                parts=len(worker.parameters) < len({n for names in worker.owned for n in names}),
+                parts=len(worker.parameters) < len({n for names in worker.context.owned for n in names}),
             )
         )
         if self._emulates:

@@ -13,34 +13,25 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from costmodel.capture.batches import TARGETS
-from costmodel.capture.capture import Capture
 from costmodel.capture.pairs import pairs_of
 from costmodel.capture.parts import extract
 from costmodel.model.graph import LOSS
 from executor.communication.borders import check_lanes, negotiate_boundary_shapes
 from executor.communication.groups import ProcessGroups
 from executor.communication.transport import Transport
-from executor.communication.wiring import Wiring, wire_plan
+from executor.communication.wiring import wire_plan
+from executor.context import RankContext
 from executor.gradients.allreduce_order import MESSAGES, last_message
-from executor.gradients.averages import BufferSync, summed_buffers
-from executor.gradients.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
-from executor.gradients.hooks import check_gradient_hooks, check_sparse
+from executor.gradients.averages import BufferSync
+from executor.gradients.clipping import by_number, clip, refusing_norms_of_parts
+from executor.gradients.hooks import check_gradient_hooks, check_sparse, without_whole_gradient
 from executor.gradients.losses import LossSum, StepLoss, own_loss
 from executor.gradients.optimizer import MakeOptimizer, RankOptimizer
 from executor.gradients.reached import Reached
-from executor.gradients.reduction import Reduction, stages_of_parameters
+from executor.gradients.reduction import Reduction
 from executor.gradients.undivided import UndividedLoss
-from executor.model.holding import (
-    by_name,
-    copies_start_alike,
-    drop_unowned,
-    held_tensors,
-    holders_of_tensors,
-    refuse_state_dict,
-    state_keys,
-)
-from executor.model.meta_init import Values, with_values
+from executor.model.holding import by_name, copies_start_alike, hold, state_keys
+from executor.model.meta_init import Values
 from executor.model.users_loss import UsersLoss
 from executor.observe.observer import Observer
 from executor.program import Instruction, Program
@@ -52,8 +43,7 @@ from executor.stages.stage_builder import StageBuilder
 from executor.stages.user_parallelize import Meshes, Parallelize, own_part, settle
 from executor.state.microbatch_loader import MicrobatchLoader
 from executor.state.rows import OneBatch
-from planner.plan import Plan
-from simulator.actions import Action, Kind, parse_action
+from simulator.actions import Action, Kind
 
 FORWARDS = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
 
@@ -63,11 +53,8 @@ class Worker:
 
     Parameters
     ----------
-    plan : Plan
-    capture : Capture
-        Of the very model whose parameters are trained; already found to be the plan's.
-    rank : int
-    device : torch.device
+    context : RankContext
+        Not connected yet.
     seed : int
         Of random numbers that are drawn in steps.
     keeps_model : bool
@@ -83,8 +70,8 @@ class Worker:
     ----------
     parameters : mapping of str to torch.nn.Parameter
         The trainable ones of this rank's stages.
-    owned : list of tuple of str
-        Names of those that each stage of the plan reads.
+    context : RankContext
+        Connected once `connect` was called; its model's loss is as stages call it.
     loss : StepLoss or None
         Of the last step, over all ranks.
     own, spare : dict of str to torch.Tensor
@@ -101,10 +88,7 @@ class Worker:
 
     def __init__(
         self,
-        plan: Plan,
-        capture: Capture,
-        rank: int,
-        device: torch.device,
+        context: RankContext,
         seed: int = 0,
         keeps_model: bool = True,
         values: Values | None = None,
@@ -112,33 +96,25 @@ class Worker:
         asks_norm: bool = False,
         skips_nonfinite: bool = False,
     ) -> None:
-        self.plan, self.rank, self.device = plan, rank, device
-        self.users_loss = UsersLoss(capture.model.loss)
-        self.capture = capture = replace(capture, model=replace(capture.model, loss=self.users_loss))
-        self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
-        self.order = tuple(parse_action(text) for text in plan.orders[rank])
-        self._last_message = last_message(self.order)
-        self.wiring: Wiring = wire_plan(plan, capture)
-        self.loader = MicrobatchLoader(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
-        self.draws = Draws(seed, device)
-        divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
-        pairs = pairs_of(capture) if divides else ()  # while parameters have their shapes
-        self.held, self.unread = held_tensors(plan, capture, rank)
-        if values is not None or not keeps_model:
-            refuse_state_dict(capture.model.module)
-        if values is not None:
-            self._materialize(values)
-        elif not keeps_model:
-            drop_unowned(capture, self.held, self.unread, device)
-        self._builder = StageBuilder(plan, capture, self.wiring, self.loader, self.draws, self.order)
-        self._divided = DividedStages(plan, capture, self._builder, parallelize, pairs)
-        self.stages = {s: self._builder.stage(s) for s in self.wiring.lanes.stages_of(rank)}
-        module = capture.model.module
-        self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
-        self.owned = [self._builder.trainable(stage) for stage in range(len(plan.stages))]
-        self._reached = Reached(plan, capture, self.wiring, self.owned)
-        self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
-        forwards = [action.stage for action in self.order if action.kind is Kind.F]
+        self.users_loss = UsersLoss(context.capture.model.loss)
+        model = replace(context.capture.model, loss=self.users_loss)
+        self.context = context = replace(context, capture=replace(context.capture, model=model))
+        self.capture, module = context.capture, model.module
+        self._asks_lanes = any(stage.config.tensor > 1 for stage in context.plan.stages)
+        self._last_message = last_message(context.order)
+        self.wiring = wire_plan(context)
+        self.loader = MicrobatchLoader(context)
+        self.draws = Draws(seed, context.device)
+        divides = parallelize is None and self._asks_lanes
+        pairs = pairs_of(self.capture) if divides else ()  # while parameters have their shapes
+        self.held, unread = hold(context, values, keeps_model)
+        self._builder = StageBuilder(context, self.wiring, self.loader, self.draws)
+        self._divided = DividedStages(context, self._builder, parallelize, pairs)
+        self.stages = {s: self._builder.stage(s) for s in context.lanes.stages_of(context.rank)}
+        self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, unread), state_keys(module)
+        self._reached = Reached(context, self.wiring)
+        self.parameters = {name: self.capture.parameter(name) for s in self.stages for name in context.owned[s]}
+        forwards = [action.stage for action in context.order if action.kind is Kind.F]
         self._num_losses = sum(self.stages[index].part.has_loss for index in forwards if index in self.stages)
         self._sum: LossSum | None = None
         self._asks_norm, self._skips_nonfinite = asks_norm, skips_nonfinite
@@ -147,9 +123,9 @@ class Worker:
         self.skipped = False
         self.clear_gradients()  # of whatever the model was before
         self.users_loss.settle(module, self.held, *self._calls_of_loss(), lambda: [*self.parameters.values()])
-        self._watched = self._of_parts()
+        self._without_whole_gradient = without_whole_gradient(context)
         self.check_hooks()
-        check_sparse(plan, capture, self.owned, self._asks_norm)
+        check_sparse(context, self._asks_norm)
         self._weighted: bool | None = None
         self.loss: StepLoss | None = None
         self._rehearsed = False
@@ -167,62 +143,45 @@ class Worker:
         self, groups: ProcessGroups, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
     ) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
-        self.groups, self.watch, self._max_norm, lanes = groups, groups.watch, max_norm, self.wiring.lanes
-        groups.choose_carrier(self.device)
-        self._behind = groups.asynchronous or self.device.type != "cpu"  # the device works behind the host
-        self.transport = None if groups.size == 1 else Transport(groups, self.device, lanes.pairs(self.plan))
-        copies_start_alike(self.plan, self.capture, groups, self.device)
+        self.context = context = replace(self.context, joined=groups)
+        self.watch, self._max_norm = groups.watch, max_norm
+        groups.choose_carrier(context.device)
+        self._behind = context.works_behind_host
+        self.transport = None if groups.size == 1 else Transport(context)
+        copies_start_alike(context)
         if self._divided.may_be:
-            self.meshes = Meshes(lanes, groups, self.device)
+            self.meshes = Meshes(context)
             self._divide(self.meshes)
         self._reached.silence(self.stages.values())
-        self._until_end.enter_context(refusing_norms_of_parts(self.parameters, self.owned))
+        self._until_end.enter_context(refusing_norms_of_parts(self.parameters, context.owned))
         if groups.size > 1:
             groups.everyone()  # made before the first step, as all groups are
-        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, groups, lanes)
-        buffers = {index: stage.buffers for index, stage in self.stages.items()}
-        replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
-        self.averages = BufferSync(groups, self.device, replicas, buffers, self._summed(replicas))
-        self.one_batch = OneBatch(self.loader, self.inputs_needed, groups)
+        self.reduction = Reduction(context, self.parameters)
+        self.averages = BufferSync(context, self.stages)
+        self.one_batch = OneBatch(context, self.loader, self.stages)
         if make_optimizer is not None:
-            self.optimizer = RankOptimizer(self.plan, make_optimizer, groups, self.device, self.owned, self.parameters)
+            self.optimizer = RankOptimizer(context, make_optimizer, self.parameters)
             stepped = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
             own = {name: p for name, p in self.parameters.items() if id(p) in stepped}
-            self._until_end.enter_context(refusing_norms_of_parts(own, self.owned))
+            self._until_end.enter_context(refusing_norms_of_parts(own, context.owned))
         self.program = self._program(self.stages)
-        self._instructions = self.program.bind(self.order)
-
-    def _summed(self, replicas: Mapping[int, tuple[int, ...]]) -> list[torch.Tensor]:
-        """Return the buffers of stages with replicas that sum up over forwards."""
-        graph, lanes = self.wiring.graph, self.wiring.lanes
-        return [
-            buffer
-            for index, stage in self.stages.items()
-            if len(replicas[index]) > 1
-            for buffer in summed_buffers(
-                stage,
-                graph.microbatches_of(index, lanes.lead_of(index, self.rank), stage.num_microbatches)[0],
-                self.device,
-            )
-        ]
+        self._instructions = self.program.bind(context.order)
 
     def _rehearse(self) -> None:
         """Run each stage that is not divided once on zeros, before the first step: those that are have run so."""
         self._rehearsed = True
-        graph, lanes = self.wiring.graph, self.wiring.lanes
         for index, stage in self.stages.items():
             if index not in self._divided.views:
-                lead = lanes.lead_of(index, self.rank)
-                stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
+                stage.rehearse(self.context.microbatches_of(index)[0], self.context.device)
         had = {name for name, parameter in self.parameters.items() if parameter.grad is not None}
-        self._leave_out(had.union(*(self.owned[index] for index in self._divided.views)), self._divided.views)
+        self._leave_out(had.union(*(self.context.owned[index] for index in self._divided.views)), self._divided.views)
         self.clear_gradients()
 
     def _leave_out(self, had: Iterable[str], unseen: Collection[int] = ()) -> None:
         """Leave no gradients, nor zeros, to what no rank has one for; collective once, where ranks agree on that."""
         without = self._reached.left_out
         if not self._reached.are_agreed:
-            without = self._reached.agree(self.stages, had, self.groups, unseen)
+            without = self._reached.agree(self.stages, had, self.context.groups, unseen)
             self.reduction.leave_alone(without)
         for name in without & self.parameters.keys():
             self.parameters[name].grad = None
@@ -234,16 +193,14 @@ class Worker:
 
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
-        with self.groups.refusing_alike():
-            graph, lanes = self.wiring.graph, self.wiring.lanes
-            firsts = {i: graph.microbatches_of(i, lanes.lead_of(i, self.rank), stage.num_microbatches)[0]
-                      for i, stage in self.stages.items()}  # fmt: skip
-            for index, stage, parameters in self._divided.divide(dict(self.stages), meshes, firsts):
+        groups = self.context.groups
+        with groups.refusing_alike():
+            for index, stage, parameters in self._divided.divide(dict(self.stages), meshes):
                 self.stages[index] = stage
                 self._take(parameters)
         if self._divided.any:
-            with self.groups.refusing_alike():
-                self.wiring = negotiate_boundary_shapes(self.wiring, self.stages, self.groups, self.device)
+            with groups.refusing_alike():
+                self.wiring = negotiate_boundary_shapes(self.context, self.wiring, self.stages)
             for i, stage in self.stages.items():
                 stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
             self._divided.rest()
@@ -259,7 +216,7 @@ class Worker:
 
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
-        self.observer = Observer(self.plan, self.order, self.device, emulates)
+        self.observer = Observer(self.context, emulates)
         self.program.mailbox.recorder = self.reduction.recorder = self.observer.recorder
         return self.observer
 
@@ -313,8 +270,8 @@ class Worker:
 
     def _calls_of_loss(self) -> tuple[str, str]:
         """Return why no rank calls the loss once a micro-batch in turn, and why none calls it for all of them."""
-        lanes, several = self.wiring.lanes, ""
-        with_all = [i for i, planned in enumerate(self.plan.stages) if LOSS in planned.operators]
+        lanes, several = self.context.lanes, ""
+        with_all = [i for i, planned in enumerate(self.context.plan.stages) if LOSS in planned.operators]
         if len(with_all) > 1 or any(len(lanes.blocks[i]) > 1 for i in with_all):
             several = "several ranks call it, each for micro-batches of its own"
         lone = several
@@ -325,12 +282,12 @@ class Worker:
 
     def _undivided(self) -> UndividedLoss | None:
         """Return what sees the whole batch's outputs, if this rank alone has them all and they all count."""
-        lanes = self.wiring.lanes
+        plan, lanes = self.context.plan, self.context.lanes
+        with_all = [index for index, planned in enumerate(plan.stages) if LOSS in planned.operators]
         for index, stage in self.stages.items():
-            alone = len(lanes.blocks[index]) == 1 and lanes.lane_of(index, self.rank) == 0
-            with_all = [i for i, operators in enumerate(s.operators for s in self.plan.stages) if LOSS in operators]
+            alone = len(lanes.blocks[index]) == 1 and lanes.lane_of(index, self.context.rank) == 0
             if stage.part.has_loss and alone and with_all == [index] and not stage.recomputes and not stage.num_real:
-                return UndividedLoss(stage, stage.multiple * self.plan.batch.microbatch_size)
+                return UndividedLoss(stage, stage.multiple * plan.batch.microbatch_size)
         return None
 
     @property
@@ -350,7 +307,7 @@ class Worker:
                 if stage.part.has_loss:
                     self.metrics.measure(stage)
             program = self._program(stages)
-            self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
+            self._evaluating = program, program.bind(a for a in self.context.order if a.kind in FORWARDS)
 
     def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
         """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
@@ -371,10 +328,11 @@ class Worker:
             self.transport.settle()
         for buffer, value in kept:  # what only counts forwards counts no evaluation
             buffer.data.copy_(value)
-        loss = LossSum(self._own_loss(program.stages), self.groups).result()
-        lanes, losing = self.wiring.lanes, [i for i, stage in program.stages.items() if stage.part.has_loss]
-        counts = all(lanes.lane_of(i, self.rank) == 0 for i in losing)
-        return loss, self.metrics.result(self.groups, counts) if metrics else {}
+        context = self.context
+        loss = LossSum(own_loss(context, program.stages), context.groups).result()
+        losing = [i for i, stage in program.stages.items() if stage.part.has_loss]
+        counts = all(context.lanes.lane_of(i, context.rank) == 0 for i in losing)
+        return loss, self.metrics.result(context.groups, counts) if metrics else {}
 
     def _begin(self, accumulates: bool) -> None:
         # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
@@ -401,18 +359,13 @@ class Worker:
             self._sum_losses()
 
     def _sum_losses(self) -> LossSum:
-        self._sum = LossSum(self._own_loss(self.stages), self.groups, self._sampled)
+        self._sum = LossSum(own_loss(self.context, self.stages), self.context.groups, self._sampled)
         return self._sum
 
     def _check_batch(self, total: LossSum) -> None:
         """Compare the whole batch where samples differ: each rank has the same sums; collective then."""
-        if self.groups.size > 1 and self.one_batch.differ(total.beside()):
+        if self.context.groups.size > 1 and self.one_batch.differ(total.beside()):
             self.one_batch.compare()
-
-    def _own_loss(self, stages: Mapping[int, Stage]) -> torch.Tensor:
-        """Return what this rank's stages have seen; lanes see the same, of which the first one's counts."""
-        lanes = self.wiring.lanes
-        return own_loss((stage for i, stage in stages.items() if lanes.lane_of(i, self.rank) == 0), self.device)
 
     def _do(self, instruction: Instruction) -> None:
         self.watch.at = instruction.action
@@ -444,10 +397,10 @@ class Worker:
         settle(self.parameters.values() if self._divided.views else ())
         if self._asks_lanes:
             self._asks_lanes = False
-            with self.groups.refusing_alike():
-                own = {s: {name: self.parameters[name] for name in self.owned[s]} for s in self.stages}
-                check_lanes(self.wiring.lanes, self.groups, own)
-        recorder = self.observer.recorder if self.observer is not None and self.groups.size > 1 else None
+            with self.context.groups.refusing_alike():
+                own = {s: {name: self.parameters[name] for name in self.context.owned[s]} for s in self.stages}
+                check_lanes(self.context, own)
+        recorder = self.observer.recorder if self.observer is not None and self.context.groups.size > 1 else None
         start = recorder.mark() if recorder is not None else None
         self._sum = self._sum or self._sum_losses()
         divisor = self._sum.divisor()
@@ -471,26 +424,10 @@ class Worker:
 
     def clip(self, max_norm: float | None) -> torch.Tensor:
         """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
-        shares = shares_of_norm(self.plan, self.owned, self.parameters, self.lowest_owners(), self.rank)
-        return clip(self.parameters, shares, max_norm, self.groups, self.device)
+        return clip(self.context, self.parameters, max_norm)
 
     def _program(self, stages: dict[int, Stage]) -> Program:
-        return Program(
-            self.rank,
-            self.wiring,
-            stages,
-            self.transport,
-            self._reduce,
-            self._optimize,
-            self.plan.batch.num_microbatches,
-        )
-
-    def _materialize(self, values: Values) -> None:
-        """Give this rank's part of a model on meta its values, and what no stage reads, on the host of rank 0."""
-        holders, unread = holders_of_tensors(self.plan, self.capture), set(self.unread)
-        read = {key for key in self.held if holders[key][0] == self.rank} | unread
-        self.held = with_values(self.capture, self.held, read, values, self.device)
-        self.unread = with_values(self.capture, self.unread, read, values, torch.device("cpu"))
+        return Program(self.context, self.wiring, stages, self.transport, self._reduce, self._optimize)
 
     @property
     def divides(self) -> bool:
@@ -501,7 +438,7 @@ class Worker:
         """Return the modules of which this rank's stages run something and that they do not call, with the reason."""
         groups, found = self.capture.groups, dict[str, str]()
         for index, stage in self.stages.items():
-            for name in self.plan.stages[index].operators:
+            for name in self.context.plan.stages[index].operators:
                 names = groups[name].module.split(".") if name in groups and groups[name].module else []
                 for path in (".".join(names[:length]) for length in range(len(names) + 1)):
                     if path not in found and not stage.part.calls_module(path):
@@ -510,22 +447,9 @@ class Worker:
                         )
         return found
 
-    def _of_parts(self) -> dict[str, str]:
-        """Return the parameters whose gradients no hook of the user's sees whole, with the reason."""
-        stages = stages_of_parameters(self.owned)
-        tied = {name: f"the stages {' and '.join(map(str, s))} share it" for name, s in stages.items() if len(s) > 1}
-        divided = {
-            name: f"stage {index} divides it"
-            for index, names in enumerate(self.owned)
-            for name in names
-            if self.plan.stages[index].config.divides
-        }
-        return tied | divided
-
     def check_hooks(self) -> None:
         """Refuse hooks on gradients of parameters of which no rank ever has the whole gradient."""
-        everywhere = [(name, self.capture.parameter(name)) for name in self._watched]  # all ranks refuse alike
-        check_gradient_hooks(self._watched, [*everywhere, *self.parameters.items()] if self._watched else ())
+        check_gradient_hooks(self.context, self._without_whole_gradient, self.parameters)
 
     def hide_from_loss(self, kept: Iterable[tuple[str, str]]) -> None:
         """Have (module, attribute) that forwards keep refuse to be read where the loss's stage does not call them."""
@@ -533,39 +457,8 @@ class Worker:
             if stage.part.has_loss:
                 self.users_loss.hide(self.capture.model.module, kept, stage.part)
 
-    def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
-        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
-        size = self.plan.batch.microbatch_size
-        of_input = dict(zip(self.capture.inputs, self.loader.keys(), strict=True))
-        needed: dict[str | int, set[int]] = {}
-        for index, stage in self.stages.items():
-            lead = self.wiring.lanes.lead_of(index, self.rank)
-            firsts = self.wiring.graph.microbatches_of(index, lead, stage.num_microbatches)
-            samples = {k * size + i for k in firsts for i in range(stage.multiple * size)}
-            keys: list[str | int] = [of_input[name] for name in stage.part.raw_inputs]
-            keys += [TARGETS] if stage.part.has_loss and self.capture.model.has_targets else []
-            for key in keys:
-                needed[key] = needed.get(key, set()) | samples
-        return {key: _ranges(samples) for key, samples in needed.items()}
-
-    def lowest_owners(self) -> dict[str, int]:
-        """Return the lowest rank that has each trainable parameter, in the order of stages."""
-        lowest: dict[str, int] = {}
-        for stage, names in enumerate(self.owned):
-            for name in names:
-                rank = min(self.plan.stages[stage].ranks)
-                lowest[name] = min(rank, lowest.get(name, rank))
-        return lowest
-
 
 def _add(parameters: Iterable[torch.nn.Parameter], earlier: Sequence[torch.Tensor | None]) -> None:
     for parameter, gradient in zip(parameters, earlier, strict=True):
         if gradient is not None:
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-
-
-def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:
-    """Return a set of numbers as ranges [first, stop)."""
-    starts = sorted(i for i in samples if i - 1 not in samples)
-    stops = sorted(i + 1 for i in samples if i + 1 not in samples)
-    return tuple(zip(starts, stops, strict=True))

@@ -7,16 +7,17 @@ GPUs (several ranks share one) they are copied through the host. Leaves out when
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from costmodel.errors import PeerLost
-from executor.communication.groups import MESSAGES, ProcessGroups
+from executor.communication.groups import MESSAGES
 from executor.communication.packing import empty_message, pack
 from executor.communication.wiring import Template
+from executor.context import RankContext
 
 MAX_UNSETTLED = 4
 """Sends to one peer whose buffers are kept before the oldest is waited for; any number is safe, because
@@ -37,15 +38,12 @@ class Transport:
 
     Parameters
     ----------
-    groups : ProcessGroups
-        Its watch is told what this rank waits for.
-    device : torch.device
-        Where tensors live.
-    pairs : iterable of (int, int)
-        All (sender, receiver) ranks of the plan, the same on every rank.
+    context : RankContext
+        Connected; its groups' watch is told what this rank waits for.
     """
 
-    def __init__(self, groups: ProcessGroups, device: torch.device, pairs: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, context: RankContext) -> None:
+        groups, device = context.groups, context.device
         self.device, self._rank = device, groups.rank
         self._watch, self._expects = groups.watch, groups.expects
         self._asynchronous = groups.asynchronous
@@ -53,7 +51,8 @@ class Transport:
         self._wire_device = device if self._direct else torch.device("cpu")
         self._pair_groups: dict[tuple[int, int], Any] = {}
         self._unsettled: dict[int, deque[tuple[Any, torch.Tensor]]] = {}
-        for pair in sorted({(min(pair), max(pair)) for pair in pairs}) if self._asynchronous else ():
+        pairs = context.lanes.pairs(context.plan) if self._asynchronous else ()
+        for pair in sorted({(min(pair), max(pair)) for pair in pairs}):
             if self._rank in pair:
                 self._pair_groups[pair] = groups.group_on(pair, MESSAGES)
         self._control = groups.control

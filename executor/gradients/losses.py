@@ -5,12 +5,13 @@ out gradients, which `stage` scales in the same way.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from executor.communication.groups import ProcessGroups
+from executor.context import RankContext
 from executor.stages.stage import Stage
 
 
@@ -28,11 +29,14 @@ class StepLoss:
         return self.total / self.weight if self.weight else math.nan
 
 
-def own_loss(stages: Iterable[Stage], device: torch.device) -> torch.Tensor:
-    """Return what the stages of one rank have seen in the last step: sum, weight, and how many losses had a weight."""
-    seen = torch.zeros(3, dtype=torch.float64, device=device)
-    for stage in stages:
-        for loss, own in stage.losses:
+def own_loss(context: RankContext, stages: Mapping[int, Stage]) -> torch.Tensor:
+    """Return what the stages of one rank have seen in the last step: sum, weight, and how many losses had a weight.
+
+    Lanes see the same, of which the first one's counts.
+    """
+    seen = torch.zeros(3, dtype=torch.float64, device=context.device)
+    for index, stage in stages.items():
+        for loss, own in stage.losses if context.lanes.lane_of(index, context.rank) == 0 else ():
             seen[0] += loss.double() * (stage.share if own is None else 1.0)
             if own is not None:
                 seen[1] += own.double()

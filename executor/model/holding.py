@@ -24,8 +24,8 @@ from costmodel.capture.heap import return_freed_memory
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.model.graph import LOSS
-from executor.communication.groups import ProcessGroups
-from planner.plan import Plan
+from executor.context import RankContext
+from executor.model.meta_init import Values, with_values
 
 Tensors = dict[int, torch.Tensor]
 """Tensors by their id: parameters of one model, once each."""
@@ -167,29 +167,39 @@ def tensors_read(captured: Capture, operators: Iterable[str]) -> Tensors:
     return found
 
 
-def held_tensors(plan: Plan, captured: Capture, rank: int) -> tuple[Tensors, Tensors]:
-    """Return what a rank's stages read, and what no stage reads (on rank 0; on others nothing)."""
-    read = [tensors_read(captured, stage.operators) for stage in plan.stages]
-    own = {
-        key: t
-        for stage, found in zip(plan.stages, read, strict=True)
-        if rank in stage.ranks
-        for key, t in found.items()
-    }
-    anywhere = {key for found in read for key in found}
-    unread = {key: t for key, t in named_tensors(captured.model.module).items() if key not in anywhere}
-    return own, unread if rank == 0 else {}
+def hold(context: RankContext, values: Values | None, keeps_model: bool) -> tuple[Tensors, Tensors]:
+    """Take what a rank's stages read to its device, or give it its values there; let go of all else, or keep the model.
+
+    Returns
+    -------
+    (dict, dict)
+        What the stages read, and what no stage reads (on rank 0; on others nothing).
+    """
+    captured, holders = context.capture, holders_of_tensors(context)
+    module, own = captured.model.module, Tensors()
+    for stage in context.plan.stages:
+        own |= tensors_read(captured, stage.operators) if context.rank in stage.ranks else {}
+    unread = {key: t for key, t in named_tensors(module).items() if key not in holders} if context.rank == 0 else {}
+    if values is not None or not keeps_model:
+        refuse_state_dict(module)
+    if values is not None:  # what several ranks hold the lowest reads
+        read = {key for key in own if holders[key][0] == context.rank} | set(unread)
+        own = with_values(captured, own, read, values, context.device)
+        unread = with_values(captured, unread, read, values, torch.device("cpu"))
+    elif not keeps_model:
+        drop_unowned(captured, own, unread, context.device)
+    return own, unread
 
 
-def copies_start_alike(plan: Plan, captured: Capture, groups: ProcessGroups, device: torch.device) -> None:
+def copies_start_alike(context: RankContext) -> None:
     """Give each parameter and buffer that several ranks hold the values of the lowest of them; collective.
 
     A user's seed may differ from rank to rank.
     """
-    holders = holders_of_tensors(plan, captured)
-    for key, tensor in named_tensors(captured.model.module).items():
+    holders, groups = holders_of_tensors(context), context.groups
+    for key, tensor in named_tensors(context.capture.model.module).items():
         ranks = holders.get(key, ())
-        if len(ranks) > 1 and groups.rank in ranks:
+        if len(ranks) > 1 and context.rank in ranks:
             value = tensor.detach().contiguous()
             with groups.waiting(ranks):
                 groups.group_on(ranks).broadcast(value, 0).wait()
@@ -197,11 +207,11 @@ def copies_start_alike(plan: Plan, captured: Capture, groups: ProcessGroups, dev
                 tensor.data.copy_(value)
 
 
-def holders_of_tensors(plan: Plan, captured: Capture) -> dict[int, tuple[int, ...]]:
+def holders_of_tensors(context: RankContext) -> dict[int, tuple[int, ...]]:
     """Return the ranks whose stages read each tensor, rising."""
     holders: dict[int, set[int]] = {}
-    for stage in plan.stages:
-        for key in tensors_read(captured, stage.operators):
+    for stage in context.plan.stages:
+        for key in tensors_read(context.capture, stage.operators):
             holders.setdefault(key, set()).update(stage.ranks)
     return {key: tuple(sorted(ranks)) for key, ranks in holders.items()}
 
@@ -247,9 +257,7 @@ def _refuse_emptied(
             )
 
 
-def drop_unowned(
-    captured: Capture, own: Mapping[int, torch.Tensor], unread: Mapping[int, torch.Tensor], device: torch.device
-) -> None:
+def drop_unowned(captured: Capture, own: Tensors, unread: Tensors, device: torch.device) -> None:
     """Move a rank's tensors to its device, one after the other, and empty all that it neither reads nor saves."""
     everything = named_tensors(captured.model.module) | tensors_read(captured, captured.operators)
     for key, tensor in everything.items():

@@ -37,21 +37,21 @@ def save(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     RefusedAlike
         When something cannot be saved, or written. The checkpoint that was there stands.
     """
-    groups, target = worker.groups, Path(folder)
+    groups, target = worker.context.groups, Path(folder)
     worker.averages.agree()
     with groups.refusing_alike(), _refused_in_words(target):
         held = _Held(worker, optimizer, extra)
-        if worker.rank == 0:
+        if worker.context.rank == 0:
             target.mkdir(parents=True, exist_ok=True)
     told = json.dumps([secrets.token_hex(8), [held.described(name) for name in held.tensors]]).encode()
     rows = [json.loads(row) for row in groups.all_gather_bytes(told)]
     identity, steps = rows[0][0], worker.draws.step
     tensors = _shared_out([row for _, row in rows])
     mine = {name: own_part(held.tensors[name]) for name in held.tensors if held.writes(tensors[name], name)}
-    name = file_name(steps, identity, worker.rank)
+    name = file_name(steps, identity, worker.context.rank)
     try:
         with groups.refusing_alike(), _refused_in_words(target):
-            size = write_tensors(target / name, mine, identity_of(identity, steps, worker.rank))
+            size = write_tensors(target / name, mine, identity_of(identity, steps, worker.context.rank))
     except RefusedAlike:
         (target / name).unlink(missing_ok=True)  # it takes the room that lacks
         raise
@@ -92,7 +92,7 @@ class _Held:
     """What one rank holds: its tensors by name, and the rest as JSON."""
 
     def __init__(self, worker: Worker, optimizer: torch.optim.Optimizer | None, extra: Any) -> None:
-        self.rank = worker.rank
+        self.rank = worker.context.rank
         self.tensors: dict[str, torch.Tensor] = {}
         for name, tensor in own_state(worker).items():
             if name in worker.keys:  # others are persistent nowhere
@@ -111,7 +111,7 @@ class _Held:
                 groups.append([index, [names[id(p)] for p in group["params"] if id(p) in names], options])
         modules = {
             path: encode(module.get_extra_state(), f"the extra state of {path!r}", self._own)
-            for path, module in (modules_with_extra_state(worker) if worker.rank == 0 else ())
+            for path, module in (modules_with_extra_state(worker) if worker.context.rank == 0 else ())
         }
         self.values = [
             type(optimizer).__name__ if optimizer is not None else "", states, groups, modules,
@@ -208,7 +208,7 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     RefusedAlike
         When the checkpoint is broken, lacks something or has it in another shape; nothing is changed then.
     """
-    groups = worker.groups
+    groups, rank = worker.context.groups, worker.context.rank
     with groups.refusing_alike(), _refused_in_words(Path(folder)):
         found = Checkpoint(Path(folder))
     identities = groups.all_gather_bytes(found.index.id.encode())
@@ -218,13 +218,13 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
         wanted = _wanted(worker, found)
         states = {} if optimizer is None else _states(worker, found, optimizer)
         options = [] if optimizer is None else _options(worker, found, optimizer)
-        extra = found.value(found.index.given[worker.rank if worker.rank < len(found.index.given) else 0])
+        extra = found.value(found.index.given[rank if rank < len(found.index.given) else 0])
     for name, tensor in wanted.items():
         _fill(found, name, tensor)
     for path, module in modules_with_extra_state(worker):
         if path in found.index.modules:
             module.set_extra_state(found.value(found.index.modules[path]))
-    if optimizer is None and found.index.optimizer and worker.rank == 0:
+    if optimizer is None and found.index.optimizer and rank == 0:
         print(
             f"{folder}: the optimizer's state in this checkpoint ({found.index.optimizer}) was not loaded, for no "
             "optimizer was given: pipe.load(folder, optimizer) goes on as it was",
@@ -243,13 +243,13 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
 
 def _wanted(worker: Worker, found: Checkpoint) -> dict[str, torch.Tensor]:
     """Return the tensors of this rank to fill, by their names in the checkpoint."""
-    wanted = {}
+    wanted, rank = {}, worker.context.rank
     for name, tensor in own_state(worker).items():
         stored = found.index.tensors.get(_MODEL + name)
         if name not in worker.keys or (stored is None and name in worker.spare):
             continue
         if stored is None:
-            raise DoesNotMatch(f"the checkpoint {found.folder} holds no {name!r}, which rank {worker.rank} needs")
+            raise DoesNotMatch(f"the checkpoint {found.folder} holds no {name!r}, which rank {rank} needs")
         _check_shape(found, _MODEL + name, tensor, stored)
         wanted[_MODEL + name] = tensor
     return wanted

@@ -8,13 +8,16 @@ that it reads; None and zeros stand for nothing. Leaves out samples whose inputs
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from costmodel.capture.batches import TARGETS
 from costmodel.capture.digests import checksum
-from executor.communication.groups import ProcessGroups, RefusedAlike
+from executor.communication.groups import RefusedAlike
+from executor.context import RankContext
 from executor.plan_match.agreement import ranks_in_words
+from executor.stages.stage import Stage
 from executor.state.microbatch_loader import BY_FUNCTION, Leaf, MicrobatchLoader
 
 WHOLE_STEPS = 3
@@ -23,7 +26,6 @@ WHOLE_STEPS = 3
 LEAVES, SAMPLE, BITS = 8, 1024, 20
 """Inputs that are looked at in one step, elements of each, and bits of a checksum, whose square is exact in a sum."""
 
-Needed = Mapping[str | int, tuple[tuple[int, int], ...]]
 _EVERY = -1
 
 
@@ -32,10 +34,10 @@ class OneBatch:
 
     Parameters
     ----------
+    context : RankContext
     loader : MicrobatchLoader
-    needed : callable
-        Input name or position (and ``targets``) -> ranges of samples that this rank reads.
-    groups : ProcessGroups
+    stages : mapping of int to Stage
+        This rank's.
 
     Attributes
     ----------
@@ -43,10 +45,24 @@ class OneBatch:
         Whether this rank answers only for what it reads.
     """
 
-    def __init__(self, loader: MicrobatchLoader, needed: Callable[[], Needed], groups: ProcessGroups) -> None:
-        self._loader, self._needed, self._groups = loader, needed, groups
+    def __init__(self, context: RankContext, loader: MicrobatchLoader, stages: Mapping[int, Stage]) -> None:
+        self._context, self._loader, self._stages, self._groups = context, loader, stages, context.groups
         self.only_needed = False
         self._whole = WHOLE_STEPS
+
+    def needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
+        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
+        context, size = self._context, self._loader.microbatch_size
+        of_input = dict(zip(context.capture.inputs, self._loader.keys(), strict=True))
+        needed: dict[str | int, set[int]] = {}
+        for index, stage in self._stages.items():
+            firsts = context.microbatches_of(index)
+            samples = {k * size + i for k in firsts for i in range(stage.multiple * size)}
+            keys: list[str | int] = [of_input[name] for name in stage.part.raw_inputs]
+            keys += [TARGETS] if stage.part.has_loss and context.capture.model.has_targets else []
+            for key in keys:
+                needed[key] = needed.get(key, set()) | samples
+        return {key: _ranges(samples) for key, samples in needed.items()}
 
     def check(self) -> None:
         """Compare all rows of the batch that is loaded, while this is one of the first; collective.
@@ -109,7 +125,7 @@ class OneBatch:
         value = leaf.value
         if not torch.is_tensor(value) or value.device.type != "cpu" or value.layout is not torch.strided:
             return None  # to look at a device's tensor the host would wait for the device
-        if self.only_needed and self._needed().get(leaf.key) != ((0, self._loader.batch_size),):
+        if self.only_needed and self.needed().get(leaf.key) != ((0, self._loader.batch_size),):
             return None
         flat = value.detach().reshape(-1)
         stride = max(1, flat.numel() // SAMPLE)
@@ -120,7 +136,7 @@ class OneBatch:
         """Return checksums of the micro-batches of a leaf that this rank answers for; of one that is not cut, one."""
         value, dimension = leaf.value, leaf.dimension
         there = self._loader.num_samples
-        ranges = self._needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
+        ranges = self.needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
         if not ranges or not value.any():
             return {}
         if dimension is None or dimension == BY_FUNCTION:
@@ -128,6 +144,13 @@ class OneBatch:
         size = self._loader.microbatch_size
         numbers = {sample // size for first, stop in ranges for sample in range(first, min(stop, there), size)}
         return {number: checksum(value.narrow(dimension, number * size, size)) for number in sorted(numbers)}
+
+
+def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:
+    """Return a set of numbers as ranges [first, stop)."""
+    starts = sorted(i for i in samples if i - 1 not in samples)
+    stops = sorted(i + 1 for i in samples if i + 1 not in samples)
+    return tuple(zip(starts, stops, strict=True))
 
 
 def _words(name: str, place: int, others: Sequence[int], like: int) -> str:
