@@ -34,6 +34,10 @@ class Instruction:
     collect: Callable[[], Any] | None
     execute: Callable[[Any], None]
 
+    def run(self) -> None:
+        """Do it, once what it needs is here."""
+        self.execute(self.collect() if self.collect is not None else None)
+
 
 class Mailbox:
     """Messages that have arrived, are on their way here, or wait to be sent."""

@@ -20,9 +20,10 @@ from executor.gradients.optimizer import timing_optimizer
 from executor.observe.check import Difference, compare, deterministic
 from executor.observe.measure import gather_timeline
 from executor.observe.observer import Observer
-from executor.pipeline import LEAST_TIMEOUT_S, Pipeline
+from executor.pipeline import Pipeline
 from executor.plan_match.agreement import telling_others
 from executor.plan_match.matching import check_world
+from executor.plan_match.options import LEAST_TIMEOUT_S
 from executor.plan_match.precision import planned_dtype
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline

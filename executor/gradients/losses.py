@@ -1,7 +1,8 @@
 """The loss of a step: each rank's share of it, and their sum, on the device: nobody there waits for the host.
 
-A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are summed and divided at the end. Leaves
-out gradients, which `stage` scales in the same way.
+A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are summed and divided at the end. Samples of
+the batch travel with the sum, and where they differ between ranks the batch is compared. Leaves out gradients, which
+`stage` scales in the same way.
 """
 
 import math
@@ -13,6 +14,8 @@ import torch
 from executor.communication.groups import ProcessGroups
 from executor.context import RankContext
 from executor.stages.stage import Stage
+from executor.state.rows import OneBatch
+from simulator.actions import Action, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,75 @@ class LossSum:
         self.divisor()
         found: list[float] = self._values[3:].tolist()
         return found
+
+
+class StepLosses:
+    """The losses of a rank's stages in each step, and when their sum sets out.
+
+    A device would run the sum where it is issued, and hold up its stream: there it sets out when somebody needs it,
+    else with the rank's last loss.
+
+    Parameters
+    ----------
+    context : RankContext
+    stages : mapping of int to Stage
+        This rank's.
+    one_batch : OneBatch
+
+    Attributes
+    ----------
+    weighted : bool or None
+        Whether losses have weights; None before the first step is done.
+    """
+
+    def __init__(self, context: RankContext, stages: Mapping[int, Stage], one_batch: OneBatch) -> None:
+        self._context, self._stages, self._one_batch = context, stages, one_batch
+        forwards = [action.stage for action in context.order if action.kind is Kind.F]
+        self._in_a_step = sum(stages[index].part.has_loss for index in forwards if index in stages)
+        self._sum: LossSum | None = None
+        self.weighted: bool | None = None
+
+    def begin(self, step: int) -> None:
+        """Start a step."""
+        # Looked at before the first action: no host stands still between that and OPT.
+        self._sampled, self._sum = self._one_batch.sample(step), None
+        self._left = -1 if self._context.works_behind_host else self._in_a_step
+        if not self._left:
+            self._set_out()
+
+    def note(self, action: Action) -> None:
+        """Note that an action is done: the sum may set out."""
+        if action.kind is Kind.F and self._stages[action.stage].part.has_loss:
+            self._left -= 1
+            if not self._left:
+                self._set_out()
+
+    def divisor(self) -> torch.Tensor:
+        """Return what weighted gradients are divided by; the sum is under way then. Collective."""
+        divisor = (self._sum or self._set_out()).divisor()
+        if not self._context.works_behind_host:
+            self._compare()
+        return divisor
+
+    def result(self) -> StepLoss:
+        """Return the step's loss over all ranks, once it is there."""
+        assert self._sum is not None
+        return self._sum.result()
+
+    def finish(self) -> StepLoss:
+        """End a step, and return its loss over all ranks; collective where batches differ."""
+        loss = self.result()
+        if self._context.works_behind_host:
+            self._compare()
+        self.weighted = loss.weighted
+        return loss
+
+    def _set_out(self) -> LossSum:
+        self._sum = LossSum(own_loss(self._context, self._stages), self._context.groups, self._sampled)
+        return self._sum
+
+    def _compare(self) -> None:
+        """Compare the whole batch where samples differ: each rank has the same sums."""
+        assert self._sum is not None
+        if self._context.groups.size > 1 and self._one_batch.differ(self._sum.beside()):
+            self._one_batch.compare()

@@ -201,11 +201,17 @@ class SteppedOptimizers:
     """The optimizers of a program's own that step some parameters, seen as they do.
 
     Where these are `parts` of a model, one that searches along all parameters together is refused.
+
+    Attributes
+    ----------
+    looks : bool
+        Until they were taken.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, parts: bool) -> None:
         self._ids, self._parts = {id(parameter) for parameter in parameters}, parts
         self._found: dict[int, torch.optim.Optimizer] = {}
+        self.looks = True
         self._hook = register_optimizer_step_pre_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
@@ -217,4 +223,5 @@ class SteppedOptimizers:
     def take(self) -> list[torch.optim.Optimizer]:
         """Return those that have stepped, and look no more."""
         self._hook.remove()
+        self.looks = False
         return list(self._found.values())

@@ -60,7 +60,7 @@ class Reduction:
 
     def __init__(self, context: RankContext, parameters: Mapping[str, nn.Parameter]) -> None:
         groups, me = context.groups, context.rank
-        self._watch, self._expects, self._device = groups.watch, groups.expects, context.device
+        self._groups, self._device = groups, context.device
         divided = {name for name, parameter in parameters.items() if "data" in axes_of(parameter)}
         by_stages: dict[tuple[int, ...], list[str]] = {}
         for name, stages in stages_of_parameters(context.owned).items():
@@ -119,16 +119,11 @@ class Reduction:
         self._sets.clear()
 
     def _wait(self, work: Any, shared: SharedSet) -> None:
-        peer = next(rank for rank in shared.ranks if rank != self._watch.rank)
-        action = self._watch.at = Action(Kind.REDUCE, shared.stages[-1])
+        action = self._groups.watch.at = Action(Kind.REDUCE, shared.stages[-1])
         start = self.recorder.mark() if self.recorder is not None else None
-        self._watch.waits_for(*(rank for rank in shared.ranks if rank != self._watch.rank))
-        try:
+        with self._groups.waiting(shared.ranks):
             work.wait()
-        except RuntimeError as error:
-            raise self._watch.lost(peer, str(error).strip().split("\n")[0]) from None
-        self._watch.works()
-        self._expects(self._device, peer)
+        self._groups.expects(self._device, next(rank for rank in shared.ranks if rank != self._groups.rank))
         if self.recorder is not None:
             self.recorder.note(action, "collective", start, waits=True)
 

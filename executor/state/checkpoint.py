@@ -30,7 +30,7 @@ from executor.worker import Worker
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
-def save(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None, extra: Any) -> None:
+def save_checkpoint(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None, extra: Any) -> None:
     """Write a checkpoint into a folder that all ranks see; collective.
 
     Raises
@@ -201,7 +201,7 @@ def _index(identity: str, steps: int, tensors: dict[str, Stored], rows: list[lis
     return Index(identity, steps, files, tensors, rows[0][2], states, groups, rows[0][5], [row[6] for row in rows])
 
 
-def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None) -> tuple[int, Any]:
+def load_checkpoint(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None) -> tuple[int, Any]:
     """Read what this rank holds from a folder, in place; returns the steps done and what was given along; collective.
 
     Raises
