@@ -159,19 +159,10 @@ class Pipeline(PipelineState):
                 plan = read_plan(plan)
 
         def make(inputs: Any, targets: Any) -> TrainingModel:
+            name, has_targets, size = type(model).__name__, targets is not None, plan.batch.global_size
             args, kwargs = as_arguments(inputs)
-            return TrainingModel(
-                type(model).__name__,
-                as_trained(model),
-                args,
-                kwargs,
-                targets,
-                targets is not None,
-                loss,
-                split or {},
-                plan.batch.global_size,
-                autocast,
-            )
+            trained = as_trained(model)
+            return TrainingModel(name, trained, args, kwargs, targets, has_targets, loss, split or {}, size, autocast)
 
         return cls(plan, make if inputs is None else make(inputs, targets), **options)
 
