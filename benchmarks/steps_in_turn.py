@@ -106,7 +106,7 @@ def _steps(plans: Sequence[str], model: str, num_steps: int, emulate: bool, time
                 pipeline.step()
                 if step >= 0:
                     row.append(time.perf_counter_ns() - start)
-            if observer and (found := gather_timeline(observer.measured(), pipelines[0].company)) and step >= 0:
+            if observer and (found := gather_timeline(observer.measured(), pipelines[0].groups)) and step >= 0:
                 seen.append(found)
     if timeline and seen:
         write_timeline(timeline, sorted(seen, key=lambda each: each.step_time_ns)[len(seen) // 2])

@@ -4,66 +4,35 @@ Leaves out learning-rate schedules and data loading, which stay the user's.
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from costmodel.capture.attributes import Attributes
-from costmodel.capture.batches import Split, TrainingModel, as_trained, check_cut
+from costmodel.capture.batches import Split, TrainingModel, as_trained
 from costmodel.capture.capture import Capture
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.errors import UsageError
-from executor.communication.groups import GroupLifecycle, ProcessGroups, RefusedAlike
-from executor.communication.watch import START
-from executor.gradients.optimizer import MakeOptimizer, SteppedOptimizers, check_optimizer, has_opt
-from executor.model.holding import aimed_at, capture_surely, tensors_read
+from executor.communication.groups import RefusedAlike
+from executor.gradients.completion import LastStep
+from executor.gradients.optimizer import MakeOptimizer, has_opt
 from executor.model.meta_init import Values
-from executor.model.taken import WholeVector, refuse_calls
-from executor.model.users_loss import noting_kept
 from executor.observe.observer import Observer
-from executor.plan_match.agreement import Agreed, agree, agree_on_stepped, held, held_of, telling_others
-from executor.plan_match.devices import choose_device, of_this_process
-from executor.plan_match.matching import check_device, check_gate, check_hosts, check_target, check_world, place_in
-from executor.plan_match.model_invariants import Standing, check_hooks, check_storages, check_surroundings
-from executor.plan_match.precision import planned_dtype, with_precision
+from executor.plan_match.agreement import agree_on_stepped, telling_others
+from executor.plan_match.matching import place_in
+from executor.plan_match.model_invariants import check_surroundings
+from executor.plan_match.options import LEAST_TIMEOUT_S, RunOptions, check_start
+from executor.plan_match.start import ConnectedRank, start
 from executor.stages.evaluation import Metric
 from executor.stages.user_parallelize import Parallelize
 from executor.state.microbatch_loader import as_arguments
-from executor.state.state import load_optimizer_state, load_state, optimizer_state, whole_state
-from executor.worker import Worker
+from executor.state.pipeline_state import PipelineState
 from planner.plan import Plan, read_plan
 
-LEAST_TIMEOUT_S = 30.0
 
-FILE_PATIENCE = 20
-"""Timeouts for which ranks may write or read a checkpoint together."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastStep:
-    """What a step was, on every rank alike.
-
-    Attributes
-    ----------
-    loss : float
-    gradient_norm : float or None
-        Over all ranks, before clipping; None where nobody asked, and of a call that accumulates.
-    skipped : bool
-        Whether the optimizer was not stepped, for loss or gradients were not finite.
-    """
-
-    loss: float
-    gradient_norm: float | None
-    skipped: bool
-
-
-class Pipeline:
+class Pipeline(PipelineState):
     """One rank of a plan that runs a training model.
 
     Nothing is communicated before the plan is found to fit the model, the number of processes and the
@@ -135,20 +104,14 @@ class Pipeline:
     ) -> None:
         self.plan = plan
         self._group = group.get_group() if hasattr(group, "get_group") else group
-        self._optimizer, self._max_norm, self._seed, self._emulates = optimizer, max_norm, seed, emulate
-        self._values, self._parallelize = values, parallelize
-        self._timeout_s = timeout_s or max(LEAST_TIMEOUT_S, 20 * plan.prediction.step_time_ns / 1e9)
-        self._worker: Worker | None = None
-        self._has_told = False
-        self._vector: WholeVector | None = None
-        self._stepped: SteppedOptimizers | None = None
-        self._ended = ""
-        self._asks_norm = gradient_norm or skip_nonfinite or max_norm is not None
-        self._skips_nonfinite = skip_nonfinite
-        self.extra: Any = None
+        timeout_s = timeout_s or max(LEAST_TIMEOUT_S, 20 * plan.prediction.step_time_ns / 1e9)
+        self._options = RunOptions(
+            optimizer, max_norm, seed, timeout_s, emulate, values, parallelize, gradient_norm, skip_nonfinite
+        )
+        self._started: ConnectedRank | None = None
         self._make = model if callable(model) else None
-        with telling_others(self._timeout_s, self._group):
-            self._check(model, device, of_group=group is not None)
+        with telling_others(timeout_s, self._group):
+            self.device = check_start(plan, model, self._options, device, self._group)
         self.rank, self.num_ranks = place_in(self._group)
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -156,25 +119,6 @@ class Pipeline:
             torch.cuda.set_device(self.device)  # NCCL's barriers use the current one
         if isinstance(model, TrainingModel | Capture):
             self._start(model)
-
-    def _check(self, model: object, device: torch.device | None, *, of_group: bool) -> None:
-        """Refuse what no model is needed to see, and choose the device."""
-        plan, divided = self.plan, self._parallelize is not None
-        check_world(plan, self._group)
-        rank, _ = place_in(self._group)
-        check_target(plan, divides=divided)
-        divides = divided or any(stage.config.divides for stage in plan.stages)
-        if divides and (of_group or isinstance(model, Capture)):
-            what = "parallelize=" if divided else "a plan that divides parameters (tensor, ZeRO-2, 3)"
-            raise UsageError(f"{what} takes the whole world and a model of its own: neither group= nor a capture")
-        check_optimizer(plan, self._optimizer)
-        if self._max_norm is not None and self._optimizer is None:
-            raise UsageError("max_norm= clips before the plan's OPT; without one call clip_grad_norm_ before you step")
-        planned_dtype(plan)
-        if not self._emulates and not of_group:  # emulated it only imitates the plan's machines
-            check_hosts(plan, rank)
-        self.device = of_this_process(device or choose_device(plan.cluster.device_of(rank).type))
-        check_device(plan, rank, self.device)
 
     @classmethod
     def from_plan(
@@ -215,28 +159,12 @@ class Pipeline:
                 plan = read_plan(plan)
 
         def make(inputs: Any, targets: Any) -> TrainingModel:
+            name, has_targets, size = type(model).__name__, targets is not None, plan.batch.global_size
             args, kwargs = as_arguments(inputs)
-            return TrainingModel(
-                type(model).__name__,
-                as_trained(model),
-                args,
-                kwargs,
-                targets,
-                targets is not None,
-                loss,
-                split or {},
-                plan.batch.global_size,
-                autocast,
-            )
+            trained = as_trained(model)
+            return TrainingModel(name, trained, args, kwargs, targets, has_targets, loss, split or {}, size, autocast)
 
         return cls(plan, make if inputs is None else make(inputs, targets), **options)
-
-    @property
-    def worker(self) -> Worker:
-        """The machinery of this rank."""
-        if self._worker is None:
-            raise UsageError("the pipeline is made by its first step; give inputs= to have it before")
-        return self._worker
 
     @property
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
@@ -246,15 +174,7 @@ class Pipeline:
         has asked is held to what it reads, another one to the whole batch that it is given (`executor.state.rows`).
         """
         self.worker.one_batch.only_needed = True
-        return self.worker.inputs_needed()
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """What `optimizer` has made on this rank, for schedules of its learning rate."""
-        found = self.worker.optimizer
-        if found is None:
-            raise UsageError("the plan has no OPT: the optimizer is the one that you step yourself")
-        return found.optimizer
+        return self.worker.one_batch.needed()
 
     def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False, short: bool = False) -> float:
         """Run one step: forward and backward of the whole batch, and the optimizer if the plan has OPT.
@@ -277,33 +197,23 @@ class Pipeline:
         float
             The step's loss over all ranks, on every rank.
         """
-        if self._worker is None and not self._ended:
+        if self._started is None:
             if self._make is None or inputs is None:
                 raise UsageError("the first step needs inputs")
             self._start(self._make(inputs, targets))
         self._load(inputs, targets, short)
-        self._standing.check_modes()
+        self._running.invariants.check_modes()
         check_surroundings(self.device.type)
         self.worker.check_hooks()
         with self.together(f"step {self.worker.draws.step}"):
             self.worker.one_batch.check()
-            if self._stepped is not None and not accumulate and self.watch.last_complete_step >= 0:
-                stepped, self._stepped = self._stepped.take(), None
-                agree_on_stepped(self.company, stepped)
-                self._tell_of_replaced()
+            stepped = self._running.stepped
+            if stepped is not None and stepped.looks and not accumulate and self.watch.last_complete_step >= 0:
+                agree_on_stepped(self.groups, stepped.take())
+                self.worker.gradients.tell_of_replaced()
             loss = self.worker.step(accumulate)
             self.watch.last_complete_step += 1
         return loss.value
-
-    def _tell_of_replaced(self) -> None:
-        """Say once that gradients do not add up, where a plain loop's would."""
-        if self.rank == 0 and self.worker.replaces_gradients:
-            print(
-                "pipe.step replaces gradients of the step before, which nobody has cleared: a plain loop adds them up, "
-                "and so does pipe.step after a call with accumulate=True; the optimizer's zero_grad clears them",
-                file=sys.stderr,
-                flush=True,
-            )
 
     def evaluate(
         self,
@@ -335,12 +245,13 @@ class Pipeline:
         return loss.value if metrics is None else {"loss": loss.value, **measured}
 
     @property
-    def last(self) -> "LastStep | None":
+    def last(self) -> LastStep | None:
         """What the last step was; None before the first."""
-        if self._worker is None or self._worker.loss is None:
+        if self._started is None or self.worker.loss is None:
             return None
-        norm = self._worker.norm
-        return LastStep(self._worker.loss.value, None if norm is None else float(norm), self._worker.skipped)
+        gradients = self.worker.gradients
+        norm = None if gradients.norm is None else float(gradients.norm)
+        return LastStep(self.worker.loss.value, norm, gradients.skipped)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the trainable parameters of this rank's stages.
@@ -364,83 +275,7 @@ class Pipeline:
         if has_opt(self.plan):
             raise UsageError("the plan's OPT has stepped already: give max_norm= to Pipeline")
         with self.together("clipping"):
-            return float(self.worker.clip(max_norm))
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the unsplit model's state on rank 0, an empty one elsewhere; collective."""
-        with self.together("the state's collection"):
-            return whole_state(self.worker)
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take this rank's part of an unsplit model's state; collective."""
-        with self.together("loading a state", survives=True), self.company.refusing_alike():
-            load_state(self.worker, state)
-
-    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
-        """Return an optimizer's state by the names of its parameters on rank 0; collective.
-
-        Default: the optimizer that the plan's OPT steps, else it is one over `parameters`.
-        """
-        with self.together("the optimizer's collection"):
-            return optimizer_state(self.worker, optimizer or self.optimizer)
-
-    def load_optimizer_state_dict(
-        self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None
-    ) -> None:
-        """Give this rank's optimizer its part of a state by names; collective."""
-        with self.together("loading an optimizer's state", survives=True):
-            load_optimizer_state(self.worker, optimizer or self.optimizer, state)
-
-    def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, extra: Any = None) -> None:
-        """Write a checkpoint by the unsplit model's names; collective. At any moment the folder holds a whole one.
-
-        Parameters
-        ----------
-        folder : path
-            That all ranks see.
-        optimizer : torch.optim.Optimizer, optional
-            One over `parameters`, whose state and groups go along; default: the one that the plan's OPT steps, if it
-            has OPT.
-        extra
-            What else this rank needs to go on (a schedule's ``state_dict()``, a loader's place): numbers, texts,
-            tensors, in lists, tuples and dicts. `load` gives it back as `extra`.
-
-        Raises
-        ------
-        DoesNotMatch
-            On all ranks, when something cannot be saved or written; the checkpoint that was there stands.
-        """
-        from executor.state.checkpoint import save
-
-        own = self._own(optimizer)
-        if own is None and self.worker.draws.step and self.rank == 0 and not self._has_told:
-            self._has_told = True
-            print(
-                f"{folder}: no optimizer's state is saved, for none was given: pipe.save(folder, optimizer) saves it",
-                file=sys.stderr,
-                flush=True,
-            )
-        with self.together("saving", FILE_PATIENCE, survives=True):
-            save(self.worker, folder, own, extra)
-
-    def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> int:
-        """Take this rank's part of a checkpoint, saved under whatever plan; returns the steps done; collective.
-
-        `extra` is then what this rank gave to `save`, of ranks that were not there what rank 0 gave.
-
-        Raises
-        ------
-        DoesNotMatch
-            On all ranks, when the folder holds no whole checkpoint, or one that does not fit; nothing is changed then.
-        """
-        from executor.state.checkpoint import load
-
-        with self.together("loading", FILE_PATIENCE, survives=True):
-            steps, self.extra = load(self.worker, folder, self._own(optimizer))
-        return steps
-
-    def _own(self, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
-        return optimizer or (self.optimizer if has_opt(self.plan) else None)
+            return float(self.worker.gradients.clip(max_norm))
 
     def observe(self) -> Observer:
         """Measure the steps from now on."""
@@ -448,14 +283,8 @@ class Pipeline:
 
     def close(self) -> None:
         """Leave together with all other ranks; collective."""
-        if self._worker is None or self._ended:
-            return
-        with self.together("the end"):
-            self.company.all_gather_bytes(b"")
-        self._ended = "the pipeline is closed; make a new one"
-        if self._stepped is not None:
-            self._stepped.take()
-        self._membership.leave()
+        if self._started is not None:
+            self._started.lifecycle.close()
 
     def __enter__(self) -> "Pipeline":
         return self
@@ -463,135 +292,17 @@ class Pipeline:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, RefusedAlike):
             self.close()
-        elif self._worker is not None and not self._ended:  # the other ranks cannot go on without this one
-            self._fail(error)
+        elif self._started is not None and not self._started.lifecycle.ended:  # others cannot go on without this one
+            self._started.lifecycle.fail(error)
+
+    def _start(self, model: TrainingModel | Capture) -> None:
+        self._started = start(self.plan, model, self._options, self.device, self._group)
+        self.groups, self.watch = self._started.groups, self._started.groups.watch
 
     def _load(self, inputs: Any, targets: Any, short: bool = False) -> None:
         """Refuse what this rank can see before it waits for another, and take the batch."""
-        if self._ended:
-            raise UsageError(self._ended)
-        self._standing.check()
-        if self._vector is not None:
-            self._vector.check()
+        self._running.lifecycle.check()
+        self._running.invariants.check()
         if inputs is not None:
             multiple = math.lcm(*(stage.microbatch_multiple for stage in self.plan.stages))
-            self.worker.feed.load(inputs, targets, short=short, multiple=multiple)
-
-    @contextmanager
-    def together(self, what: str, patience: int = 1, *, survives: bool = False) -> Iterator[None]:
-        """Do something that takes all ranks, under the watch; an error in it ends the pipeline on all of them.
-
-        Where it `survives`, what all ranks refuse alike ends nothing.
-        """
-        if self._ended:
-            raise UsageError(self._ended)
-        self.worker  # noqa: B018 - says what is missing
-        self.watch.enters(what, patience)
-        try:
-            yield
-        except BaseException as error:
-            if survives and isinstance(error, RefusedAlike):  # all ranks are here, and may go on together
-                self.watch.rests()
-            else:
-                self._fail(error)
-            raise
-        self.watch.rests()
-
-    def _fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one cannot go on."""
-        if self._stepped is not None:  # its hook is on all optimizers of the process, and would outlive the pipeline
-            self._stepped.take()
-        self._ended = f"the pipeline has failed ({type(error).__name__}: {error}); make a new one in a new process"
-        if getattr(error, "alike", False):
-            self.company.all_gather_bytes(b"")
-            self._membership.leave()
-            return
-        if isinstance(error, RuntimeError) and self.num_ranks > 1:
-            self.watch.listen()  # a lost rank may be the reason
-        self._membership.fail(error)
-
-    def _matched(self, model: TrainingModel | Capture) -> tuple[Worker, Agreed]:
-        """Capture the model and make this rank's part of the plan of it, without a word to the others."""
-        size, kept = self.plan.batch.microbatch_size, list[tuple[str, str]]()
-        if isinstance(model, Capture):
-            captured = replace(model, model=with_precision(self.plan, model.model))
-            attributes = Attributes(captured.model.module)
-        else:
-            check_cut(model)
-            built = with_precision(self.plan, model)
-            with noting_kept(built.module) as kept:
-                captured, attributes = capture_surely(built, size, self._values is not None)
-        check_gate(self.plan, captured)
-        if len(self.plan.stages) > 1:
-            check_storages(captured.model.module)
-        own = held(self.plan, captured, self._options())
-        if isinstance(model, TrainingModel):
-            captured = aimed_at(captured, self.device)
-        keeps_model = isinstance(model, Capture)
-        worker = Worker(
-            self.plan,
-            captured,
-            self.rank,
-            self.device,
-            self._seed,
-            keeps_model,
-            self._values,
-            self._parallelize,
-            self._asks_norm,
-            self._skips_nonfinite,
-        )
-        worker.hide_from_loss(kept)
-        check_hooks(captured.model.module, worker.modules_left())
-        self._attributes = attributes
-        return worker, own
-
-    def _options(self) -> dict[str, Any]:
-        """Return the options that all ranks must have alike."""
-        return {
-            "optimizer": self._optimizer is not None,
-            "max_norm": self._max_norm,
-            "seed": self._seed,
-            "timeout_s": self._timeout_s,
-            "emulate": self._emulates,
-            "values": self._values is not None,
-            "parallelize": self._parallelize is not None,
-            "gradient_norm": self._asks_norm,
-            "skip_nonfinite": self._skips_nonfinite,
-        }
-
-    def _start(self, model: TrainingModel | Capture) -> None:
-        """Match the model with the plan, then connect the ranks."""
-        with telling_others(self._timeout_s, self._group):
-            self._vector = WholeVector(model.module) if isinstance(model, TrainingModel) else None
-            worker, own = self._matched(model)
-        self.company = ProcessGroups(self.rank, self.num_ranks, self._timeout_s, self._group)
-        self.watch = self.company.watch
-        self._membership = GroupLifecycle(self.company, worker.disconnect)
-        self.watch.enters(START)
-        try:
-            agree(self.company, own)
-            worker.connect(self.company, self._optimizer, self._max_norm)
-            agree(self.company, held_of(worker.optimizer.optimizer if worker.optimizer else None))
-        except BaseException as error:
-            if getattr(error, "alike", False):
-                self.company.all_gather_bytes(b"")
-                self._membership.leave()
-            else:
-                self._membership.fail(error)
-            raise
-        self.watch.rests()
-        self._worker = worker
-        refuse_calls(worker.capture.model.module, tensors_read(worker.capture, worker.capture.operators))
-        self._standing = Standing(
-            worker.capture, self._attributes, worker.parameters, worker.modules_left(), replaces=worker.divides
-        )
-        self._stepped = (
-            None
-            if has_opt(self.plan)
-            else SteppedOptimizers(
-                worker.parameters.values(),
-                parts=len(worker.parameters) < len({n for names in worker.owned for n in names}),
-            )
-        )
-        if self._emulates:
-            worker.observe(emulates=True)
+            self.worker.loader.load(inputs, targets, short=short, multiple=multiple)

@@ -15,6 +15,7 @@ import torch
 from costmodel.errors import DoesNotMatch
 from executor.communication.transport import Pending, Transport
 from executor.communication.wiring import Direction, Key, Wire, Wiring, cut, join
+from executor.context import RankContext
 from executor.observe.recording import Recorder
 from executor.stages.stage import Stage
 from simulator.actions import Action, Kind
@@ -32,6 +33,10 @@ class Instruction:
     stream: str
     collect: Callable[[], Any] | None
     execute: Callable[[Any], None]
+
+    def run(self) -> None:
+        """Do it, once what it needs is here."""
+        self.execute(self.collect() if self.collect is not None else None)
 
 
 class Mailbox:
@@ -66,7 +71,7 @@ class Program:
 
     Parameters
     ----------
-    rank : int
+    context : RankContext
     wiring : Wiring
     stages : mapping of int to Stage
         Those of this rank.
@@ -74,22 +79,19 @@ class Program:
         None on a single rank.
     reduce, optimize : callable
         What REDUCE and OPT of a stage do.
-    num_microbatches : int
     """
 
     def __init__(
         self,
-        rank: int,
+        context: RankContext,
         wiring: Wiring,
         stages: Mapping[int, Stage],
         transport: Transport | None,
         reduce: Callable[[int], None],
         optimize: Callable[[int], None],
-        num_microbatches: int,
     ) -> None:
-        self.rank, self.wiring, self.stages, self.transport = rank, wiring, stages, transport
-        self.mailbox = Mailbox(transport)
-        self._reduce, self._optimize, self._num_microbatches = reduce, optimize, num_microbatches
+        self.stages, self.transport, self.mailbox = stages, transport, Mailbox(transport)
+        self._context, self._wiring, self._reduce, self._optimize = context, wiring, reduce, optimize
 
     def bind(self, order: Iterable[Action]) -> tuple[Instruction, ...]:
         """Return the instructions of an order of actions.
@@ -99,15 +101,15 @@ class Program:
         DoesNotMatch
             When the order holds a kind of action that the executor does not run, or another rank's stage.
         """
-        bound = []
+        bound, rank = [], self._context.rank
         for action in order:
             if action.kind not in _TABLE or action.slice_index >= 0:
                 raise DoesNotMatch(
-                    f"the action {action} of rank {self.rank} is none that the executor runs "
+                    f"the action {action} of rank {rank} is none that the executor runs "
                     f"({', '.join(_TABLE)}, whole sequences); plan for the target executor"
                 )
             if action.stage not in self.stages:
-                raise DoesNotMatch(f"rank {self.rank} is to do {action}, but does not run stage {action.stage}")
+                raise DoesNotMatch(f"rank {rank} is to do {action}, but does not run stage {action.stage}")
             stream, method = _TABLE[action.kind]
             collect, execute = method(self, action)
             bound.append(Instruction(action, stream, collect, execute))
@@ -141,7 +143,7 @@ class Program:
     def send(self, action: Action) -> Bound:
         """SEND: a message of the mailbox goes to the rank that will use it."""
         wire, key = self._addressed(action)
-        peers = self.wiring.lanes.receivers(action.stage, action.peer, action.microbatch, self.rank)
+        peers = self._context.lanes.receivers(action.stage, action.peer, action.microbatch, self._context.rank)
         transport, slots, tag = self._transport(), self.mailbox.slots, self._tag(wire, key)
 
         def execute(_: Any) -> None:
@@ -156,7 +158,7 @@ class Program:
     def receive(self, action: Action) -> Bound:
         """RECV: posted here, waited for by whoever needs it."""
         wire, key = self._addressed(action)
-        peer = self.wiring.lanes.sender(action.peer, action.stage, action.microbatch, self.rank)
+        peer = self._context.lanes.sender(action.peer, action.stage, action.microbatch, self._context.rank)
         transport, slots, tag = self._transport(), self.mailbox.slots, self._tag(wire, key)
         templates = wire.expected(key)
 
@@ -205,14 +207,15 @@ class Program:
         forward = action.kind in (Kind.SEND_F, Kind.RECV_F)
         downstream = action.kind in (Kind.SEND_F, Kind.RECV_B)
         ends = (action.stage, action.peer) if downstream else (action.peer, action.stage)
-        wire = self.wiring.wires.get(ends)
+        wire = self._wiring.wires.get(ends)
         if wire is None or action.microbatch not in wire.units:
             raise DoesNotMatch(f"{action} belongs to no edge of the plan; plan the model again")
         return wire, (Direction.FORWARD if forward else Direction.BACKWARD, *ends, action.microbatch)
 
     def _tag(self, wire: Wire, key: Key) -> int:
         """Return the message's tag; no two messages of a step share one."""
-        return (2 * wire.index + (key[0] is Direction.BACKWARD)) * self._num_microbatches + key[3]
+        number = 2 * wire.index + (key[0] is Direction.BACKWARD)
+        return number * self._context.plan.batch.num_microbatches + key[3]
 
     def _transport(self) -> Transport:
         if self.transport is None:

@@ -20,9 +20,10 @@ from executor.gradients.optimizer import timing_optimizer
 from executor.observe.check import Difference, compare, deterministic
 from executor.observe.measure import gather_timeline
 from executor.observe.observer import Observer
-from executor.pipeline import LEAST_TIMEOUT_S, Pipeline
+from executor.pipeline import Pipeline
 from executor.plan_match.agreement import telling_others
 from executor.plan_match.matching import check_world
+from executor.plan_match.options import LEAST_TIMEOUT_S
 from executor.plan_match.precision import planned_dtype
 from planner.plan import Plan, read_plan
 from simulator.timeline import write_timeline
@@ -95,7 +96,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> RunResult:
                 checked = _check(pipeline, arguments)
     if arguments.timeline:
         with pipeline.together("writing the timeline"):
-            timeline = gather_timeline(observer.measured(), pipeline.company)
+            timeline = gather_timeline(observer.measured(), pipeline.groups)
         if timeline is not None:
             write_timeline(arguments.timeline, timeline, {"plan": arguments.plan, "model": arguments.model})
     exact = _tried_exactly(plan, arguments, checked) if checked and _rounds(plan, checked) else None
@@ -187,16 +188,16 @@ def _step_log(path: str | None) -> Iterator[Callable[[dict[str, object]], None]]
 
 def _timed_step(pipeline: Pipeline, step: int, observer: Observer) -> tuple[StepTime, float]:
     """Run a step that all ranks start together, and return its loss; it takes as long as the longest of them."""
-    company = pipeline.company
+    groups = pipeline.groups
     with pipeline.together("the start of a step"):
-        company.all_gather_bytes(b"")
+        groups.all_gather_bytes(b"")
     start = time.perf_counter_ns()
     loss = pipeline.step()
     if pipeline.device.type == "cuda":
         torch.cuda.synchronize(pipeline.device)
     own = [time.perf_counter_ns() - start, observer.excess_ns()]
     with pipeline.together("the end of a step"):
-        rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps(own).encode())]
+        rows = [json.loads(row) for row in groups.all_gather_bytes(json.dumps(own).encode())]
     slowest = max(range(len(rows)), key=lambda rank: int(rows[rank][1]))
     predicted_ns = pipeline.plan.prediction.step_time_ns
     return StepTime(step, max(row[0] for row in rows), predicted_ns, slowest), loss

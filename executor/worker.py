@@ -2,60 +2,46 @@
 
 Made without any communication, so that what does not fit together is found before a rank waits for another; `connect`
 then makes groups in one fixed order on every rank. Leaves out the user's side (`pipeline`), what watches a step
-(`observer`) and what is compared or written afterwards (`check`, `measure`).
+(`observer`), gradients behind the last backward (`completion`) and what is compared or written afterwards (`check`,
+`measure`).
 """
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
-import torch
 from torch import nn
 
-from costmodel.capture.batches import TARGETS
-from costmodel.capture.capture import Capture
 from costmodel.capture.pairs import pairs_of
-from costmodel.capture.parts import extract
-from costmodel.model.graph import LOSS
-from executor.communication.borders import check_lanes, negotiate_boundary_shapes
+from executor.communication.borders import negotiate_boundary_shapes
 from executor.communication.groups import ProcessGroups
 from executor.communication.transport import Transport
-from executor.communication.wiring import Wiring, wire_plan
+from executor.communication.wiring import wire_plan
+from executor.context import RankContext
 from executor.gradients.allreduce_order import MESSAGES, last_message
-from executor.gradients.averages import BufferSync, summed_buffers
-from executor.gradients.clipping import by_number, clip, refusing_norms_of_parts, shares_of_norm
-from executor.gradients.hooks import check_gradient_hooks, check_sparse
-from executor.gradients.losses import LossSum, StepLoss, own_loss
-from executor.gradients.optimizer import MakeOptimizer, RankOptimizer
+from executor.gradients.averages import BufferSync
+from executor.gradients.clipping import refusing_norms_of_parts
+from executor.gradients.completion import StepGradients, clear
+from executor.gradients.hooks import check_gradient_hooks, check_sparse, without_whole_gradient
+from executor.gradients.losses import StepLoss, StepLosses
+from executor.gradients.optimizer import RankOptimizer
 from executor.gradients.reached import Reached
-from executor.gradients.reduction import Reduction, stages_of_parameters
-from executor.gradients.undivided import UndividedLoss
-from executor.model.holding import (
-    by_name,
-    copies_start_alike,
-    drop_unowned,
-    held_tensors,
-    holders_of_tensors,
-    refuse_state_dict,
-    state_keys,
-)
-from executor.model.meta_init import Values, materialized
+from executor.gradients.undivided import calls_of_loss, undivided_loss
+from executor.model.holding import Tensors, by_name, copies_start_alike, hold, state_keys
 from executor.model.users_loss import UsersLoss
 from executor.observe.observer import Observer
+from executor.plan_match.options import RunOptions
 from executor.program import Instruction, Program
-from executor.stages.evaluation import Metric, Metrics, evaluated_part
+from executor.stages.evaluation import Metric
+from executor.stages.evaluator import RankEvaluator, evaluated_stages
 from executor.stages.parallelize import DividedStages
 from executor.stages.randomness import Draws
 from executor.stages.stage import Stage
 from executor.stages.stage_builder import StageBuilder
-from executor.stages.user_parallelize import Meshes, Parallelize, own_part, settle
+from executor.stages.user_parallelize import Meshes
 from executor.state.microbatch_loader import MicrobatchLoader
 from executor.state.rows import OneBatch
-from planner.plan import Plan
-from simulator.actions import Action, Kind, parse_action
-
-FORWARDS = frozenset({Kind.F, Kind.SEND_F, Kind.RECV_F})
+from simulator.actions import Kind
 
 
 class Worker:
@@ -63,190 +49,123 @@ class Worker:
 
     Parameters
     ----------
-    plan : Plan
-    capture : Capture
-        Of the very model whose parameters are trained; already found to be the plan's.
-    rank : int
-    device : torch.device
-    seed : int
-        Of random numbers that are drawn in steps.
+    context : RankContext
+        Not connected yet.
+    options : RunOptions, optional
     keeps_model : bool
         Whether parameters that this rank does not need stay as they are; else they are emptied.
-    values : callable or path, optional
-        Where the values of a model on meta come from.
-    parallelize : callable, optional
-        Divides each stage (`parallel`).
-    asks_norm, skips_nonfinite : bool
-        Whether a step's gradients have their norm taken, and are dropped where that or the loss is not finite.
+    kept : iterable of (str, str)
+        Modules and their attributes that forwards keep: the loss may not read those of other stages.
 
     Attributes
     ----------
+    context : RankContext
+        Connected once `connect` was called; its model's loss is as stages call it.
     parameters : mapping of str to torch.nn.Parameter
         The trainable ones of this rank's stages.
-    owned : list of tuple of str
-        Names of those that each stage of the plan reads.
     loss : StepLoss or None
         Of the last step, over all ranks.
+    held : dict of int to torch.Tensor
+        What this rank's stages read, by id.
     own, spare : dict of str to torch.Tensor
         Parameters and buffers that this rank's stages read, and that no stage reads (on rank 0), by their first names.
     keys : dict of str to str
         Keys of the unsplit model's ``state_dict`` -> first names.
+    divided : DividedStages
     observer : Observer or None
     optimizer : RankOptimizer or None
-    norm : torch.Tensor or None
-        Of the last step's gradients over all ranks, before they were clipped; None where nobody asks.
-    skipped : bool
-        Whether the last step's gradients were dropped.
+    keeps_gradients : bool
+        Whether gradients stay behind OPT, for somebody to look at.
     """
 
     def __init__(
         self,
-        plan: Plan,
-        capture: Capture,
-        rank: int,
-        device: torch.device,
-        seed: int = 0,
+        context: RankContext,
+        options: RunOptions | None = None,
+        *,
         keeps_model: bool = True,
-        values: Values | None = None,
-        parallelize: Parallelize | None = None,
-        asks_norm: bool = False,
-        skips_nonfinite: bool = False,
+        kept: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self.plan, self.rank, self.device = plan, rank, device
-        self.users_loss = UsersLoss(capture.model.loss)
-        self.capture = capture = replace(capture, model=replace(capture.model, loss=self.users_loss))
-        self._asks_lanes = any(stage.config.tensor > 1 for stage in plan.stages)
-        self.order = tuple(parse_action(text) for text in plan.orders[rank])
-        self._last_message = last_message(self.order)
-        self.wiring: Wiring = wire_plan(plan, capture)
-        self.feed = MicrobatchLoader(capture, plan.batch.global_size, plan.batch.num_microbatches, device)
-        self.draws = Draws(seed, device)
-        divides = parallelize is None and any(stage.config.tensor > 1 for stage in plan.stages)
-        pairs = pairs_of(capture) if divides else ()  # while parameters have their shapes
-        self.held, self.unread = held_tensors(plan, capture, rank)
-        if values is not None or not keeps_model:
-            refuse_state_dict(capture.model.module)
-        if values is not None:
-            self._materialize(values)
-        elif not keeps_model:
-            drop_unowned(capture, self.held, self.unread, device)
-        self._making = StageBuilder(plan, capture, self.wiring, self.feed, self.draws, self.order)
-        self._division = DividedStages(plan, capture, self._making, parallelize, pairs)
-        self.stages = {s: self._making.stage(s) for s in self.wiring.lanes.stages_of(rank)}
-        module = capture.model.module
-        self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, self.unread), state_keys(module)
-        self.owned = [self._making.trainable(stage) for stage in range(len(plan.stages))]
-        self._reached = Reached(plan, capture, self.wiring, self.owned)
-        self.parameters = {name: capture.parameter(name) for s in self.stages for name in self.owned[s]}
-        forwards = [action.stage for action in self.order if action.kind is Kind.F]
-        self._num_losses = sum(self.stages[index].part.has_loss for index in forwards if index in self.stages)
-        self._sum: LossSum | None = None
-        self._asks_norm, self._skips_nonfinite = asks_norm, skips_nonfinite
-        self._max_norm: float | None = None
-        self.norm: torch.Tensor | None = None
-        self.skipped = False
-        self.clear_gradients()  # of whatever the model was before
-        self.users_loss.settle(module, self.held, *self._calls_of_loss(), lambda: [*self.parameters.values()])
-        self._watched = self._of_parts()
+        self._options = options = options or RunOptions()
+        self._users_loss = UsersLoss(context.capture.model.loss)
+        model = replace(context.capture.model, loss=self._users_loss)
+        self.context = context = replace(context, capture=replace(context.capture, model=model))
+        self.capture = context.capture
+        self.wiring = wire_plan(context)
+        self.loader = MicrobatchLoader(context)
+        self.draws = Draws(options.seed, context.device)
+        divides = options.parallelize is None and any(stage.config.tensor > 1 for stage in context.plan.stages)
+        pairs = pairs_of(self.capture) if divides else ()  # while parameters have their shapes
+        self.held, unread = hold(context, options.values, keeps_model)
+        self._builder = StageBuilder(context, self.wiring, self.loader, self.draws)
+        self.divided = DividedStages(context, self._builder, options.parallelize, pairs)
+        self.stages = {s: self._builder.stage(s) for s in context.lanes.stages_of(context.rank)}
+        self._name(model.module, unread, kept)
+        self._reached = Reached(context, self.wiring)
+        self._without_whole_gradient = without_whole_gradient(context)
         self.check_hooks()
-        check_sparse(plan, capture, self.owned, self._asks_norm)
-        self._weighted: bool | None = None
+        check_sparse(context, options.takes_norm)
+        self._last_message = last_message(context.order)
+        self._is_rehearsed = self.keeps_gradients = False
         self.loss: StepLoss | None = None
-        self._rehearsed = False
         self.observer: Observer | None = None
         self.optimizer: RankOptimizer | None = None
-        self.keeps_gradients = False
-        self._accumulates = False
-        self._earlier: list[torch.Tensor | None] = []  # gradients of the calls before, while they accumulate
-        self._closed = False
+        self._evaluator: RankEvaluator | None = None
         self._until_end = ExitStack()
-        self.metrics = Metrics()
-        self._evaluating: tuple[Program, tuple[Instruction, ...]] | None = None
 
-    def connect(
-        self, company: ProcessGroups, make_optimizer: MakeOptimizer | None = None, max_norm: float | None = None
-    ) -> None:
+    def _name(self, module: nn.Module, unread: Tensors, kept: Iterable[tuple[str, str]]) -> None:
+        """Know tensors by their names, and let the loss read no others than this rank trains."""
+        self.own, self.spare, self.keys = by_name(module, self.held), by_name(module, unread), state_keys(module)
+        own = (name for stage in self.stages for name in self.context.owned[stage])
+        self.parameters = {name: self.capture.parameter(name) for name in own}
+        clear(self.parameters)  # of whatever the model was before
+        calls = calls_of_loss(self.context, self.stages)
+        self._users_loss.settle(module, self.held, *calls, lambda: [*self.parameters.values()])
+        for stage in self.stages.values():
+            if stage.part.has_loss:
+                self._users_loss.away.hide(module, kept, stage.part)
+
+    def connect(self, groups: ProcessGroups) -> None:
         """Make the groups and bind the order to them; collective over all ranks."""
-        self.company, self.watch, self._max_norm, lanes = company, company.watch, max_norm, self.wiring.lanes
-        company.choose_carrier(self.device)
-        self._behind = company.asynchronous or self.device.type != "cpu"  # the device works behind the host
-        self.transport = None if company.size == 1 else Transport(company, self.device, lanes.pairs(self.plan))
-        copies_start_alike(self.plan, self.capture, company, self.device)
-        if self._division.may_be:
-            self.meshes = Meshes(lanes, company, self.device)
-            self._divide(self.meshes)
+        self.context = context = replace(self.context, joined=groups)
+        groups.choose_carrier(context.device)
+        ending = self._until_end.enter_context
+        self.transport = ending(closing(Transport(context))) if groups.size > 1 else None
+        copies_start_alike(context)
+        if self.divided.may_be:
+            self._divide(ending(closing(Meshes(context))))
         self._reached.silence(self.stages.values())
-        self._until_end.enter_context(refusing_norms_of_parts(self.parameters, self.owned))
-        if company.size > 1:
-            company.everyone()  # made before the first step, as all groups are
-        self.reduction = Reduction(self.plan, self.owned, self.parameters, self.device, company, lanes)
-        buffers = {index: stage.buffers for index, stage in self.stages.items()}
-        replicas = {index: lanes.replicas(index, self.rank) for index in self.stages}
-        self.averages = BufferSync(company, self.device, replicas, buffers, self._summed(replicas))
-        self.one_batch = OneBatch(self.feed, self.inputs_needed, company)
-        if make_optimizer is not None:
-            self.optimizer = RankOptimizer(self.plan, make_optimizer, company, self.device, self.owned, self.parameters)
+        ending(refusing_norms_of_parts(self.parameters, context.owned))
+        if groups.size > 1:
+            groups.everyone()  # made before the first step, as all groups are
+        self.gradients = StepGradients(
+            context, self._options, self.stages, self.parameters, self.divided, self._reached
+        )
+        ending(closing(self.gradients.reduction))
+        self.averages = ending(closing(BufferSync(context, self.stages)))
+        self.one_batch = OneBatch(context, self.loader, self.stages)
+        self._losses = StepLosses(context, self.stages, self.one_batch)
+        if self._options.optimizer is not None:
+            self.optimizer = ending(closing(RankOptimizer(context, self._options.optimizer, self.parameters)))
             stepped = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
             own = {name: p for name, p in self.parameters.items() if id(p) in stepped}
-            self._until_end.enter_context(refusing_norms_of_parts(own, self.owned))
+            ending(refusing_norms_of_parts(own, context.owned))
         self.program = self._program(self.stages)
-        self._instructions = self.program.bind(self.order)
-
-    def _summed(self, replicas: Mapping[int, tuple[int, ...]]) -> list[torch.Tensor]:
-        """Return the buffers of stages with replicas that sum up over forwards."""
-        graph, lanes = self.wiring.graph, self.wiring.lanes
-        return [
-            buffer
-            for index, stage in self.stages.items()
-            if len(replicas[index]) > 1
-            for buffer in summed_buffers(
-                stage,
-                graph.microbatches_of(index, lanes.lead_of(index, self.rank), stage.num_microbatches)[0],
-                self.device,
-            )
-        ]
-
-    def _rehearse(self) -> None:
-        """Run each stage that is not divided once on zeros, before the first step: those that are have run so."""
-        self._rehearsed = True
-        graph, lanes = self.wiring.graph, self.wiring.lanes
-        for index, stage in self.stages.items():
-            if index not in self._division.views:
-                lead = lanes.lead_of(index, self.rank)
-                stage.rehearse(graph.microbatches_of(index, lead, stage.num_microbatches)[0], self.device)
-        had = {name for name, parameter in self.parameters.items() if parameter.grad is not None}
-        self._leave_out(had.union(*(self.owned[index] for index in self._division.views)), self._division.views)
-        self.clear_gradients()
-
-    def _leave_out(self, had: Iterable[str], unseen: Collection[int] = ()) -> None:
-        """Leave no gradients, nor zeros, to what no rank has one for; collective once, where ranks agree on that."""
-        without = self._reached.left_out
-        if not self._reached.are_agreed:
-            without = self._reached.agree(self.stages, had, self.company, unseen)
-            self.reduction.leave_alone(without)
-        for name in without & self.parameters.keys():
-            self.parameters[name].grad = None
-
-    def clear_gradients(self) -> None:
-        """Leave no gradients of this rank's parameters."""
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        self._instructions = self.program.bind(context.order)
 
     def _divide(self, meshes: Meshes) -> None:
         """Divide this rank's stages, and agree with others on what then crosses their borders."""
-        with self.company.refusing_alike():
-            graph, lanes = self.wiring.graph, self.wiring.lanes
-            firsts = {i: graph.microbatches_of(i, lanes.lead_of(i, self.rank), stage.num_microbatches)[0]
-                      for i, stage in self.stages.items()}  # fmt: skip
-            for index, stage, parameters in self._division.divide(dict(self.stages), meshes, firsts):
+        groups = self.context.groups
+        with groups.refusing_alike():
+            for index, stage, parameters in self.divided.divide(dict(self.stages), meshes):
                 self.stages[index] = stage
                 self._take(parameters)
-        if self._division.any:
-            with self.company.refusing_alike():
-                self.wiring = negotiate_boundary_shapes(self.wiring, self.stages, self.company, self.device)
+        if self.divided.any:
+            with groups.refusing_alike():
+                self.wiring = negotiate_boundary_shapes(self.context, self.wiring, self.stages)
             for i, stage in self.stages.items():
                 stage.incoming, stage.outgoing = self.wiring.incoming(i), self.wiring.outgoing(i)
-            self._division.rest()
+            self.divided.rest()
 
     def _take(self, now: Mapping[str, nn.Parameter]) -> None:
         """Hold parameters as they have become, and let go of the whole ones that they were."""
@@ -254,25 +173,24 @@ class Worker:
             before = self.capture.parameter(name)
             if parameter is not before and name in self.own:
                 before.data = before.data.new_empty(0)
-                self.own[name], self.users_loss.away[id(before)] = parameter, f"{name!r} of the model"
+                self.own[name], self._users_loss.away.words[id(before)] = parameter, f"{name!r} of the model"
                 self.parameters |= {name: parameter} if name in self.parameters else {}
+
+    def _program(self, stages: Mapping[int, Stage]) -> Program:
+        return Program(self.context, self.wiring, stages, self.transport, self.gradients.reduce, self._optimize)
 
     def observe(self, emulates: bool = False) -> Observer:
         """Measure the steps from now on; `emulates` holds each action for its planned time."""
-        self.observer = Observer(self.plan, self.order, self.device, emulates)
-        self.program.mailbox.recorder = self.reduction.recorder = self.observer.recorder
+        self.observer = Observer(self.context, emulates)
+        self.program.mailbox.recorder = self.gradients.reduction.recorder = self.observer.recorder
         return self.observer
 
     def disconnect(self) -> None:
         """Give up everything that refers to the groups; there are no more steps."""
-        for name in ("transport", "reduction", "averages", "optimizer", "meshes"):  # those that were made by then
-            part = getattr(self, name, None)
-            if part is not None:
-                part.close()
         self._until_end.close()
-        self._division.close()
+        self.divided.close()
         self.stages.clear()
-        self._instructions, self._evaluating = (), None
+        self._instructions, self._evaluator = (), None
 
     def step(self, accumulates: bool = False) -> StepLoss:
         """Run the loaded batch through the plan.
@@ -282,290 +200,65 @@ class Worker:
         accumulates : bool
             Whether the gradients stay, for the next call to add its own, and no optimizer steps.
         """
-        if self._behind and not self._rehearsed:
-            self._rehearse()
+        if self.context.works_behind_host and not self._is_rehearsed:
+            self._is_rehearsed = True
+            self.gradients.rehearse()
         self._begin(accumulates)
-        undivided = self._undivided() if self.loss is None else None
-        self.users_loss.watches = self.loss is None
+        undivided = undivided_loss(self.context, self.stages) if self.loss is None else None
+        self._users_loss.watches = self.loss is None
         for place, instruction in enumerate(self._instructions):
             if instruction.action.kind is Kind.OPT:
-                self._close()
-                if accumulates or self.skipped:
+                self.gradients.complete(self._losses)
+                if accumulates or self.gradients.skipped:
                     break
             self._do(instruction)
             if place == self._last_message:
-                self.reduction.stage_is_done(MESSAGES)
-        self._close()
+                self.gradients.reduction.stage_is_done(MESSAGES)
+        self.gradients.complete(self._losses)
         if self.transport is not None:
             self.transport.settle()
-        assert self._sum is not None
-        self.loss = self._sum.result()
-        if self._behind:
-            self._check_batch(self._sum)
-        self.users_loss.watches = False
+        self.loss = self._losses.finish()
+        self._users_loss.watches = False
         if undivided is not None:
             undivided.tell(self.loss.value)
-        self._weighted = self.loss.weighted
         if not accumulates and self.optimizer is not None and not self.keeps_gradients:
-            self.clear_gradients()  # they are stepped: no other optimizer shall do it again
+            clear(self.parameters)  # they are stepped: no other optimizer shall do it again
         self.draws.step += 1
         return self.loss
 
-    def _calls_of_loss(self) -> tuple[str, str]:
-        """Return why no rank calls the loss once a micro-batch in turn, and why none calls it for all of them."""
-        lanes, several = self.wiring.lanes, ""
-        with_all = [i for i, planned in enumerate(self.plan.stages) if LOSS in planned.operators]
-        if len(with_all) > 1 or any(len(lanes.blocks[i]) > 1 for i in with_all):
-            several = "several ranks call it, each for micro-batches of its own"
-        lone = several
-        for stage in (stage for stage in self.stages.values() if stage.part.has_loss and not several):
-            lone = "its stage recomputes and calls it twice" if stage.recomputes else ""
-            lone = "it is called for several micro-batches at once" if stage.multiple > 1 else lone
-        return lone, several
-
-    def _undivided(self) -> UndividedLoss | None:
-        """Return what sees the whole batch's outputs, if this rank alone has them all and they all count."""
-        lanes = self.wiring.lanes
-        for index, stage in self.stages.items():
-            alone = len(lanes.blocks[index]) == 1 and lanes.lane_of(index, self.rank) == 0
-            with_all = [i for i, operators in enumerate(s.operators for s in self.plan.stages) if LOSS in operators]
-            if stage.part.has_loss and alone and with_all == [index] and not stage.recomputes and not stage.num_real:
-                return UndividedLoss(stage, stage.multiple * self.plan.batch.microbatch_size)
-        return None
-
-    @property
-    def replaces_gradients(self) -> bool:
-        """Whether the next step puts its gradients in the place of others; the device is waited for."""
-        if self._accumulates:
-            return False
-        standing = next((own_part(p.grad) for p in self.parameters.values() if p.grad is not None), None)
-        return standing is not None and bool(standing.any())
-
-    def prepare_evaluation(self) -> None:
-        """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
-        if self._evaluating is None:
-            evaluated_part(extract(self.capture, self.capture.operators))
-            stages = {i: self._making.evaluated(stage, self._division.views.get(i)) for i, stage in self.stages.items()}
-            for stage in stages.values():
-                if stage.part.has_loss:
-                    self.metrics.measure(stage)
-            program = self._program(stages)
-            self._evaluating = program, program.bind(a for a in self.order if a.kind in FORWARDS)
-
-    def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
-        """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
-        self.prepare_evaluation()
-        self.metrics.begin(metrics)
-        assert self._evaluating is not None
-        self.averages.agree()
-        program, instructions = self._evaluating
-        kept = [(buffer, buffer.clone()) for stage in self.stages.values() for buffer in stage.buffers]
-        for stage in program.stages.values():
-            stage.losses.clear()
-            stage.num_real = self.feed.num_real
-        with self._division.evaluating():
-            for instruction in instructions:
-                self.watch.at = instruction.action
-                instruction.execute(instruction.collect() if instruction.collect is not None else None)
-        if self.transport is not None:
-            self.transport.settle()
-        for buffer, value in kept:  # what only counts forwards counts no evaluation
-            buffer.data.copy_(value)
-        loss = LossSum(self._own_loss(program.stages), self.company).result()
-        lanes, losing = self.wiring.lanes, [i for i, stage in program.stages.items() if stage.part.has_loss]
-        counts = all(lanes.lane_of(i, self.rank) == 0 for i in losing)
-        return loss, self.metrics.result(self.company, counts) if metrics else {}
-
     def _begin(self, accumulates: bool) -> None:
-        # As they are now: an optimizer's zero_grad between two calls clears what they have added up.
-        self._earlier = [parameter.grad for parameter in self.parameters.values()] if self._accumulates else []
-        self._accumulates = accumulates
-        self._reached.begin(self.stages)
-        self.clear_gradients()
+        self.gradients.begin(accumulates)
         for stage in self.stages.values():
-            stage.losses.clear()
-            stage.num_real = self.feed.num_real
+            stage.begin(self.loader.num_real)
         if self.observer is not None:
             self.observer.begin()
-        self.reduction.begin()
-        self._division.begin()
-        self.norm, self.skipped = None, False
-        # Looked at before the first action: no host stands still between that and OPT.
-        self._sampled = self.one_batch.sample(self.draws.step)
         if self.optimizer is not None:
             self.optimizer.begin()
-        self._closed = False
-        # A device would run the sum where it is issued, and hold up its stream; else it sets out with the last loss.
-        self._sum, self._losses_left = None, -1 if self._behind else self._num_losses
-        if not self._losses_left:
-            self._sum_losses()
-
-    def _sum_losses(self) -> LossSum:
-        self._sum = LossSum(self._own_loss(self.stages), self.company, self._sampled)
-        return self._sum
-
-    def _check_batch(self, total: LossSum) -> None:
-        """Compare the whole batch where samples differ: each rank has the same sums; collective then."""
-        if self.company.size > 1 and self.one_batch.differ(total.beside()):
-            self.one_batch.compare()
-
-    def _own_loss(self, stages: Mapping[int, Stage]) -> torch.Tensor:
-        """Return what this rank's stages have seen; lanes see the same, of which the first one's counts."""
-        lanes = self.wiring.lanes
-        return own_loss((stage for i, stage in stages.items() if lanes.lane_of(i, self.rank) == 0), self.device)
+        self._losses.begin(self.draws.step)
 
     def _do(self, instruction: Instruction) -> None:
-        self.watch.at = instruction.action
+        self.context.groups.watch.at = instruction.action
         if self.observer is not None:
             self.observer.run(instruction)
         else:
-            instruction.execute(instruction.collect() if instruction.collect is not None else None)
-        if instruction.action.kind is Kind.F and self.stages[instruction.action.stage].part.has_loss:
-            self._losses_left -= 1
-            if not self._losses_left:
-                self._sum_losses()
-
-    def _reduce(self, stage: int) -> None:
-        self._division.reduce([stage])
-        self.reduction.stage_is_done(stage)
+            instruction.run()
+        self._losses.note(instruction.action)
 
     def _optimize(self, stage: int) -> None:
         assert self.optimizer is not None  # a plan with OPT is refused without one
         self.optimizer.step(stage)
 
-    def _close(self) -> None:
-        """Complete the gradients: sums over ranks, division by a total weight, those of earlier calls, their norm."""
-        if self._closed:
-            return
-        self._closed = True
-        self._division.reduce(self.stages)
-        self.reduction.finish()
-        self._leave_out(() if self._reached.are_agreed else self.reduction.had())
-        settle(self.parameters.values() if self._division.views else ())
-        if self._asks_lanes:
-            self._asks_lanes = False
-            with self.company.refusing_alike():
-                own = {s: {name: self.parameters[name] for name in self.owned[s]} for s in self.stages}
-                check_lanes(self.wiring.lanes, self.company, own)
-        recorder = self.observer.recorder if self.observer is not None and self.company.size > 1 else None
-        start = recorder.mark() if recorder is not None else None
-        self._sum = self._sum or self._sum_losses()
-        divisor = self._sum.divisor()
-        if not self._behind:
-            self._check_batch(self._sum)
-        if recorder is not None:
-            recorder.note(Action(Kind.REDUCE, max(self.stages)), "collective", start, waits=True)
-        if self._weighted is not False:  # what losses are is known after a step: reading it here would stop the device
-            gradients = [own_part(p.grad) for p in self.parameters.values() if p.grad is not None]
-            by_number(gradients, divisor, torch._foreach_div_)
-        if self._earlier:
-            _add(self.parameters.values(), self._earlier)
-            self._earlier = []
-        if self._asks_norm and not self._accumulates:  # the sum of all calls is clipped, and no part of it
-            self.norm = self.clip(self._max_norm)
-        if self._skips_nonfinite and not self._accumulates:
-            assert self.norm is not None
-            self.skipped = not (math.isfinite(self._sum.result().value) and math.isfinite(float(self.norm)))
-            if self.skipped:
-                self.clear_gradients()
+    def prepare_evaluation(self) -> RankEvaluator:
+        """Make the forwards of eval mode once; what cannot be evaluated is refused on all ranks alike."""
+        if self._evaluator is None:
+            program = self._program(evaluated_stages(self._builder, self.stages, self.divided))
+            self._evaluator = RankEvaluator(self.context, program, self.divided, self.averages)
+        return self._evaluator
 
-    def clip(self, max_norm: float | None) -> torch.Tensor:
-        """Scale all ranks' gradients so that their global 2-norm is at most `max_norm`; returns the norm before."""
-        shares = shares_of_norm(self.plan, self.owned, self.parameters, self.lowest_owners(), self.rank)
-        return clip(self.parameters, shares, max_norm, self.company, self.device)
-
-    def _program(self, stages: dict[int, Stage]) -> Program:
-        return Program(
-            self.rank,
-            self.wiring,
-            stages,
-            self.transport,
-            self._reduce,
-            self._optimize,
-            self.plan.batch.num_microbatches,
-        )
-
-    def _materialize(self, values: Values) -> None:
-        """Give this rank's part of a model on meta its values, and what no stage reads, on the host of rank 0."""
-        holders, unread = holders_of_tensors(self.plan, self.capture), set(self.unread)
-        read = {key for key in self.held if holders[key][0] == self.rank} | unread
-        self.held = materialized(self.capture, self.held, read, values, self.device)
-        self.unread = materialized(self.capture, self.unread, read, values, torch.device("cpu"))
-
-    @property
-    def divides(self) -> bool:
-        """Whether parameters of this rank are divided, and others stand in place of the model's."""
-        return bool(self._division.views)
-
-    def modules_left(self) -> dict[str, str]:
-        """Return the modules of which this rank's stages run something and that they do not call, with the reason."""
-        groups, found = self.capture.groups, dict[str, str]()
-        for index, stage in self.stages.items():
-            for name in self.plan.stages[index].operators:
-                names = groups[name].module.split(".") if name in groups and groups[name].module else []
-                for path in (".".join(names[:length]) for length in range(len(names) + 1)):
-                    if path not in found and not stage.part.calls_module(path):
-                        found[path] = stage.part.left.get(
-                            path, "what goes into it is hidden, or it recomputes by itself"
-                        )
-        return found
-
-    def _of_parts(self) -> dict[str, str]:
-        """Return the parameters whose gradients no hook of the user's sees whole, with the reason."""
-        stages = stages_of_parameters(self.owned)
-        tied = {name: f"the stages {' and '.join(map(str, s))} share it" for name, s in stages.items() if len(s) > 1}
-        divided = {
-            name: f"stage {index} divides it"
-            for index, names in enumerate(self.owned)
-            for name in names
-            if self.plan.stages[index].config.divides
-        }
-        return tied | divided
+    def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
+        """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
+        return self.prepare_evaluation().run(metrics, self.loader.num_real)
 
     def check_hooks(self) -> None:
         """Refuse hooks on gradients of parameters of which no rank ever has the whole gradient."""
-        everywhere = [(name, self.capture.parameter(name)) for name in self._watched]  # all ranks refuse alike
-        check_gradient_hooks(self._watched, [*everywhere, *self.parameters.items()] if self._watched else ())
-
-    def hide_from_loss(self, kept: Iterable[tuple[str, str]]) -> None:
-        """Have (module, attribute) that forwards keep refuse to be read where the loss's stage does not call them."""
-        for stage in self.stages.values():
-            if stage.part.has_loss:
-                self.users_loss.hide(self.capture.model.module, kept, stage.part)
-
-    def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
-        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
-        size = self.plan.batch.microbatch_size
-        of_input = dict(zip(self.capture.inputs, self.feed.keys(), strict=True))
-        needed: dict[str | int, set[int]] = {}
-        for index, stage in self.stages.items():
-            lead = self.wiring.lanes.lead_of(index, self.rank)
-            firsts = self.wiring.graph.microbatches_of(index, lead, stage.num_microbatches)
-            samples = {k * size + i for k in firsts for i in range(stage.multiple * size)}
-            keys: list[str | int] = [of_input[name] for name in stage.part.raw_inputs]
-            keys += [TARGETS] if stage.part.has_loss and self.capture.model.has_targets else []
-            for key in keys:
-                needed[key] = needed.get(key, set()) | samples
-        return {key: _ranges(samples) for key, samples in needed.items()}
-
-    def lowest_owners(self) -> dict[str, int]:
-        """Return the lowest rank that has each trainable parameter, in the order of stages."""
-        lowest: dict[str, int] = {}
-        for stage, names in enumerate(self.owned):
-            for name in names:
-                rank = min(self.plan.stages[stage].ranks)
-                lowest[name] = min(rank, lowest.get(name, rank))
-        return lowest
-
-
-def _add(parameters: Iterable[torch.nn.Parameter], earlier: Sequence[torch.Tensor | None]) -> None:
-    for parameter, gradient in zip(parameters, earlier, strict=True):
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-
-
-def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:
-    """Return a set of numbers as ranges [first, stop)."""
-    starts = sorted(i for i in samples if i - 1 not in samples)
-    stops = sorted(i + 1 for i in samples if i + 1 not in samples)
-    return tuple(zip(starts, stops, strict=True))
+        check_gradient_hooks(self.context, self._without_whole_gradient, self.parameters)

@@ -49,7 +49,7 @@ def trained(model: str, num_queues: int = 1, max_norm: float | None = None, **op
             streams.drain("state")
             with _disable_current_modes():
                 state = pipeline.state_dict()
-            communicators = pipeline.company.communicators
+            communicators = pipeline.groups.communicators
         streams.check()
     return {"events": streams.asked, "losses": losses, "state": state, "communicators": communicators}
 

@@ -22,7 +22,7 @@ def _pipeline() -> Pipeline:
     plan = jobs.make_plan("tied_gpt", num_stages=NUM_RANKS)
     pipe = Pipeline(plan, jobs.captured("tied_gpt"))
     batch = jobs.whole_batch("tied_gpt", plan)
-    pipe.worker.feed.load(batch.kwargs or batch.args, batch.targets)
+    pipe.worker.loader.load(batch.kwargs or batch.args, batch.targets)
     kept.append(pipe)  # as a module's variable, until the interpreter's end
     return pipe
 

@@ -26,6 +26,7 @@ from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.timing import MarkCost, time_in_context, time_whole
 from costmodel.profiling.measure.walk import Walk
 from costmodel.profiling.options import Options
+from executor.context import RankContext
 from executor.worker import Worker
 from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_recompute
 
@@ -45,7 +46,7 @@ def train(captured: Capture, device: torch.device) -> None:
         groups = in_equal_runs(captured.operators, 3)
         plan = plan_by_hand(captured, groups, schedule=schedule, num_microbatches=2, microbatch_size=1)
         for rank in range(3):
-            worker = Worker(plan, captured, rank, device)
+            worker = Worker(RankContext(plan, captured, rank, device))
             print(rank, memory.run_alone(worker))
             assert {p.grad.device for p in worker.parameters.values()} <= {device}
 

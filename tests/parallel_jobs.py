@@ -357,7 +357,7 @@ def trained(
         moments = pipe.optimizer_state_dict()
     return {
         "losses": losses,
-        "norm": float(pipe.worker.norm),
+        "norm": float(pipe.worker.gradients.norm),
         "evaluated": evaluated,
         "state": state,
         "moments": len(moments),

@@ -11,7 +11,8 @@ from costmodel.capture.parts import extract
 from costmodel.capture.shapes import fetch
 from costmodel.errors import DoesNotMatch
 from executor import Pipeline
-from executor.model.holding import aimed_at, capture_surely, tensors_read
+from executor.model.capturing import aimed_at, capture_surely
+from executor.model.holding import tensors_read
 from executor.observe.check import compare
 from tests import executor_jobs as jobs
 from tests.rank_pool import RankPool

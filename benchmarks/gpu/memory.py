@@ -15,6 +15,7 @@ from costmodel.capture.capture import capture
 from executor.communication.packing import empty_message, pack
 from executor.communication.transport import Pending, Transport
 from executor.communication.wiring import Template
+from executor.context import RankContext
 from executor.program import Instruction, Program
 from executor.worker import Worker
 from planner.answer.decide import plan as make_plan
@@ -46,8 +47,8 @@ def _row(setting: Setting, case: str, rank: int) -> Row:
     setting.free()
     model = setting.load(SUBJECTS["llama3"], plan.batch.global_size)
     captured = capture(model, plan.batch.microbatch_size)
-    worker = Worker(plan, captured, rank, setting.device)
-    return {"case": case, "rank": rank, "actions": len(worker.order), **held(setting, worker)}
+    worker = Worker(RankContext(plan, captured, rank, setting.device))
+    return {"case": case, "rank": rank, "actions": len(worker.context.order), **held(setting, worker)}
 
 
 def held(setting: Setting, worker: Worker) -> Row:
@@ -58,8 +59,8 @@ def held(setting: Setting, worker: Worker) -> Row:
         run_alone(worker)
         setting.wait()
         measured = growth() + own
-    prediction = worker.plan.prediction
-    point, upper = prediction.peak_memory_bytes[worker.rank], prediction.peak_memory_upper_bytes[worker.rank]
+    prediction, rank = worker.context.plan.prediction, worker.context.rank
+    point, upper = prediction.peak_memory_bytes[rank], prediction.peak_memory_upper_bytes[rank]
     return {
         "measured_mib": round(measured / 2**20, 1),
         "point_mib": round(point / 2**20, 1),
@@ -101,16 +102,9 @@ def run_alone(worker: Worker) -> int:
 
 def bound_alone(worker: Worker) -> tuple[Instruction, ...]:
     """Return a rank's order, bound to a transport without other ranks."""
-    program = Program(
-        worker.rank,
-        worker.wiring,
-        worker.stages,
-        Alone(worker.device),
-        lambda _: None,
-        lambda _: None,
-        worker.plan.batch.num_microbatches,
-    )
-    return program.bind(worker.order)
+    context = worker.context
+    program = Program(context, worker.wiring, worker.stages, Alone(context.device), lambda _: None, lambda _: None)
+    return program.bind(context.order)
 
 
 class Alone(Transport):

@@ -17,9 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
-from executor.communication.groups import ProcessGroups
-from executor.communication.lanes import Lanes
 from executor.communication.wiring import Wire, Wiring
+from executor.context import RankContext
 from executor.model.users_loss import loss_left_alone
 from executor.stages.stage import Stage
 from planner.plan import REPLICATE
@@ -28,9 +27,7 @@ Told = dict[tuple[int, str], tuple[tuple[int, ...], str]]
 """Shapes and types of what a rank sends, by stage and tensor."""
 
 
-def negotiate_boundary_shapes(
-    wiring: Wiring, stages: Mapping[int, Stage], company: ProcessGroups, device: torch.device
-) -> Wiring:
+def negotiate_boundary_shapes(context: RankContext, wiring: Wiring, stages: Mapping[int, Stage]) -> Wiring:
     """Return the wiring with the shapes of one micro-batch as this rank sends and receives them; collective.
 
     Raises
@@ -38,34 +35,33 @@ def negotiate_boundary_shapes(
     DoesNotMatch
         When lanes of different number send or get parts, or stages of divided ones take several micro-batches at once.
     """
-    graph, rank = wiring.graph, company.rank
+    graph, lanes, rank, groups = wiring.graph, context.lanes, context.rank, context.groups
     if any(multiple > 1 for multiple in graph.multiples):
         raise DoesNotMatch("a plan of divided stages runs one micro-batch an action: plan with multiples of 1")
-    told: list[Told] = [{} for _ in range(company.size)]
+    told: list[Told] = [{} for _ in range(groups.size)]
     wires = dict(wiring.wires)
     for index in graph.order:
         own: Told = {}
         if index in stages:
             for source in graph.predecessors[index]:
-                sender = wiring.lanes.sender(source, index, _first(wiring, source, index, rank), rank)
+                sender = lanes.sender(source, index, _first(context, wiring.wires[source, index]), rank)
                 wires[source, index] = _as_sent(wires[source, index], told[sender])
             incoming = tuple(wires[source, index] for source in graph.predecessors[index])
-            first = graph.microbatches_of(index, wiring.lanes.lead_of(index, rank), stages[index].num_microbatches)[0]
-            own = _sent(replace(stages[index], incoming=incoming), first, device)
-        rows = company.all_gather_bytes(json.dumps([[*key, *value] for key, value in own.items()]).encode())
+            own = _sent(replace(stages[index], incoming=incoming), context.microbatches_of(index)[0], context.device)
+        rows = groups.all_gather_bytes(json.dumps([[*key, *value] for key, value in own.items()]).encode())
         for known, row in zip(told, rows, strict=True):
             known |= {(stage, name): (tuple(shape), dtype) for stage, name, shape, dtype in json.loads(row)}
     for ends, wire in wiring.wires.items():
-        _check_crossing(wiring, wire, told)
+        _check_crossing(wire, told, [len(lanes.blocks[stage][0]) for stage in ends])
         if wire.source in stages:
             wires[ends] = _as_sent(wire, told[rank])
     return replace(wiring, wires=wires)
 
 
-def _first(wiring: Wiring, source: int, target: int, rank: int) -> int:
+def _first(context: RankContext, wire: Wire) -> int:
     """Return the first micro-batch that a rank gets over an edge."""
-    lead = wiring.lanes.lead_of(target, rank)
-    return next(k for k in sorted(wiring.wires[source, target].units) if wiring.graph.rank_of(target, k) == lead)
+    lead = context.lanes.lead_of(wire.target, context.rank)
+    return next(k for k in sorted(wire.units) if context.lanes.graph.rank_of(wire.target, k) == lead)
 
 
 def _sent(stage: Stage, first: int, device: torch.device) -> Told:
@@ -143,10 +139,12 @@ def _as_sent(wire: Wire, told: Told) -> Wire:
     return replace(wire, templates={1: tuple(templates)})
 
 
-def _check_crossing(wiring: Wiring, wire: Wire, told: list[Told]) -> None:
-    """Refuse another type than the plan's, parts that nobody joins, and a whole where the plan has parts."""
+def _check_crossing(wire: Wire, told: list[Told], numbers: Sequence[int]) -> None:
+    """Refuse another type than the plan's, parts that nobody joins, and a whole where the plan has parts.
+
+    `numbers` are those of the lanes at both ends.
+    """
     divided = wire.border == REPLICATE
-    numbers = [len(wiring.lanes.blocks[stage][0]) for stage in (wire.source, wire.target)]
     for name, (shape, dtype) in zip(wire.names, wire.templates[1], strict=True):
         sent = {row[wire.source, name] for row in told if (wire.source, name) in row}
         for other in sorted({found for _, found in sent} - {str(dtype)}):
@@ -173,7 +171,7 @@ ALIKE = 0.05
 """Part of a gradient's norm by which lanes that compute the same may differ, in sixteen bits too."""
 
 
-def check_lanes(lanes: Lanes, company: ProcessGroups, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
+def check_lanes(context: RankContext, parameters: Mapping[int, Mapping[str, nn.Parameter]]) -> None:
     """Refuse stages whose lanes have other gradients of a parameter that is whole on each of them; collective.
 
     `parameters` are this rank's, by stage and name. Lanes would drift apart, each with its part of a sum.
@@ -188,9 +186,9 @@ def check_lanes(lanes: Lanes, company: ProcessGroups, parameters: Mapping[int, M
         for name, parameter in named.items():
             if parameter.grad is not None and not isinstance(parameter, DTensor):
                 own[stage][name] = float(parameter.grad.norm())
-    rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps(own).encode())]
+    rows = [json.loads(row) for row in context.groups.all_gather_bytes(json.dumps(own).encode())]
     for stage, norms in own.items():
-        lead = rows[lanes.lead_of(stage, company.rank)][str(stage)]
+        lead = rows[context.lanes.lead_of(stage, context.rank)][str(stage)]
         for name, norm in norms.items():
             if abs(norm - lead[name]) > ALIKE * max(norm, lead[name]):
                 raise DoesNotMatch(

@@ -14,11 +14,9 @@ So these threads have to be joined before. Torch joins them when the last refere
 `destroy_process_group` alone does not see to. Leaves out groups that nobody has told to leave.
 """
 
-import atexit
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from socket import socket
@@ -196,7 +194,7 @@ class ProcessGroups:
         """Return every rank's bytes, in order of rank; collective (and without numpy, which torch's objects need)."""
         return self._told(data, everyone=True) or []
 
-    def tell_first(self, data: bytes) -> list[bytes] | None:
+    def gather_bytes(self, data: bytes) -> list[bytes] | None:
         """Return every rank's bytes on rank 0, None elsewhere; collective."""
         return self._told(data, everyone=False)
 
@@ -299,55 +297,3 @@ def bind(backend: Any, store: Any, place: int, size: int, device: torch.device) 
     group = dist.ProcessGroup(store, place, size)
     group.bound_device_id = device
     group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, backend)
-
-
-class GroupLifecycle:
-    """One rank's part in its company, from the first collective to the last.
-
-    Parameters
-    ----------
-    company : ProcessGroups
-    disconnect : callable
-        Gives up all that refers to the groups.
-    """
-
-    def __init__(self, company: ProcessGroups, disconnect: Callable[[], None]) -> None:
-        self._company, self._disconnect = company, disconnect
-        atexit.register(self._at_exit)
-
-    def leave(self) -> None:
-        """Leave as agreed with all other ranks, with no thread of the groups left behind."""
-        atexit.unregister(self._at_exit)
-        self._disconnect()
-        self._company.end()
-        self._company.watch.close()
-
-    def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one fails; the process may go on, but not through the interpreter's end."""
-        exit_code = getattr(error, "exit_code", 1)
-        atexit.unregister(self._at_exit)
-        self._company.watch.close(exit_code, f"{type(error).__name__}: {error}".split("\n")[0])
-        if self._company.size > 1:
-            atexit.register(_end_process, exit_code)
-
-    def _at_exit(self) -> None:
-        """Leave what nobody has left, while the interpreter is whole: with all others, or as one that they lose."""
-        if not isinstance(getattr(sys, "last_value", None), RefusedAlike | None):  # an error ends the program
-            self._company.watch.close(1, "an error ended its program")
-            _end_process(1)
-        self._company.watch.enters("the end")
-        self._company.all_gather_bytes(b"")
-        self._disconnect()
-        self._company.end()
-
-
-def _end_process(exit_code: int) -> None:
-    """End this process as it is, once its output is written.
-
-    Collectives of the step that failed may be on their way to ranks that no longer take part: torch can neither take
-    them back nor join the threads that wait in them, and the interpreter's end does not survive these threads.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(exit_code)

@@ -1,22 +1,23 @@
 """Messages between two ranks on torch.distributed: groups, posting and waiting.
 
-Point-to-point goes through the company's control group with one tag a message on gloo, through one group of each two
+Point-to-point goes through the pipeline's control group with one tag a message on gloo, through one group of each two
 ranks on NCCL, which knows no tags; there the plan's order keeps both ends in step, and both directions share a
 communicator: the order is live even if each call waits for its other end. Where gloo carries the tensors of
 GPUs (several ranks share one) they are copied through the host. Leaves out when to send: the plan says that.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from costmodel.errors import PeerLost
-from executor.communication.groups import MESSAGES, ProcessGroups
+from executor.communication.groups import MESSAGES
 from executor.communication.packing import empty_message, pack
 from executor.communication.wiring import Template
+from executor.context import RankContext
 
 MAX_UNSETTLED = 4
 """Sends to one peer whose buffers are kept before the oldest is waited for; any number is safe, because
@@ -37,26 +38,24 @@ class Transport:
 
     Parameters
     ----------
-    company : ProcessGroups
-        Its watch is told what this rank waits for.
-    device : torch.device
-        Where tensors live.
-    pairs : iterable of (int, int)
-        All (sender, receiver) ranks of the plan, the same on every rank.
+    context : RankContext
+        Connected; its groups' watch is told what this rank waits for.
     """
 
-    def __init__(self, company: ProcessGroups, device: torch.device, pairs: Iterable[tuple[int, int]]) -> None:
-        self.device, self._rank = device, company.rank
-        self._watch, self._expects = company.watch, company.expects
-        self._asynchronous = company.asynchronous
+    def __init__(self, context: RankContext) -> None:
+        groups, device = context.groups, context.device
+        self.device, self._rank = device, groups.rank
+        self._watch, self._expects = groups.watch, groups.expects
+        self._asynchronous = groups.asynchronous
         self._direct = device.type == "cpu" or self._asynchronous
         self._wire_device = device if self._direct else torch.device("cpu")
-        self._groups: dict[tuple[int, int], Any] = {}
+        self._pair_groups: dict[tuple[int, int], Any] = {}
         self._unsettled: dict[int, deque[tuple[Any, torch.Tensor]]] = {}
-        for pair in sorted({(min(pair), max(pair)) for pair in pairs}) if self._asynchronous else ():
+        pairs = context.lanes.pairs(context.plan) if self._asynchronous else ()
+        for pair in sorted({(min(pair), max(pair)) for pair in pairs}):
             if self._rank in pair:
-                self._groups[pair] = company.group_on(pair, MESSAGES)
-        self._control = company.control
+                self._pair_groups[pair] = groups.group_on(pair, MESSAGES)
+        self._control = groups.control
 
     def send(self, peer: int, tensors: Sequence[torch.Tensor], tag: int) -> None:
         """Start sending some tensors as one message."""
@@ -90,7 +89,7 @@ class Transport:
         except RuntimeError as error:
             raise self._lost(pending.peer, error) from None
         self._watch.works()
-        if self._groups:
+        if self._pair_groups:
             self._expects(self.device, pending.peer)
         pending.work = None  # gloo's Work objects must be gone before the groups are
         return pending.tensors if self._direct else [tensor.to(self.device) for tensor in pending.tensors]
@@ -104,7 +103,7 @@ class Transport:
     def close(self) -> None:
         """Give up the groups."""
         self._unsettled.clear()
-        self._groups.clear()
+        self._pair_groups.clear()
         self._control = None
 
     def _settle(self, peer: int) -> None:
@@ -120,7 +119,7 @@ class Transport:
     def _group(self, sender: int, receiver: int, peer: int) -> tuple[Any, int]:
         """Return the group of two ranks and the peer's rank in it."""
         low, high = sorted((sender, receiver))
-        group = self._groups.get((low, high))
+        group = self._pair_groups.get((low, high))
         return (self._control, peer) if group is None else (group, int(peer == high))
 
     def _lost(self, peer: int, error: RuntimeError) -> PeerLost:

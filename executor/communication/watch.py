@@ -19,10 +19,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 
 from costmodel.errors import PeerLost
 from costmodel.printing import printable
+from executor.communication.signs import NOTHING, Sign
 from simulator.actions import Action
 
 BEAT_S = 0.5
@@ -31,43 +31,11 @@ BEAT_S = 0.5
 SETTLING_S = 0.5
 """How long a broken connection waits for the news of who died: neighbours of the dead fall too."""
 
-NOTHING = ""
-
 START = "the start"
 """What ranks are in until each has found that it can run the plan: an error of one ends all with its exit code."""
 
 REFUSALS = frozenset((2, 3, 6, 7))
 """Exit codes with which a rank refuses something that all ranks then refuse alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """What a rank says of itself.
-
-    Attributes
-    ----------
-    meeting : int
-        Number of what all ranks do together that it has come to last: a step, an evaluation, the end.
-    within : str
-        Its name while the rank is within it, else nothing.
-    waits_for : tuple of int
-        Ranks without which it cannot go on.
-    leaves : bool
-        Whether these are its last words; then `code` is its exit code, `culprit` the rank whose loss is the reason, or
-        -1, and `why` its error.
-    """
-
-    meeting: int = 0
-    within: str = NOTHING
-    waits_for: tuple[int, ...] = ()
-    leaves: bool = False
-    code: int = 0
-    culprit: int = -1
-    why: str = ""
-
-    def line(self) -> bytes:
-        """Return the sign as one line."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
 
 class Watchdog:
@@ -218,7 +186,7 @@ class Watchdog:
         *lines, self._unread[peer] = (self._unread[peer] + data).split(b"\n")
         self._heard[peer] = time.monotonic()
         for line in lines:
-            self._take(peer, Sign(**{**(found := json.loads(line)), "waits_for": tuple(found["waits_for"])}))
+            self._take(peer, Sign.read(line))
         return peer not in self._gone
 
     def _take(self, peer: int, sign: Sign) -> None:

@@ -11,11 +11,10 @@ from enum import StrEnum
 
 import torch
 
-from costmodel.capture.capture import Capture
 from costmodel.capture.shapes import Reach, TensorInfo
 from costmodel.errors import DoesNotMatch
-from executor.communication.lanes import Lanes
-from planner.plan import REPLICATE, Plan, PlanEdge
+from executor.context import RankContext
+from planner.plan import REPLICATE, PlanEdge
 from simulator.dependencies import carries_gradient, overlapping
 from simulator.schedule import StageEdge, StageGraph
 
@@ -87,14 +86,9 @@ class Wire:
 class Wiring:
     """All edges of a plan, by their ends, and what gradients reach; `graph` has one rank a replica of a stage."""
 
-    lanes: Lanes
+    graph: StageGraph
     wires: Mapping[tuple[int, int], Wire]
     reach: Reach
-
-    @property
-    def graph(self) -> StageGraph:
-        """The stage graph."""
-        return self.lanes.graph
 
     def incoming(self, stage: int) -> tuple[Wire, ...]:
         """Edges into a stage, by rising source."""
@@ -105,7 +99,7 @@ class Wiring:
         return tuple(self.wires[stage, target] for target in self.graph.successors[stage])
 
 
-def wire_plan(plan: Plan, capture: Capture) -> Wiring:
+def wire_plan(context: RankContext) -> Wiring:
     """Return what travels on each edge of a plan.
 
     Raises
@@ -113,7 +107,7 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
     DoesNotMatch
         When an edge names a tensor that the model does not have, or one that its lanes cannot divide.
     """
-    lanes = Lanes.of(plan)
+    plan, capture, lanes = context.plan, context.capture, context.lanes
     graph = lanes.graph
     units = [_units(graph, edge, plan.batch.num_microbatches) for edge in plan.edges]
     sizes = {size for row in units for size in row.values()} | {1}
@@ -142,7 +136,7 @@ def wire_plan(plan: Plan, capture: Capture) -> Wiring:
             },
             edge.border,
         )
-    return Wiring(lanes, wires, found[1][1])
+    return Wiring(graph, wires, found[1][1])
 
 
 def _check_parts(edge: PlanEdge, num_lanes: int, known: Mapping[str, TensorInfo]) -> None:

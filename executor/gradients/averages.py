@@ -8,14 +8,14 @@ way, is refused. Leaves out making averages what one process would have: there t
 replica's by every one of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from costmodel.errors import DoesNotMatch
 from executor.communication.borders import tried
-from executor.communication.groups import ProcessGroups
+from executor.context import RankContext
 from executor.stages.stage import Stage
 
 
@@ -28,7 +28,7 @@ class _Agreed:
     before: list[torch.Tensor]
 
 
-def summed_buffers(stage: Stage, first: int, device: torch.device) -> list[torch.Tensor]:
+def _summed_buffers(stage: Stage, first: int, device: torch.device) -> list[torch.Tensor]:
     """Return the buffers to which each forward of a stage with replicas adds something, whatever they hold.
 
     Parameters
@@ -93,45 +93,44 @@ class BufferSync:
 
     Parameters
     ----------
-    company : ProcessGroups
-    device : torch.device
-    ranks : mapping of int to tuple of int
-        That hold the same of each stage of this rank.
-    buffers : mapping of int to sequence of torch.Tensor
-        What each stage of this rank reads.
-    summed : iterable of torch.Tensor
-        Those of them that sum up, whatever their type.
+    context : RankContext
+    stages : mapping of int to Stage
+        This rank's.
+
+    Raises
+    ------
+    DoesNotMatch
+        When a stage with replicas writes something that is neither a sum nor a moving average.
     """
 
-    def __init__(
-        self,
-        company: ProcessGroups,
-        device: torch.device,
-        ranks: Mapping[int, tuple[int, ...]],
-        buffers: Mapping[int, Sequence[torch.Tensor]],
-        summed: Iterable[torch.Tensor] = (),
-    ) -> None:
-        self._company, self._device = company, device
-        self._summed = {id(buffer) for buffer in summed}
+    def __init__(self, context: RankContext, stages: Mapping[int, Stage]) -> None:
+        self._groups, self._device = context.groups, context.device
+        ranks = {index: context.lanes.replicas(index, context.rank) for index in sorted(stages)}
+        replicated = [index for index, others in ranks.items() if len(others) > 1]
+        self._summed = {
+            id(buffer)
+            for index in replicated
+            for buffer in _summed_buffers(stages[index], context.microbatches_of(index)[0], context.device)
+        }
         self._stages = [
-            _Agreed(ranks[stage], kept, [buffer.detach().clone() for buffer in kept])
-            for stage, own in sorted(buffers.items())
-            if len(ranks[stage]) > 1 and (kept := tuple(b for b in own if b.dtype is not torch.bool))
+            _Agreed(ranks[index], kept, [buffer.detach().clone() for buffer in kept])
+            for index in replicated
+            if (kept := tuple(b for b in stages[index].buffers if b.dtype is not torch.bool))
         ]
 
     def agree(self) -> None:
         """Make all replicas of each stage hold the same; collective over them."""
         for stage in self._stages:
-            group = self._company.group_on(stage.ranks)
+            group = self._groups.group_on(stage.ranks)
             moved = [not torch.equal(now, then) for now, then in zip(stage.buffers, stage.before, strict=True)]
             changed = torch.tensor(moved, dtype=torch.int64, device=self._device)
-            with self._company.waiting(stage.ranks):
+            with self._groups.waiting(stage.ranks):
                 group.allreduce([changed]).wait()
             for buffer, before, is_changed in zip(stage.buffers, stage.before, changed.tolist(), strict=True):
                 if is_changed:
                     counts = id(buffer) in self._summed or not (buffer.is_floating_point() or buffer.is_complex())
                     own = buffer - before if counts else buffer.detach() / len(stage.ranks)
-                    with self._company.waiting(stage.ranks):
+                    with self._groups.waiting(stage.ranks):
                         group.allreduce([own]).wait()
                     buffer.data.copy_(before + own if counts else own)
                     before.copy_(buffer)

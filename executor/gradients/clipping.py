@@ -13,41 +13,33 @@ from torch import nn
 from torch.nn.utils import clip_grad
 
 from costmodel.errors import UsageError
-from executor.communication.groups import ProcessGroups
+from executor.context import RankContext
 from executor.stages.user_parallelize import num_parts, own_part
-from planner.plan import Plan
 
 
-def clip(
-    parameters: Mapping[str, nn.Parameter],
-    shares: Mapping[str, float],
-    max_norm: float | None,
-    company: ProcessGroups,
-    device: torch.device,
-) -> torch.Tensor:
+def clip(context: RankContext, parameters: Mapping[str, nn.Parameter], max_norm: float | None) -> torch.Tensor:
     """Scale gradients so that their norm over all ranks is at most `max_norm`, if one is given; collective.
 
     Parameters
     ----------
+    context : RankContext
     parameters : mapping
         This rank's, by name.
-    shares : mapping of str to float
-        What part of this rank's values of each counts, so that over all ranks each value counts once.
-    device : torch.device
-        Of the gradients.
+    max_norm : float or None
 
     Returns
     -------
     torch.Tensor
         The norm before, on a device that works behind its host on the device.
     """
+    device, shares = context.device, _shares_of_norm(context, parameters)
     found = {n: own_part(p.grad) for n, p in parameters.items() if p.grad is not None}
     mine = [name for name in found if shares[name] and found[name].numel()]
     norms = torch._foreach_norm([found[name] for name in mine]) if mine else []
     square = torch.zeros((), dtype=torch.float64, device=device)
     for name, norm in zip(mine, norms, strict=True):
         square += shares[name] * norm.double() ** 2
-    total = company.sum_on_devices(square).sqrt()
+    total = context.groups.sum_on_devices(square).sqrt()
     if max_norm is None:
         return total
     # As torch.nn.utils.clip_grad_norm_: a norm that is no number makes every gradient none, for all to see.
@@ -78,22 +70,17 @@ def by_number(
             gradient.copy_(exact[0])
 
 
-def shares_of_norm(
-    plan: Plan,
-    owned: Sequence[Sequence[str]],
-    parameters: Mapping[str, nn.Parameter],
-    lowest: Mapping[str, int],
-    rank: int,
-) -> dict[str, float]:
-    """Return what part of a rank's values of each parameter counts: those of whole ones on the lowest rank alone.
+def _shares_of_norm(context: RankContext, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    """Return what part of a rank's values of each parameter counts, so that over all ranks each value counts once.
 
-    Of divided ones, which one stage has, each rank's in part, as often as the same part is there.
+    Those of whole ones count on the lowest rank alone; of divided ones, which one stage has, each rank's in part, as
+    often as the same part is there.
     """
-    found = {name: float(lowest[name] == rank) for name in parameters}
-    for stage, names in enumerate(owned):
+    found = {name: float(context.lowest_owners[name] == context.rank) for name in parameters}
+    for stage, names in zip(context.plan.stages, context.owned, strict=True):
         for name in names:
             if name in parameters and num_parts(parameters[name]) > 1:
-                found[name] = num_parts(parameters[name]) / len(plan.stages[stage].ranks)
+                found[name] = num_parts(parameters[name]) / len(stage.ranks)
     return found
 
 

@@ -5,7 +5,7 @@ own part of the gradient, and where a stage divides it torch takes hooks of the 
 in their stage: sums over ranks are of dense ones. Leaves out hooks on modules, which are called as they are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -13,28 +13,46 @@ from costmodel.capture.capture import Capture
 from costmodel.capture.draws import named_arguments
 from costmodel.capture.split_calls import is_hooked
 from costmodel.errors import DoesNotMatch
+from executor.context import RankContext
 from executor.gradients.reduction import stages_of_parameters
-from planner.plan import Plan
 
 _SPARSE = (torch.ops.aten.embedding.default, torch.ops.aten.embedding_bag.default,
            torch.ops.aten.embedding_bag.padding_idx)  # fmt: skip
 
 
-def check_gradient_hooks(watched: Mapping[str, str], parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Refuse hooks on gradients of some parameters.
+def without_whole_gradient(context: RankContext) -> dict[str, str]:
+    """Return the parameters whose gradients no hook of the user's sees whole, with the reason."""
+    stages = stages_of_parameters(context.owned)
+    tied = {name: f"the stages {' and '.join(map(str, s))} share it" for name, s in stages.items() if len(s) > 1}
+    divided = {
+        name: f"stage {index} divides it"
+        for index, names in enumerate(context.owned)
+        for name in names
+        if context.plan.stages[index].config.divides
+    }
+    return tied | divided
+
+
+def check_gradient_hooks(
+    context: RankContext, watched: Mapping[str, str], parameters: Mapping[str, torch.Tensor]
+) -> None:
+    """Refuse hooks on gradients of some parameters, those of other ranks too: all ranks refuse alike.
 
     Parameters
     ----------
+    context : RankContext
     watched : mapping of str to str
         Name of a parameter -> why no hook sees its gradient.
-    parameters : iterable of (str, torch.Tensor)
+    parameters : mapping
+        This rank's, as they are now.
 
     Raises
     ------
     DoesNotMatch
         Names the first parameter.
     """
-    for name, parameter in parameters:
+    everywhere = [(name, context.capture.parameter(name)) for name in watched]
+    for name, parameter in (*everywhere, *parameters.items()):
         if name in watched and is_hooked(parameter):
             raise DoesNotMatch(
                 f"the parameter {name!r} has a hook on its gradient, and {watched[name]}, so no rank's backward has it "
@@ -43,7 +61,7 @@ def check_gradient_hooks(watched: Mapping[str, str], parameters: Iterable[tuple[
             )
 
 
-def check_sparse(plan: Plan, captured: Capture, owned: Sequence[Sequence[str]], asks_norm: bool) -> None:
+def check_sparse(context: RankContext, asks_norm: bool) -> None:
     """Refuse sparse gradients that several ranks would have to sum, or whose norm is asked for.
 
     Raises
@@ -51,9 +69,9 @@ def check_sparse(plan: Plan, captured: Capture, owned: Sequence[Sequence[str]], 
     DoesNotMatch
         Names the first parameter.
     """
-    stages = stages_of_parameters(owned)
-    for name in sparse_parameters(captured):
-        ranks = {rank for stage in stages.get(name, ()) for rank in plan.stages[stage].ranks}
+    stages = stages_of_parameters(context.owned)
+    for name in _sparse_parameters(context.capture):
+        ranks = {rank for stage in stages.get(name, ()) for rank in context.plan.stages[stage].ranks}
         if len(ranks) > 1:
             raise DoesNotMatch(
                 f"the parameter {name!r} has sparse gradients, and the ranks {sorted(ranks)} would have to sum them: "
@@ -66,7 +84,7 @@ def check_sparse(plan: Plan, captured: Capture, owned: Sequence[Sequence[str]], 
             )
 
 
-def sparse_parameters(captured: Capture) -> list[str]:
+def _sparse_parameters(captured: Capture) -> list[str]:
     """Return the names of the trainable parameters that have sparse gradients."""
     found: dict[str, None] = {}
     for group in captured.groups.values():

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from costmodel.errors import DoesNotMatch, UsageError
-from executor.communication.groups import ProcessGroups
+from executor.context import RankContext
 from planner.plan import Plan
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -86,13 +86,9 @@ class RankOptimizer:
 
     Parameters
     ----------
-    plan : Plan
+    context : RankContext
     make : callable
         Parameters that this rank steps -> their optimizer.
-    company : ProcessGroups
-    device : torch.device
-    owned : sequence of sequences of str
-        Names of the trainable parameters that each stage reads.
     parameters : mapping
         This rank's, by name.
 
@@ -106,20 +102,12 @@ class RankOptimizer:
         When the optimizer does not hold just the parameters it was given.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        make: MakeOptimizer,
-        company: ProcessGroups,
-        device: torch.device,
-        owned: Sequence[Sequence[str]],
-        parameters: Mapping[str, nn.Parameter],
-    ) -> None:
-        self._company = company
-        self._shares = _shares(plan, company, device, owned, parameters)
+    def __init__(self, context: RankContext, make: MakeOptimizer, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._groups = context.groups
+        self._shares = _shares(context, parameters)
         mine = [parameter for share in self._shares.values() for parameter in share.mine]
         # A rank that steps nothing has an optimizer too, so that the program's schedules run everywhere alike.
-        self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=device))])
+        self.optimizer = make(mine or [nn.Parameter(torch.empty(0, device=context.device))])
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise UsageError(f"optimizer= made a {type(self.optimizer).__name__}; it must make a torch Optimizer")
         _check_closure(self.optimizer, "a plan runs each batch once")
@@ -146,7 +134,7 @@ class RankOptimizer:
         self._stepped = True
         share = self._shares[stage]
         for owner, parameters in share.dealt.items():
-            with self._company.waiting(share.dealt):
+            with self._groups.waiting(share.dealt):
                 for parameter in parameters:
                     value = parameter.detach()
                     whole = value.contiguous()  # gloo fills a copy of what has gaps
@@ -178,29 +166,23 @@ def _part_groups(optimizer: torch.optim.Optimizer) -> None:
             optimizer.add_param_group({**group, "params": divided})
 
 
-def _shares(
-    plan: Plan,
-    company: ProcessGroups,
-    device: torch.device,
-    owned: Sequence[Sequence[str]],
-    parameters: Mapping[str, nn.Parameter],
-) -> dict[int, Share]:
+def _shares(context: RankContext, parameters: Mapping[str, nn.Parameter]) -> dict[int, Share]:
     """Return what each stage of a rank steps; what two of its stages share is stepped by the first, tied ones alike."""
     taken: set[str] = set()
     made = {}
-    for stage, names in enumerate(owned):
-        planned = plan.stages[stage]
-        if company.rank not in planned.ranks or not planned.cost.backward:
+    for stage, names in enumerate(context.owned):
+        planned = context.plan.stages[stage]
+        if context.rank not in planned.ranks or not planned.cost.backward:
             continue
         mine = [name for name in names if name not in taken]
         taken.update(mine)
-        elsewhere = {name for other, row in enumerate(owned) if other != stage for name in row}
+        elsewhere = {name for other, row in enumerate(context.owned) if other != stage for name in row}
         divides = planned.config.zero == 1 and len(planned.ranks) > 1
         divided = [name for name in mine if name not in elsewhere] if divides else []
         dealt = _even_shares([parameters[name] for name in divided], planned.ranks)
         alone = [parameters[name] for name in mine if name not in divided]
-        group = company.group_on(planned.ranks) if dealt else None
-        made[stage] = Share((*alone, *dealt.get(company.rank, ())), dealt, group)
+        group = context.groups.group_on(planned.ranks) if dealt else None
+        made[stage] = Share((*alone, *dealt.get(context.rank, ())), dealt, group)
     return made
 
 
@@ -219,11 +201,17 @@ class SteppedOptimizers:
     """The optimizers of a program's own that step some parameters, seen as they do.
 
     Where these are `parts` of a model, one that searches along all parameters together is refused.
+
+    Attributes
+    ----------
+    looks : bool
+        Until they were taken.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, parts: bool) -> None:
         self._ids, self._parts = {id(parameter) for parameter in parameters}, parts
         self._found: dict[int, torch.optim.Optimizer] = {}
+        self.looks = True
         self._hook = register_optimizer_step_pre_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
@@ -235,4 +223,5 @@ class SteppedOptimizers:
     def take(self) -> list[torch.optim.Optimizer]:
         """Return those that have stepped, and look no more."""
         self._hook.remove()
+        self.looks = False
         return list(self._found.values())

@@ -7,17 +7,16 @@ out what happens within the stage of the loss, where autograd sees to it.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from torch import fx
 
-from costmodel.capture.capture import Capture
 from costmodel.capture.shapes import fetch
 from costmodel.model.graph import LOSS
 from executor.communication.groups import ProcessGroups
 from executor.communication.wiring import Wiring
+from executor.context import RankContext
 from executor.stages.stage import Stage
-from planner.plan import Plan
 
 
 class Reached:
@@ -25,12 +24,9 @@ class Reached:
 
     Parameters
     ----------
-    plan : Plan
-    capture : Capture
-        As long as its program reads the model's own parameters.
+    context : RankContext
+        As long as its capture's program reads the model's own parameters.
     wiring : Wiring
-    owned : sequence of sequences of str
-        Names of the trainable parameters that each stage reads.
 
     Attributes
     ----------
@@ -39,7 +35,8 @@ class Reached:
         that is divided: what gathers parameters fills gradients up with zeros.
     """
 
-    def __init__(self, plan: Plan, capture: Capture, wiring: Wiring, owned: Sequence[Sequence[str]]) -> None:
+    def __init__(self, context: RankContext, wiring: Wiring) -> None:
+        plan, capture, owned = context.plan, context.capture, context.owned
         program = capture.program.module
         self._loss = next(index for index, stage in enumerate(plan.stages) if LOSS in stage.operators)
         self._received = {wire.names[i] for wire in wiring.incoming(self._loss) for i in wire.gradients}
@@ -69,7 +66,7 @@ class Reached:
             stages[self._loss].expect(self._agreed)
 
     def agree(
-        self, stages: Mapping[int, Stage], had: Iterable[str], company: ProcessGroups, unseen: Collection[int] = ()
+        self, stages: Mapping[int, Stage], had: Iterable[str], groups: ProcessGroups, unseen: Collection[int] = ()
     ) -> set[str]:
         """Return the parameters that have no gradient; collective, once.
 
@@ -85,7 +82,7 @@ class Reached:
         loss, expected = stages.get(self._loss), self._received & self._names
         used = expected if self._loss in unseen else set() if loss is None else loss.arrived
         told = json.dumps([sorted(had), None if loss is None else sorted(used)]).encode()
-        rows = [json.loads(row) for row in company.all_gather_bytes(told)]
+        rows = [json.loads(row) for row in groups.all_gather_bytes(told)]
         arrived = {name for _, names in rows for name in names or ()}
         if arrived != expected:
             self._names = self._reach.behind(arrived)

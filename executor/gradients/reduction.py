@@ -15,12 +15,10 @@ import torch
 from torch import nn
 
 from costmodel.errors import DoesNotMatch
-from executor.communication.groups import ProcessGroups
-from executor.communication.lanes import Lanes
+from executor.context import RankContext
 from executor.gradients.allreduce_order import MESSAGES, order_allreduces
 from executor.observe.recording import Recorder
 from executor.stages.user_parallelize import axes_of, own_part
-from planner.plan import Plan
 from simulator.actions import Action, Kind
 
 
@@ -55,43 +53,30 @@ class Reduction:
 
     Parameters
     ----------
-    plan : Plan
-    owned : sequence of iterables of str
-        Names of the trainable parameters that each stage reads, all stages of the plan.
+    context : RankContext
     parameters : mapping
         Parameters by name.
-    device : torch.device
-    company : ProcessGroups
-    lanes : Lanes
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        owned: Sequence[Iterable[str]],
-        parameters: Mapping[str, nn.Parameter],
-        device: torch.device,
-        company: ProcessGroups,
-        lanes: Lanes,
-    ) -> None:
-        self._watch, self._expects, self._device = company.watch, company.expects, device
-        me = company.rank
+    def __init__(self, context: RankContext, parameters: Mapping[str, nn.Parameter]) -> None:
+        groups, me = context.groups, context.rank
+        self._groups, self._device = groups, context.device
         divided = {name for name, parameter in parameters.items() if "data" in axes_of(parameter)}
         by_stages: dict[tuple[int, ...], list[str]] = {}
-        for name, stages in stages_of_parameters(owned).items():
+        for name, stages in stages_of_parameters(context.owned).items():
             by_stages.setdefault(stages, []).append(name)
         self.recorder: Recorder | None = None
         self._sets: list[SharedSet] = []
-        sums = order_allreduces(plan, lanes, by_stages)
+        sums = order_allreduces(context.plan, context.lanes, by_stages)
         self._parameters = parameters
         self._had: set[str] = set()  # what this rank had gradients for, sums and other ranks' zeros aside
         for one in sums:
             names = sorted(name for name in by_stages[one.stages] if name not in divided)  # these sum as they divide
             if me in one.ranks and names:
-                mine = tuple(stage for stage in one.stages if me in plan.stages[stage].ranks)
+                mine = tuple(stage for stage in one.stages if me in context.plan.stages[stage].ranks)
                 behind = (MESSAGES,) if one.late else ()
                 own = {name: parameters[name] for name in names}
-                self._sets.append(SharedSet((*behind, *mine), one.ranks, own, company.group_on(one.ranks)))
+                self._sets.append(SharedSet((*behind, *mine), one.ranks, own, groups.group_on(one.ranks)))
 
     def begin(self) -> None:
         """Start a step: every stage of every set is still at work."""
@@ -134,16 +119,11 @@ class Reduction:
         self._sets.clear()
 
     def _wait(self, work: Any, shared: SharedSet) -> None:
-        peer = next(rank for rank in shared.ranks if rank != self._watch.rank)
-        action = self._watch.at = Action(Kind.REDUCE, shared.stages[-1])
+        action = self._groups.watch.at = Action(Kind.REDUCE, shared.stages[-1])
         start = self.recorder.mark() if self.recorder is not None else None
-        self._watch.waits_for(*(rank for rank in shared.ranks if rank != self._watch.rank))
-        try:
+        with self._groups.waiting(shared.ranks):
             work.wait()
-        except RuntimeError as error:
-            raise self._watch.lost(peer, str(error).strip().split("\n")[0]) from None
-        self._watch.works()
-        self._expects(self._device, peer)
+        self._groups.expects(self._device, next(rank for rank in shared.ranks if rank != self._groups.rank))
         if self.recorder is not None:
             self.recorder.note(action, "collective", start, waits=True)
 

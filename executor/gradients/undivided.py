@@ -6,7 +6,7 @@ recompute, replicas of the last stage, and batches whose samples stand in anothe
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.parts import Part
+from costmodel.model.graph import LOSS
+from executor.context import RankContext
 from executor.model.users_loss import loss_left_alone
 from executor.stages.evaluation import seen_by
 from executor.stages.stage import Stage
@@ -72,6 +74,32 @@ class UndividedLoss:
                 "with one micro-batch"
             )
         print(text, file=sys.stderr, flush=True)
+
+
+def undivided_loss(context: RankContext, stages: Mapping[int, Stage]) -> UndividedLoss | None:
+    """Return what sees the whole batch's outputs, if this rank alone has them all and they all count."""
+    for index, stage in stages.items():
+        alone = len(context.lanes.blocks[index]) == 1 and context.lanes.lane_of(index, context.rank) == 0
+        lone = alone and _with_loss(context) == [index] and not stage.recomputes
+        if stage.part.has_loss and lone and not stage.num_real:
+            return UndividedLoss(stage, stage.multiple * context.plan.batch.microbatch_size)
+    return None
+
+
+def calls_of_loss(context: RankContext, stages: Mapping[int, Stage]) -> tuple[str, str]:
+    """Return why no rank calls the loss once a micro-batch in turn, and why none calls it for all of them."""
+    found, several = _with_loss(context), ""
+    if len(found) > 1 or any(len(context.lanes.blocks[index]) > 1 for index in found):
+        several = "several ranks call it, each for micro-batches of its own"
+    lone = several
+    for stage in (stage for stage in stages.values() if stage.part.has_loss and not several):
+        lone = "its stage recomputes and calls it twice" if stage.recomputes else ""
+        lone = "it is called for several micro-batches at once" if stage.multiple > 1 else lone
+    return lone, several
+
+
+def _with_loss(context: RankContext) -> list[int]:
+    return [index for index, stage in enumerate(context.plan.stages) if LOSS in stage.operators]
 
 
 def _loss_of(model: TrainingModel, seen: Sequence[tuple[Any, Any]], size: int) -> float | None:

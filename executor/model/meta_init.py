@@ -19,7 +19,7 @@ Values = Callable[[str, torch.Tensor], torch.Tensor] | str | Path
 """(Name, tensor on meta) -> its values; or the path of a safetensors file."""
 
 
-def materialized(
+def with_values(
     captured: Capture,
     wanted: Mapping[int, torch.Tensor],
     read: Collection[int],

@@ -1,8 +1,10 @@
 """What a callable can reach of its own, kept and put back: variables of closures, globals, attributes, tensors.
 
 Whoever calls a user's function once more than a plain loop does leaves nothing behind so, and sees what a call changes.
-Followed are functions, partials, modules and objects of classes that are neither torch's nor the standard library's.
-Leaves out what lies deeper than a few levels, files, and locks.
+Followed are functions, partials, modules and objects of classes that are neither torch's nor the standard library's, to
+all that they hold: what a call only writes has to be put back, too. (`costmodel.capture.reachable` asks another thing
+of a whole model: which values its code reads, so that none is another one later. It follows the names in code, through
+installed packages too, and keeps no copies.) Leaves out what lies deeper than a few levels, files, and locks.
 """
 
 import random

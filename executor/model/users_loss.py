@@ -7,10 +7,10 @@ In the first step each call is looked at: what it trains, what it changes, and w
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,53 +19,16 @@ from torch.utils import _pytree as pytree
 
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch, InvalidInput, PenstockError, UsageError
+from executor.model.away import AwayTensors
 from executor.model.reachable import ReachableState, left_alone
 
 _SAME, _NEAR = 1e-6, 1e-3
 """Parts of a number by which it may be another and still be the same, and still be the sum of its parts."""
 
-_HARMLESS = {
-    getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "is_leaf", "layout", "requires_grad")
-}
-"""What may be asked of a tensor that is not here."""
-
-
 _GIVEN = (
     "is given the model's output and the targets of one micro-batch, and neither parameters nor what hooks and "
     "forwards of other stages have put aside: return what it needs from the model's forward"
 )
-
-
-class _Away:
-    """What a tensor that is not here is while a loss runs."""
-
-    words: ClassVar[Mapping[int, str]] = {}
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in _HARMLESS:
-            with torch._C.DisableTorchFunctionSubclass():
-                return function(*args, **(kwargs or {}))
-        found = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, _Away))
-        raise DoesNotMatch(
-            f"the loss reads {cls.words[id(next(found))]}, which is not here as a plain loop has it: a loss is "
-            "computed from the model's output and the targets; give a penalty on parameters to the optimizer "
-            "(weight_decay=), or return the term from the model's forward and add it to the loss there"
-        )
-
-
-class _AwayParameter(_Away, nn.Parameter):
-    pass
-
-
-class _AwayTensor(_Away, torch.Tensor):
-    pass
-
-
-_AWAY: Mapping[type, type] = {nn.Parameter: _AwayParameter, torch.Tensor: _AwayTensor}
-
-Kept = tuple[dict[str, Any], str, str]
-"""The table of a module's attributes, the name of one, and what people call it."""
 
 
 @dataclass(slots=True)
@@ -76,12 +39,8 @@ class UsersLoss:
     ----------
     loss : callable
         The user's.
-    away : mapping of int to str
-        Ids of the model's tensors that it may not read, and what people call them; looked up among `tensors`.
-    tensors : sequence of torch.Tensor
-        All of the model's.
-    kept : sequence
-        Attributes that forwards of modules write which the loss's stage does not call.
+    away : AwayTensors
+        What it may not read.
     without : frozenset of int
         Ids of the model's modules and tensors, which are not looked into.
     own : callable
@@ -97,9 +56,7 @@ class UsersLoss:
     """
 
     loss: Callable[..., Any]
-    away: dict[int, str] = field(default_factory=dict)
-    tensors: Sequence[torch.Tensor] = ()
-    kept: Sequence[Kept] = ()
+    away: AwayTensors = field(default_factory=AwayTensors)
     without: frozenset[int] = frozenset()
     own: Callable[[], Sequence[nn.Parameter]] = tuple
     lone: str = ""
@@ -110,23 +67,13 @@ class UsersLoss:
 
     def settle(self, module: nn.Module, held: Collection[int], lone: str, several: str, own: Any) -> None:
         """Learn what is here, once this rank's stages are made."""
-        named = [*module.named_parameters(), *module.named_buffers()]
-        self.tensors = [tensor for _, tensor in named]
-        self.away = {id(tensor): f"{name!r} of the model" for name, tensor in named if id(tensor) not in held}
-        self.without = frozenset(map(id, (*module.modules(), *self.tensors)))
+        self.away.settle(module, held)
+        self.without = frozenset(map(id, (*module.modules(), *self.away.tensors)))
         self.lone, self.several, self.own = lone, several, own
-
-    def hide(self, module: nn.Module, kept: Iterable[tuple[str, str]], part: Part) -> None:
-        """Have attributes that forwards keep on modules refuse to be read, but for those that a part calls."""
-        self.kept = [
-            (vars(module.get_submodule(path)), name, f"{name} of the module {path or type(module).__name__!r}")
-            for path, name in kept
-            if not part.calls_module(path)
-        ]
 
     def __call__(self, *given: Any) -> Any:
         """Return what the user's loss does."""
-        with self._away():
+        with self.away.refused():
             return self._watched(given) if self.watches else self._called(given)
 
     @contextmanager
@@ -149,28 +96,6 @@ class UsersLoss:
                 f"the loss reads a {strange.pop().__name__}, which has no values here, or a part of them; it {_GIVEN}"
             )
         return value
-
-    @contextmanager
-    def _away(self) -> Iterator[None]:
-        """Have what is not here refuse to be read within the block."""
-        changed = [(tensor, type(tensor)) for tensor in self.tensors if id(tensor) in self.away]
-        changed = [(tensor, kind) for tensor, kind in changed if kind in _AWAY]
-        put = [(table, name, table.get(name), name in table, words) for table, name, words in self.kept]
-        stands = [torch.empty(0).as_subclass(_AwayTensor) for _ in put]
-        _Away.words = {**self.away, **{id(stand): row[-1] for stand, row in zip(stands, put, strict=True)}}
-        for tensor, kind in changed:
-            tensor.__class__ = _AWAY[kind]
-        for stand, (table, name, *_) in zip(stands, put, strict=True):
-            table[name] = stand
-        try:
-            yield
-        finally:
-            for tensor, kind in changed:
-                tensor.__class__ = kind
-            for table, name, value, was_there, _ in put:
-                table[name] = value
-                if not was_there:
-                    del table[name]
 
     def _watched(self, given: tuple[Any, ...]) -> Any:
         tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
@@ -295,32 +220,3 @@ def _leaves_of(loss: Any, roots: set[Any]) -> list[torch.Tensor]:
             found.append(node.variable)
         waiting += [each for each, _ in node.next_functions if each is not None]
     return found
-
-
-@contextmanager
-def noting_kept(module: nn.Module) -> Iterator[list[tuple[str, str]]]:
-    """Yield (module, attribute) of what forwards of the model keep on its modules within the block."""
-    before: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    found: dict[tuple[str, str], None] = {}
-    yielded: list[tuple[str, str]] = []
-
-    def begin(*_: object) -> None:
-        before[:] = [(path, vars(inner), dict(vars(inner))) for path, inner in module.named_modules()]
-
-    def end(*_: object) -> None:
-        for path, now, then in before:
-            for name, value in now.items():
-                tensors = (torch.is_tensor(leaf) for leaf in pytree.tree_leaves(value))
-                if value is not then.get(name, found) and name not in _MODULES_OWN and any(tensors):
-                    found[path, name] = None
-        yielded[:] = list(found)
-
-    handles = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
-    try:
-        yield yielded
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-_MODULES_OWN = frozenset(vars(nn.Module()))

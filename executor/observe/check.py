@@ -62,7 +62,7 @@ def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: i
     """
     assert worker.loss is not None
     value = worker.loss.value
-    count = num_microbatches or worker.plan.batch.num_microbatches
+    count = num_microbatches or worker.context.plan.batch.num_microbatches
     with deterministic():
         expected = _reference_step(worker, reference, count) if reference is not None else 0.0
     names = dict(reference.module.named_parameters()) if reference is not None else {}
@@ -75,7 +75,7 @@ def compare(worker: Worker, reference: TrainingModel | None, num_microbatches: i
     worst = max(relative, key=lambda name: relative[name], default="")
     loss_error = abs(value - expected) / max(abs(expected), 1e-300)
     numbers = torch.tensor([relative.get(worst, 0.0), loss_error] if reference is not None else [0.0, 0.0]).double()
-    worker.company.sum(numbers)
+    worker.context.groups.sum(numbers)
     return Difference(float(numbers[0]), float(numbers[1]), value, worst, _limit(worker))
 
 
@@ -119,8 +119,8 @@ def _runner(worker: Worker, model: TrainingModel) -> Run:
 
     if not seeded_part(_whole(worker), worker.draws)[1]:
         return eager
-    captured = capture(model, worker.plan.batch.microbatch_size)
-    draws = Draws(worker.draws.seed, worker.device, worker.draws.step - 1)
+    captured = capture(model, worker.context.plan.batch.microbatch_size)
+    draws = Draws(worker.draws.seed, worker.context.device, worker.draws.step - 1)
     part, _ = seeded_part(extract(captured, captured.operators), draws)
 
     def drawing(batch: TrainingModel, index: int) -> tuple[torch.Tensor, Any]:
@@ -137,22 +137,22 @@ def _whole(worker: Worker) -> Part:
 
 def _gathered(worker: Worker, reference: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield every trainable parameter's gradient on rank 0, each rank's own elsewhere; collective."""
-    company = worker.company
+    groups = worker.context.groups
     gradients = {name: None if p.grad is None else full(p.grad) for name, p in worker.parameters.items()}
-    for name, owner in worker.lowest_owners().items():
-        if worker.rank == owner:
+    for name, owner in worker.context.lowest_owners.items():
+        if worker.context.rank == owner:
             gradient = gradients[name]
             found = None if gradient is None else gradient.detach().cpu().contiguous()
             if owner:
                 parameter = worker.parameters[name]
                 sent = torch.zeros(parameter.shape, dtype=parameter.dtype) if found is None else found
-                with company.waiting((0,)):
-                    company.control.send([sent], 0, 0).wait()
+                with groups.waiting((0,)):
+                    groups.control.send([sent], 0, 0).wait()
             yield name, found
-        elif worker.rank == 0:
+        elif worker.context.rank == 0:
             arrived = torch.empty_like(reference[name], device="cpu", memory_format=torch.contiguous_format)
-            with company.waiting((owner,)):
-                company.control.recv([arrived], owner, 0).wait()
+            with groups.waiting((owner,)):
+                groups.control.recv([arrived], owner, 0).wait()
             yield name, arrived
 
 

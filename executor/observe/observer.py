@@ -4,15 +4,11 @@ A job runs without one. Leaves out other ranks (`measure`) and who is still ther
 """
 
 import time
-from collections.abc import Sequence
 
-import torch
-
+from executor.context import RankContext
 from executor.observe.planned import planned_times
 from executor.observe.recording import RawSpan, Recorder
 from executor.program import Instruction
-from planner.plan import Plan
-from simulator.actions import Action
 
 
 class Observer:
@@ -20,10 +16,7 @@ class Observer:
 
     Parameters
     ----------
-    plan : Plan
-    order : sequence of Action
-        The rank's.
-    device : torch.device
+    context : RankContext
     emulates : bool
         Whether each action is held for its planned time.
 
@@ -33,11 +26,11 @@ class Observer:
         Of the last step; messages and sums note their waits in it.
     """
 
-    def __init__(self, plan: Plan, order: Sequence[Action], device: torch.device, emulates: bool) -> None:
-        self.recorder = Recorder.on(device)
-        planned = planned_times(plan, order)
-        self._planned_ns = {action: planned(action) for action in order}
-        self._emulates, self._posting_ns, links = emulates, 0, plan.cluster.links
+    def __init__(self, context: RankContext, emulates: bool) -> None:
+        self.recorder = Recorder.on(context.device)
+        planned = planned_times(context.plan, context.order)
+        self._planned_ns = {action: planned(action) for action in context.order}
+        self._emulates, self._posting_ns, links = emulates, 0, context.plan.cluster.links
         self._host_time_planned = links is not None and "p2p_host" in links.classes
 
     def begin(self) -> None:

@@ -56,7 +56,7 @@ def held(plan: Plan, captured: Capture, options: Mapping[str, Any]) -> Agreed:
     return Agreed({**told, **{f"option {name}": str(value) for name, value in options.items()}}, operators)
 
 
-def agree(company: ProcessGroups, own: Agreed) -> None:
+def agree(groups: ProcessGroups, own: Agreed) -> None:
     """Refuse on all ranks what is not alike, or what one of them has refused by now; collective.
 
     Raises
@@ -64,21 +64,21 @@ def agree(company: ProcessGroups, own: Agreed) -> None:
     PenstockError
         Of the lowest rank that has failed, of its class; else `RefusedAlike`, which names ranks and what differs.
     """
-    rows = _told(company, own.digests)
+    rows = _told(groups, own.digests)
     for rank, row in enumerate(rows):
         if FAILURE in row:
             raise _error(rank, row)
     words = difference(rows)
     alike = "the same plan file, code and options"
     if words and len({row.get(PROGRAM) for row in rows}) > 1:
-        words += _first_operator(_told(company, own.operators))
+        words += _first_operator(_told(groups, own.operators))
         alike += ", and, where code goes through a Python set of names, the same PYTHONHASHSEED"
     if words:
         raise RefusedAlike(f"{words}: start all ranks with {alike}")
 
 
-def _told(company: ProcessGroups, own: Mapping[str, str]) -> list[dict[str, str]]:
-    return [json.loads(row) for row in company.all_gather_bytes(json.dumps(dict(own)).encode())]
+def _told(groups: ProcessGroups, own: Mapping[str, str]) -> list[dict[str, str]]:
+    return [json.loads(row) for row in groups.all_gather_bytes(json.dumps(dict(own)).encode())]
 
 
 def difference(rows: Sequence[Mapping[str, str]]) -> str:
@@ -136,29 +136,29 @@ def telling_others(timeout_s: float, group: Any = None) -> Iterator[None]:
 
 def _tell(error: Exception, rank: int, size: int, timeout_s: float, group: Any) -> None:
     try:
-        company = ProcessGroups(rank, size, timeout_s, group)
+        groups = ProcessGroups(rank, size, timeout_s, group)
     except (PeerLost, ValueError):  # nobody is there to hear of it, or nothing says where
         return
     code = getattr(error, "exit_code", 1)
     words = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}".strip()
     try:
-        agree(company, Agreed({FAILURE: words, "exit": str(code)}))
+        agree(groups, Agreed({FAILURE: words, "exit": str(code)}))
     except PenstockError as agreed:
         if agreed.alike:
-            leave(company)
+            leave(groups)
         if not str(agreed).startswith(words):
             raise agreed from None
     error.alike = True  # type: ignore[attr-defined]
 
 
-def leave(company: ProcessGroups) -> None:
-    """Leave a company whose ranks have refused something together; collective."""
-    company.all_gather_bytes(b"")
-    company.end()
-    company.watch.close()
+def leave(groups: ProcessGroups) -> None:
+    """Leave a pipeline whose ranks have refused something together; collective."""
+    groups.all_gather_bytes(b"")
+    groups.end()
+    groups.watch.close()
 
 
-def agree_on_stepped(company: ProcessGroups, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def agree_on_stepped(groups: ProcessGroups, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Refuse optimizers of one class that ranks have made by themselves, and not alike; collective.
 
     A rank that has none, or several for parameters of several kinds, says nothing.
@@ -168,7 +168,7 @@ def agree_on_stepped(company: ProcessGroups, optimizers: Sequence[torch.optim.Op
     RefusedAlike
     """
     kind = "option optimizer"
-    rows = _told(company, held_of(optimizers[0] if len(optimizers) == 1 else None).digests)
+    rows = _told(groups, held_of(optimizers[0] if len(optimizers) == 1 else None).digests)
     for like in {row[kind]: row for row in rows if row}.values():
         words = difference([row if row.get(kind) == like[kind] else like for row in rows])
         if words:

@@ -14,8 +14,11 @@ import torch
 from torch import nn
 
 from costmodel.capture.attributes import Attributes
-from costmodel.capture.capture import Capture
 from costmodel.errors import DoesNotMatch
+from executor.context import RankContext
+from executor.model.taken import WholeVector
+from executor.stages.stage import Stage
+from executor.worker import Worker
 
 _ANEW = "close the pipeline, then profile, plan and start the model as it is"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -23,36 +26,28 @@ _HOOKS_NOT_TRACED = tuple(kind for kind in _HOOKS if kind != "_forward_hooks")
 """A forward hook on all modules is part of what is captured, inside of the module's call."""
 
 
-class Standing:
+class ModelInvariants:
     """What was captured of a model.
+
+    Whether parameters train is looked at of those of other ranks' stages too: all ranks refuse alike. Shapes are of
+    this rank's parameters, hooks of the modules that its stages run as they were captured.
 
     Parameters
     ----------
-    captured : Capture
-        Whether its module's parameters train is looked at, those of other ranks' stages too: all ranks refuse alike.
+    worker : Worker
+        Connected. Where a stage is divided, other parameters stand in place of the model's, by whoever divides it.
     attributes : Attributes
-        What its code reads.
-    parameters : mapping
-        This rank's, whose shapes are looked at.
-    left : mapping of str to str
-        Modules that this rank's stages run as they were captured, with the reason: their hooks do not run.
-    replaces : bool
-        Whether a stage is divided: then other parameters stand in place of the model's, by whoever divides it.
+        What the model's code reads.
+    vector : WholeVector or None
+        Of a model that the pipeline has taken.
     """
 
-    def __init__(
-        self,
-        captured: Capture,
-        attributes: Attributes,
-        parameters: Mapping[str, nn.Parameter],
-        left: Mapping[str, str],
-        *,
-        replaces: bool,
-    ) -> None:
-        module = captured.model.module
+    def __init__(self, worker: Worker, attributes: Attributes, vector: WholeVector | None) -> None:
+        module, replaces, self._vector = worker.capture.model.module, bool(worker.divided.views), vector
+        left = modules_left(worker.context, worker.stages)
         self._modules = [(name, m, m.training) for name, m in module.named_modules()]
         self._named = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
-        self._shaped = [(name, p, tuple(p.shape)) for name, p in parameters.items()]
+        self._shaped = [(name, p, tuple(p.shape)) for name, p in worker.parameters.items()]
         if replaces:  # whoever divides a stage may have given its modules other code
             attributes.leave_out(set())
         self._attributes, self._left = attributes, [(path, module.get_submodule(path)) for path in left]
@@ -70,6 +65,8 @@ class Standing:
         ------
         DoesNotMatch
             Names the first thing that is not as it was.
+        UsageError
+            When parameters were filled from a vector of the whole model.
         """
         for name, parameter, trains in self._named:
             if parameter.requires_grad is not trains:
@@ -103,6 +100,8 @@ class Standing:
                 f"was captured, and do not run on {self._left[0][0] or 'the model itself'!r}, which its stage runs as "
                 f"it was captured: leave them as they were, hook single modules, or {_ANEW}"
             )
+        if self._vector is not None:
+            self._vector.check()
 
     def check_modes(self) -> None:
         """Refuse to train modules that are not in the mode in which they were captured: stages call them.
@@ -132,6 +131,18 @@ class Standing:
                     what = kind.strip("_").removesuffix("s")
                     return f"the {what} {f'{path}.{name}' if path else name!r}"
         return "a module that is gone"
+
+
+def modules_left(context: RankContext, stages: Mapping[int, Stage]) -> dict[str, str]:
+    """Return the modules of which a rank's stages run something and that they do not call, with the reason."""
+    operators, found = context.capture.groups, dict[str, str]()
+    for index, stage in stages.items():
+        for name in context.plan.stages[index].operators:
+            names = operators[name].module.split(".") if name in operators and operators[name].module else []
+            for path in (".".join(names[:length]) for length in range(len(names) + 1)):
+                if path not in found and not stage.part.calls_module(path):
+                    found[path] = stage.part.left.get(path, "what goes into it is hidden, or it recomputes by itself")
+    return found
 
 
 def check_hooks(module: nn.Module, left: Mapping[str, str]) -> None:

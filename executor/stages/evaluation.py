@@ -90,7 +90,7 @@ class Metrics:
                     "(output, targets)"
                 )
 
-    def result(self, company: ProcessGroups, counts: bool) -> dict[str, float]:
+    def result(self, groups: ProcessGroups, counts: bool) -> dict[str, float]:
         """Return total sum / total weight of each, on every rank; collective. `counts`: whether this rank's do.
 
         Raises
@@ -99,7 +99,7 @@ class Metrics:
             When a metric fails, or ranks measure other things.
         """
         seen = self._seen if counts else {name: [0.0, 0.0] for name in self._seen}
-        rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps([self._wrong, seen]).encode())]
+        rows = [json.loads(row) for row in groups.all_gather_bytes(json.dumps([self._wrong, seen]).encode())]
         for wrong, seen in rows:
             if wrong or sorted(seen) != sorted(self._seen):
                 raise RefusedAlike(wrong or f"ranks measure other things: {sorted(seen)} and {sorted(self._seen)}")

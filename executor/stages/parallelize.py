@@ -2,7 +2,7 @@
 
 Then tensor degrees divide the pairs of linear layers that the model has (`costmodel.capture.pairs`), by torch's
 `parallelize_module`, and under ZeRO-2 and 3 each unit of the plan is a `fully_shard` of torch's, and so is the stage
-around them. Leaves out what a function may do (`parallel`), and sums (`sharding`, `reduction`).
+around them. Leaves out what a function may do (`user_parallelize`), and sums (`fully_sharded`, `reduction`).
 """
 
 import warnings
@@ -24,11 +24,12 @@ from costmodel.errors import DoesNotMatch
 from costmodel.model.blocks import block_of
 from costmodel.stages.config import StageConfig
 from executor.communication.borders import check_outcome, outcome
+from executor.context import RankContext
 from executor.stages.fully_sharded import ShardedStage
 from executor.stages.stage import Stage
 from executor.stages.stage_builder import StageBuilder
 from executor.stages.user_parallelize import Meshes, Parallelize, check_split, divide, named_parameters
-from planner.plan import Plan, PlanStage
+from planner.plan import PlanStage
 
 
 class DividedStages:
@@ -36,9 +37,8 @@ class DividedStages:
 
     Parameters
     ----------
-    plan : Plan
-    capture : Capture
-    making : StageBuilder
+    context : RankContext
+    builder : StageBuilder
     parallelize : callable or None
         The user's function, which is given every stage; without one stages are divided that the plan divides.
     pairs : sequence of LinearPair
@@ -52,21 +52,19 @@ class DividedStages:
 
     def __init__(
         self,
-        plan: Plan,
-        capture: Capture,
-        making: StageBuilder,
+        context: RankContext,
+        builder: StageBuilder,
         parallelize: Parallelize | None,
         pairs: Sequence[LinearPair],
     ) -> None:
-        self._plan, self._capture, self._making, self._parallelize = plan, capture, making, parallelize
-        self._pairs = pairs
+        self._context, self._builder, self._parallelize, self._pairs = context, builder, parallelize, pairs
         self.views: dict[int, nn.Module] = {}
         self._sharded: dict[int, ShardedStage] = {}
 
     @property
     def any(self) -> bool:
         """Whether the plan divides any stage, on whatever rank."""
-        return any(stage.config.divides for stage in self._plan.stages)
+        return any(stage.config.divides for stage in self._context.plan.stages)
 
     @property
     def may_be(self) -> bool:
@@ -74,39 +72,41 @@ class DividedStages:
         return self._parallelize is not None or self.any
 
     def divide(
-        self, stages: Mapping[int, Stage], meshes: Meshes, firsts: Mapping[int, int]
+        self, stages: Mapping[int, Stage], meshes: Meshes
     ) -> Iterator[tuple[int, Stage, dict[str, nn.Parameter]]]:
         """Yield each stage that is divided, made anew, with its parameters as they are now; collective.
 
-        `firsts` are the first micro-batches of each. What the plan's tensor degree divides must compute the same.
+        What the plan's tensor degree divides must compute the same.
 
         Raises
         ------
         DoesNotMatch
         """
+        capture, device = self._context.capture, self._context.device
         for index, stage in stages.items():
-            planned, place = self._plan.stages[index], f"stage {index}"
+            planned, place = self._context.plan.stages[index], f"stage {index}"
             if self._parallelize is None and not planned.config.divides:
                 continue
-            part = self._making.part(index, with_modules=True)
+            part = self._builder.part(index, with_modules=True)
             view = view_of(part)
-            _without_unread(view, self._capture, part)
-            first = {name: self._capture.name_of[id(p)] for name, p in named_parameters(view).items()}
+            _without_unread(view, capture, part)
+            names = {name: capture.name_of[id(p)] for name, p in named_parameters(view).items()}
             proves = self._parallelize is None and planned.config.tensor > 1
-            before = outcome(stage, firsts[index], meshes.device) if proves else {}
+            first = self._context.microbatches_of(index)[0]
+            before = outcome(stage, first, device) if proves else {}
             function = self._parallelize or partial(self._as_planned, part=part, planned=planned, place=place)
             divide(view, meshes.of(index), part, planned.config, function, place)
             if stage.queue is not None:
                 check_split(view, place)
             self.views[index] = view
-            made = self._making.stage(index, view)
+            made = self._builder.stage(index, view)
             if planned.config.zero > 1:
                 self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
                 made.run_halves = self._sharded[index].run_halves
             if proves:
-                check_outcome(before, _outcome(made, firsts[index], meshes.device, place), place)
+                check_outcome(before, _outcome(made, first, device, place), place)
                 self.rest()
-            yield index, made, {first[name]: parameter for name, parameter in named_parameters(view).items()}
+            yield index, made, {names[name]: parameter for name, parameter in named_parameters(view).items()}
 
     def _as_planned(
         self, stage: nn.Module, mesh: DeviceMesh, config: StageConfig, *, part: Part, planned: PlanStage, place: str
@@ -118,7 +118,7 @@ class DividedStages:
 
     def _styles(self, part: Part, degree: int, planned: PlanStage, place: str) -> dict[str, ParallelStyle]:
         """Return how each linear layer of the pairs that a stage calls is divided."""
-        groups, inside = self._capture.groups, set(planned.operators)
+        groups, inside = self._context.capture.groups, set(planned.operators)
         styles: dict[str, ParallelStyle] = {}
         for pair in self._pairs:
             paths = [groups[name].module for name in (*pair.columns, pair.row)]

@@ -134,6 +134,11 @@ class Stage:
         """What a scalar loss of one action counts in the step's."""
         return self.multiple / (self.num_real or self.num_microbatches)
 
+    def begin(self, num_real: int | None) -> None:
+        """Start a step, in which so many micro-batches are filled, None for all."""
+        self.losses.clear()
+        self.num_real = num_real
+
     def forward(self, first: int, received: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
         """Run the part for the group that starts at micro-batch `first`.
 

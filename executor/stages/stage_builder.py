@@ -1,6 +1,6 @@
 """Stages as a rank runs them: a part of the model with its messages, its seeds and, where the order splits, its halves.
 
-Leaves out what is done with them (`worker`), and how a user's function divides them (`parallel`).
+Leaves out what is done with them (`worker`), and how a user's function divides them (`user_parallelize`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from costmodel.capture.capture import Capture
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.capture.split import split_part
@@ -19,12 +18,12 @@ from costmodel.capture.split_calls import Queue
 from costmodel.capture.writes import Written, written_by
 from costmodel.errors import DoesNotMatch
 from executor.communication.wiring import Wiring
+from executor.context import RankContext
 from executor.stages.evaluation import evaluated_part
 from executor.stages.randomness import Draws, seeded_part
 from executor.stages.stage import Slot, Stage
 from executor.state.microbatch_loader import MicrobatchLoader
-from planner.plan import Plan
-from simulator.actions import Action, Kind
+from simulator.actions import Kind
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,16 @@ class StageBuilder:
 
     Attributes
     ----------
-    plan : Plan
-    capture : Capture
+    context : RankContext
     wiring : Wiring
-    feed : MicrobatchLoader
+    loader : MicrobatchLoader
     draws : Draws
-    order : tuple of Action
-        The rank's.
     """
 
-    plan: Plan
-    capture: Capture
+    context: RankContext
     wiring: Wiring
-    feed: MicrobatchLoader
+    loader: MicrobatchLoader
     draws: Draws
-    order: tuple[Action, ...]
 
     def stage(self, index: int, view: nn.Module | None = None) -> Stage:
         """Return a stage that trains, of the model's own modules or of a view's.
@@ -57,8 +51,8 @@ class StageBuilder:
         DoesNotMatch
             When it draws random numbers for several micro-batches at once.
         """
-        planned = self.plan.stages[index]
-        kinds = {action.kind for action in self.order if action.stage == index}
+        plan, own = self.context.plan, [action for action in self.context.order if action.stage == index]
+        planned, kinds = plan.stages[index], {action.kind for action in own}
         queue = Queue() if Kind.I in kinds else None
         part, draws = seeded_part(self.part(index, with_modules=True, view=view), self.draws)
         if draws and planned.microbatch_multiple > 1:
@@ -70,20 +64,20 @@ class StageBuilder:
         part = part if queue is None else split_part(part, queue)
         buffers = self._buffers(part)
         part = _rooted(part, view)
-        written = written_by(self.capture, planned.operators)
-        read = partial(self.feed.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
+        written = written_by(self.context.capture, planned.operators)
+        read = partial(self.loader.read, part.raw_inputs, part.has_loss, planned.microbatch_multiple)
         return Stage(
             index,
             part,
             self.wiring.incoming(index),
             self.wiring.outgoing(index),
             planned.microbatch_multiple,
-            self.plan.batch.num_microbatches,
+            plan.batch.num_microbatches,
             self.wiring.graph.backward[index],
             read,
             recomputes=self.wiring.graph.backward[index] and (Kind.R in kinds or planned.config.recompute == "full"),
             queue=queue,
-            num_backwards=sum(a.stage == index and a.kind in (Kind.B, Kind.I) for a in self.order),
+            num_backwards=sum(action.kind in (Kind.B, Kind.I) for action in own),
             buffers=buffers,
             slots=_slots(part, written),
             written=written,
@@ -92,24 +86,18 @@ class StageBuilder:
 
     def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:
         """Return the model's buffers that a part reads."""
-        known = {id(buffer) for buffer in self.capture.model.module.buffers()}
+        known = {id(buffer) for buffer in self.context.capture.model.module.buffers()}
         read = [fetch(part.module, node.target) for node in part.module.graph.nodes if node.op == "get_attr"]
         found = {id(tensor): tensor for tensor in (*read, *part.module.buffers()) if id(tensor) in known}
         return tuple(found.values())
 
     def part(self, index: int, *, with_modules: bool = False, view: nn.Module | None = None) -> Part:
         """Cut a stage out of the model; what it passes on without computing it is no output of the part."""
-        operators = self.plan.stages[index].operators
+        operators = self.context.plan.stages[index].operators
         named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
         relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
         sends = [name for name in named if name not in relayed]
-        return extract(self.capture, operators, sends, with_modules=with_modules, view=view)
-
-    def trainable(self, stage: int) -> tuple[str, ...]:
-        """Return the trainable parameters that a stage reads, by name."""
-        groups = self.capture.groups
-        read = {name: None for o in self.plan.stages[stage].operators if o in groups for name in groups[o].parameters}
-        return tuple(name for name in read if self.capture.parameter(name).requires_grad)
+        return extract(self.context.capture, operators, sends, with_modules=with_modules, view=view)
 
     def evaluated(self, stage: Stage, view: nn.Module | None) -> Stage:
         """Return a stage as it computes in eval mode; of a view, only its modules know how they are divided."""

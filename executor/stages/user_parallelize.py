@@ -20,8 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch
 from costmodel.stages.config import StageConfig
-from executor.communication.groups import ProcessGroups
-from executor.communication.lanes import Lanes
+from executor.context import RankContext
 from executor.stages.fully_sharded import gathered
 
 Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
@@ -32,8 +31,8 @@ AXES = ("data", "tensor")
 class Meshes:
     """The device meshes of a rank's stages, one for the same ranks."""
 
-    def __init__(self, lanes: Lanes, company: ProcessGroups, device: torch.device) -> None:
-        self._lanes, self._company, self.device = lanes, company, device
+    def __init__(self, context: RankContext) -> None:
+        self._context = context
         self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
 
     def close(self) -> None:
@@ -44,12 +43,13 @@ class Meshes:
 
     def of(self, stage: int) -> DeviceMesh:
         """Return the mesh (data, tensor) of a stage of this rank; collective over its ranks."""
-        rank, blocks = self._company.rank, self._lanes.blocks[stage]
+        rank, lanes = self._context.rank, self._context.lanes
+        blocks = lanes.blocks[stage]
         if blocks not in self._made:
-            rows = self._lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
-            groups = [self._company.named_group(row) for row in rows]
+            rows = lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
+            groups = [self._context.groups.named_group(row) for row in rows]
             mesh = torch.tensor(blocks, dtype=torch.int)
-            self._made[blocks] = DeviceMesh.from_group(groups, self.device.type, mesh, mesh_dim_names=AXES)
+            self._made[blocks] = DeviceMesh.from_group(groups, self._context.device.type, mesh, mesh_dim_names=AXES)
         return self._made[blocks]
 
 

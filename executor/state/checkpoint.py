@@ -19,17 +19,18 @@ from torch.distributed.tensor import DTensor
 
 from costmodel.errors import DoesNotMatch, PenstockError
 from executor.communication.groups import RefusedAlike
-from executor.model.tensor_file import NAMES, TYPES, write_tensors
+from executor.model.tensor_file import NAMES, write_tensors
 from executor.stages.user_parallelize import own_part, own_place
 from executor.state.checkpoint_index import Checkpoint, Index, SavedGroup, SavedPart, Stored, file_name, identity_of
-from executor.state.plain_values import encode, names_of_tensors
+from executor.state.plain_values import encode
+from executor.state.saved_optimizer import SavedOptimizer
 from executor.state.state import modules_with_extra_state, own_state
 from executor.worker import Worker
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
-def save(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None, extra: Any) -> None:
+def save_checkpoint(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None, extra: Any) -> None:
     """Write a checkpoint into a folder that all ranks see; collective.
 
     Raises
@@ -37,26 +38,26 @@ def save(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     RefusedAlike
         When something cannot be saved, or written. The checkpoint that was there stands.
     """
-    company, target = worker.company, Path(folder)
+    groups, target = worker.context.groups, Path(folder)
     worker.averages.agree()
-    with company.refusing_alike(), _refused_in_words(target):
+    with groups.refusing_alike(), _refused_in_words(target):
         held = _Held(worker, optimizer, extra)
-        if worker.rank == 0:
+        if worker.context.rank == 0:
             target.mkdir(parents=True, exist_ok=True)
     told = json.dumps([secrets.token_hex(8), [held.described(name) for name in held.tensors]]).encode()
-    rows = [json.loads(row) for row in company.all_gather_bytes(told)]
+    rows = [json.loads(row) for row in groups.all_gather_bytes(told)]
     identity, steps = rows[0][0], worker.draws.step
     tensors = _shared_out([row for _, row in rows])
     mine = {name: own_part(held.tensors[name]) for name in held.tensors if held.writes(tensors[name], name)}
-    name = file_name(steps, identity, worker.rank)
+    name = file_name(steps, identity, worker.context.rank)
     try:
-        with company.refusing_alike(), _refused_in_words(target):
-            size = write_tensors(target / name, mine, identity_of(identity, steps, worker.rank))
+        with groups.refusing_alike(), _refused_in_words(target):
+            size = write_tensors(target / name, mine, identity_of(identity, steps, worker.context.rank))
     except RefusedAlike:
         (target / name).unlink(missing_ok=True)  # it takes the room that lacks
         raise
-    answers = company.tell_first(json.dumps([name, size, *held.values]).encode())
-    with company.refusing_alike(), _refused_in_words(target):
+    answers = groups.gather_bytes(json.dumps([name, size, *held.values]).encode())
+    with groups.refusing_alike(), _refused_in_words(target):
         if answers is not None:
             _index(identity, steps, tensors, [json.loads(row) for row in answers]).write(_seen(target, answers))
 
@@ -92,7 +93,7 @@ class _Held:
     """What one rank holds: its tensors by name, and the rest as JSON."""
 
     def __init__(self, worker: Worker, optimizer: torch.optim.Optimizer | None, extra: Any) -> None:
-        self.rank = worker.rank
+        self.rank = worker.context.rank
         self.tensors: dict[str, torch.Tensor] = {}
         for name, tensor in own_state(worker).items():
             if name in worker.keys:  # others are persistent nowhere
@@ -111,7 +112,7 @@ class _Held:
                 groups.append([index, [names[id(p)] for p in group["params"] if id(p) in names], options])
         modules = {
             path: encode(module.get_extra_state(), f"the extra state of {path!r}", self._own)
-            for path, module in (modules_with_extra_state(worker) if worker.rank == 0 else ())
+            for path, module in (modules_with_extra_state(worker) if worker.context.rank == 0 else ())
         }
         self.values = [
             type(optimizer).__name__ if optimizer is not None else "", states, groups, modules,
@@ -200,7 +201,7 @@ def _index(identity: str, steps: int, tensors: dict[str, Stored], rows: list[lis
     return Index(identity, steps, files, tensors, rows[0][2], states, groups, rows[0][5], [row[6] for row in rows])
 
 
-def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None) -> tuple[int, Any]:
+def load_checkpoint(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | None) -> tuple[int, Any]:
     """Read what this rank holds from a folder, in place; returns the steps done and what was given along; collective.
 
     Raises
@@ -208,34 +209,30 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
     RefusedAlike
         When the checkpoint is broken, lacks something or has it in another shape; nothing is changed then.
     """
-    company = worker.company
-    with company.refusing_alike(), _refused_in_words(Path(folder)):
+    groups, rank = worker.context.groups, worker.context.rank
+    with groups.refusing_alike(), _refused_in_words(Path(folder)):
         found = Checkpoint(Path(folder))
-    identities = company.all_gather_bytes(found.index.id.encode())
+    identities = groups.all_gather_bytes(found.index.id.encode())
     if len(set(identities)) > 1:
         raise RefusedAlike(f"ranks see different checkpoints in {folder}: give a folder that all ranks share")
-    with company.refusing_alike(), _refused_in_words(Path(folder)):
+    with groups.refusing_alike(), _refused_in_words(Path(folder)):
         wanted = _wanted(worker, found)
-        states = {} if optimizer is None else _states(worker, found, optimizer)
-        options = [] if optimizer is None else _options(worker, found, optimizer)
-        extra = found.value(found.index.given[worker.rank if worker.rank < len(found.index.given) else 0])
+        saved = None if optimizer is None else SavedOptimizer(found, optimizer, worker.parameters)
+        extra = found.value(found.index.given[rank if rank < len(found.index.given) else 0])
     for name, tensor in wanted.items():
-        _fill(found, name, tensor)
+        found.fill(name, tensor)
     for path, module in modules_with_extra_state(worker):
         if path in found.index.modules:
             module.set_extra_state(found.value(found.index.modules[path]))
-    if optimizer is None and found.index.optimizer and worker.rank == 0:
+    if saved is not None:
+        saved.put()
+    elif found.index.optimizer and rank == 0:
         print(
             f"{folder}: the optimizer's state in this checkpoint ({found.index.optimizer}) was not loaded, for no "
             "optimizer was given: pipe.load(folder, optimizer) goes on as it was",
             file=sys.stderr,
             flush=True,
         )
-    if optimizer is not None:
-        optimizer.state.clear()
-        optimizer.state.update(states)
-        for group, own in zip(optimizer.param_groups, options, strict=True):
-            _set(group, own)
     worker.draws.step = found.index.steps
     worker.averages.restart()
     return worker.draws.step, extra
@@ -243,13 +240,13 @@ def load(worker: Worker, folder: str | Path, optimizer: torch.optim.Optimizer | 
 
 def _wanted(worker: Worker, found: Checkpoint) -> dict[str, torch.Tensor]:
     """Return the tensors of this rank to fill, by their names in the checkpoint."""
-    wanted = {}
+    wanted, rank = {}, worker.context.rank
     for name, tensor in own_state(worker).items():
         stored = found.index.tensors.get(_MODEL + name)
         if name not in worker.keys or (stored is None and name in worker.spare):
             continue
         if stored is None:
-            raise DoesNotMatch(f"the checkpoint {found.folder} holds no {name!r}, which rank {worker.rank} needs")
+            raise DoesNotMatch(f"the checkpoint {found.folder} holds no {name!r}, which rank {rank} needs")
         _check_shape(found, _MODEL + name, tensor, stored)
         wanted[_MODEL + name] = tensor
     return wanted
@@ -260,88 +257,3 @@ def _check_shape(found: Checkpoint, name: str, tensor: torch.Tensor, stored: Sto
         raise DoesNotMatch(
             f"{name} has the shape {list(stored.shape)} in the checkpoint {found.folder} and {list(tensor.shape)} here"
         )
-
-
-def _fill(found: Checkpoint, name: str, tensor: torch.Tensor) -> None:
-    """Fill a tensor, of which this rank may hold a part."""
-    own_part(tensor.detach()).copy_(found.read(name, own_place(tensor)))
-
-
-def _states(worker: Worker, found: Checkpoint, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, dict[str, Any]]:
-    """Return what the optimizer keeps of each of this rank's parameters; nothing of one that had no gradient yet."""
-    if not found.index.optimizer:
-        raise DoesNotMatch(f"the checkpoint {found.folder} holds no optimizer's state; it was saved without one")
-    names = {id(parameter): name for name, parameter in worker.parameters.items()}
-    states: dict[torch.Tensor, dict[str, Any]] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            kept = found.index.states.get(names.get(id(parameter), ""))
-            if kept:
-                states[parameter] = {k: _state_value(found, v, parameter, group) for k, v in kept.items()}
-    return states
-
-
-def _state_value(found: Checkpoint, encoded: Any, parameter: torch.Tensor, group: Mapping[str, Any]) -> Any:
-    """Return a value that an optimizer keeps, where and as it would make it; numbers stay on the host."""
-    names = names_of_tensors(encoded)
-    stored = found.index.tensors.get(names[0]) if names else None
-    if stored is None or encoded.get("name") != names[0]:
-        return found.value(encoded)
-    if not stored.shape:
-        value = found.read(names[0])
-        return value.to(parameter.device) if group.get("capturable") or group.get("fused") else value
-    dtype, like, same = TYPES[stored.type], parameter.detach(), stored.shape == tuple(parameter.shape)
-    made = torch.empty_like(like, dtype=dtype) if same else like.new_zeros(stored.shape, dtype=dtype)
-    _fill(found, names[0], made)
-    return made
-
-
-def _options(worker: Worker, found: Checkpoint, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the options that each group of the optimizer had: those of its parameters, else of its number."""
-    names = {id(parameter): name for name, parameter in worker.parameters.items()}
-    of_parameter = {name: group for group in reversed(found.index.groups) for name in group.parameters}
-    chosen = []
-    for index, group in enumerate(optimizer.param_groups):
-        own = [of_parameter[names[id(p)]] for p in group["params"] if names.get(id(p)) in of_parameter]
-        same = [g for g in found.index.groups if g.index == index]
-        options = next(iter(own or sorted(same, key=lambda g: not g.parameters)), None)
-        values = [found.value(g.options) for g in own]
-        for other, value in zip(own, values, strict=True):
-            if not _alike(value, values[0]):
-                raise DoesNotMatch(
-                    f"group {index} of the optimizer holds parameters that were saved with other options: "
-                    f"{own[0].parameters[0]!r} with {_brief(values[0])}, {other.parameters[0]!r} with {_brief(value)}; "
-                    "make groups as they were when the checkpoint was saved"
-                )
-        found_options = {} if options is None else found.value(options.options)
-        if options is not None and type(optimizer).__name__ != found.index.optimizer:
-            lacks = sorted(group.keys() - {"params"} - found_options.keys())
-            if lacks:
-                raise DoesNotMatch(
-                    f"the checkpoint {found.folder} was saved with the optimizer {found.index.optimizer}, whose groups "
-                    f"have no {lacks[0]!r}, and this one is {type(optimizer).__name__}: make the same, or load without"
-                )
-        chosen.append(found_options)
-    return chosen
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two values of options are the same; tensors by their values."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return bool(type(one) is type(other) and one == other)
-
-
-def _brief(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in list(options.items())[:3])
-
-
-def _set(group: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Give a group its options; one that is a tensor stays that tensor, for graphs that were recorded with it."""
-    for key, value in options.items():
-        if isinstance(group.get(key), torch.Tensor):
-            group[key].copy_(torch.as_tensor(value))
-        else:
-            group[key] = value

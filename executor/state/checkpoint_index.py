@@ -16,6 +16,7 @@ import torch
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.files import Node, document, read_json, write_json
 from executor.model.tensor_file import TYPES, TensorFile
+from executor.stages.user_parallelize import own_part, own_place
 from executor.state.plain_values import decode
 
 FORMAT, VERSION, INDEX = "penstock-checkpoint", 1, "index.json"
@@ -260,6 +261,10 @@ class Checkpoint:
         if whole is None or filled != prod(shape):
             raise InvalidInput(f"{self.folder / INDEX}: the parts of {name!r} do not make it up")
         return whole
+
+    def fill(self, name: str, tensor: torch.Tensor) -> None:
+        """Fill a tensor, of which this rank may hold a part."""
+        own_part(tensor.detach()).copy_(self.read(name, own_place(tensor)))
 
     def value(self, encoded: Any) -> Any:
         """Return a value that was encoded."""

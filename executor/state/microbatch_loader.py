@@ -12,9 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.batches import TARGETS, Split, TrainingModel, batched_dimensions, describe, split_batch
-from costmodel.capture.capture import Capture
 from costmodel.capture.writes import inputs_written_by
 from costmodel.errors import DoesNotMatch, UsageError
+from executor.context import RankContext
 
 
 class MicrobatchLoader:
@@ -22,22 +22,19 @@ class MicrobatchLoader:
 
     Parameters
     ----------
-    capture : Capture
-    batch_size, num_microbatches : int
-        Of the whole step.
-    device : torch.device
-        Where stages want their inputs.
+    context : RankContext
     """
 
-    def __init__(self, capture: Capture, batch_size: int, num_microbatches: int, device: torch.device) -> None:
+    def __init__(self, context: RankContext) -> None:
+        capture, batch = context.capture, context.plan.batch
         for name in inputs_written_by(capture):
             raise DoesNotMatch(
                 f"the forward changes its input {name!r} in place, which is the batch's own memory on one rank and not "
                 "on the others, while other micro-batches still need it: let it work on a copy (clone())"
             )
-        self._capture, self._device = capture, device
-        self.batch_size, self._num_microbatches = batch_size, num_microbatches
-        self.microbatch_size = batch_size // num_microbatches
+        self._capture, self._device = capture, context.device
+        self.batch_size, self._num_microbatches = batch.global_size, batch.num_microbatches
+        self.microbatch_size = batch.microbatch_size
         self._batch = capture.model
         self._captured, self._spec = _flat(capture.model), pytree.tree_structure(_arguments_of(capture.model))
         self._given = [*self._captured, *_targets_of(capture.model)]

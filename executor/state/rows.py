@@ -8,13 +8,16 @@ that it reads; None and zeros stand for nothing. Leaves out samples whose inputs
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from costmodel.capture.batches import TARGETS
 from costmodel.capture.digests import checksum
-from executor.communication.groups import ProcessGroups, RefusedAlike
+from executor.communication.groups import RefusedAlike
+from executor.context import RankContext
 from executor.plan_match.agreement import ranks_in_words
+from executor.stages.stage import Stage
 from executor.state.microbatch_loader import BY_FUNCTION, Leaf, MicrobatchLoader
 
 WHOLE_STEPS = 3
@@ -23,7 +26,6 @@ WHOLE_STEPS = 3
 LEAVES, SAMPLE, BITS = 8, 1024, 20
 """Inputs that are looked at in one step, elements of each, and bits of a checksum, whose square is exact in a sum."""
 
-Needed = Mapping[str | int, tuple[tuple[int, int], ...]]
 _EVERY = -1
 
 
@@ -32,10 +34,10 @@ class OneBatch:
 
     Parameters
     ----------
-    feed : MicrobatchLoader
-    needed : callable
-        Input name or position (and ``targets``) -> ranges of samples that this rank reads.
-    company : ProcessGroups
+    context : RankContext
+    loader : MicrobatchLoader
+    stages : mapping of int to Stage
+        This rank's.
 
     Attributes
     ----------
@@ -43,10 +45,24 @@ class OneBatch:
         Whether this rank answers only for what it reads.
     """
 
-    def __init__(self, feed: MicrobatchLoader, needed: Callable[[], Needed], company: ProcessGroups) -> None:
-        self._feed, self._needed, self._company = feed, needed, company
+    def __init__(self, context: RankContext, loader: MicrobatchLoader, stages: Mapping[int, Stage]) -> None:
+        self._context, self._loader, self._stages, self._groups = context, loader, stages, context.groups
         self.only_needed = False
         self._whole = WHOLE_STEPS
+
+    def needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
+        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
+        context, size = self._context, self._loader.microbatch_size
+        of_input = dict(zip(context.capture.inputs, self._loader.keys(), strict=True))
+        needed: dict[str | int, set[int]] = {}
+        for index, stage in self._stages.items():
+            firsts = context.microbatches_of(index)
+            samples = {k * size + i for k in firsts for i in range(stage.multiple * size)}
+            keys: list[str | int] = [of_input[name] for name in stage.part.raw_inputs]
+            keys += [TARGETS] if stage.part.has_loss and context.capture.model.has_targets else []
+            for key in keys:
+                needed[key] = needed.get(key, set()) | samples
+        return {key: _ranges(samples) for key, samples in needed.items()}
 
     def check(self) -> None:
         """Compare all rows of the batch that is loaded, while this is one of the first; collective.
@@ -55,7 +71,7 @@ class OneBatch:
         ------
         RefusedAlike
         """
-        if self._whole and self._company.size > 1:
+        if self._whole and self._groups.size > 1:
             self._whole -= 1
             self.compare()
 
@@ -67,8 +83,8 @@ class OneBatch:
         RefusedAlike
             Names the first input that differs, and the ranks.
         """
-        own = {leaf.name: self._rows(leaf) for leaf in self._feed.given() if torch.is_tensor(leaf.value)}
-        told = [json.loads(row) for row in self._company.all_gather_bytes(json.dumps(own).encode())]
+        own = {leaf.name: self._rows(leaf) for leaf in self._loader.given() if torch.is_tensor(leaf.value)}
+        told = [json.loads(row) for row in self._groups.all_gather_bytes(json.dumps(own).encode())]
         for name in dict.fromkeys(name for row in told for name in row):
             rows = [row.get(name, {}) for row in told]
             for place in dict.fromkeys(place for row in rows for place in row):
@@ -82,7 +98,7 @@ class OneBatch:
 
         Nothing while all rows are compared.
         """
-        if self._company.size == 1:
+        if self._groups.size == 1:
             return []
         found: list[float] = []
         leaves = self._in_turn(step)
@@ -100,7 +116,7 @@ class OneBatch:
 
     def _in_turn(self, step: int) -> list[Leaf]:
         """Return the tensors whose turn it is, the same on all ranks: as the model was captured, the targets last."""
-        leaves = self._feed.given()
+        leaves = self._loader.given()
         if len(leaves) <= LEAVES:
             return leaves
         return [leaves[(step * LEAVES + i) % len(leaves)] for i in range(LEAVES)]
@@ -109,7 +125,7 @@ class OneBatch:
         value = leaf.value
         if not torch.is_tensor(value) or value.device.type != "cpu" or value.layout is not torch.strided:
             return None  # to look at a device's tensor the host would wait for the device
-        if self.only_needed and self._needed().get(leaf.key) != ((0, self._feed.batch_size),):
+        if self.only_needed and self.needed().get(leaf.key) != ((0, self._loader.batch_size),):
             return None
         flat = value.detach().reshape(-1)
         stride = max(1, flat.numel() // SAMPLE)
@@ -119,15 +135,22 @@ class OneBatch:
     def _rows(self, leaf: Leaf) -> dict[int, int]:
         """Return checksums of the micro-batches of a leaf that this rank answers for; of one that is not cut, one."""
         value, dimension = leaf.value, leaf.dimension
-        there = self._feed.num_samples
-        ranges = self._needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
+        there = self._loader.num_samples
+        ranges = self.needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
         if not ranges or not value.any():
             return {}
         if dimension is None or dimension == BY_FUNCTION:
             return {_EVERY: checksum(value)}
-        size = self._feed.microbatch_size
+        size = self._loader.microbatch_size
         numbers = {sample // size for first, stop in ranges for sample in range(first, min(stop, there), size)}
         return {number: checksum(value.narrow(dimension, number * size, size)) for number in sorted(numbers)}
+
+
+def _ranges(samples: set[int]) -> tuple[tuple[int, int], ...]:
+    """Return a set of numbers as ranges [first, stop)."""
+    starts = sorted(i for i in samples if i - 1 not in samples)
+    stops = sorted(i + 1 for i in samples if i + 1 not in samples)
+    return tuple(zip(starts, stops, strict=True))
 
 
 def _words(name: str, place: int, others: Sequence[int], like: int) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from costmodel.errors import DoesNotMatch
+from executor.communication.groups import ProcessGroups
 from executor.model.tensor_file import NAMES, TYPES
 from executor.stages.user_parallelize import fill, full
 from executor.state.plain_values import decode, encode
@@ -35,7 +36,7 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
     Of an entry that several ranks have, the lowest rank's counts. Tensors travel one by one, so that rank 0 holds each
     once.
     """
-    company, tensors = worker.company, dict[str, torch.Tensor]()
+    groups, rank, tensors = worker.context.groups, worker.context.rank, dict[str, torch.Tensor]()
 
     def keep(place: str, tensor: torch.Tensor) -> str:
         tensors[place] = tensor
@@ -43,8 +44,8 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
 
     values = {name: encode(value, name, keep) for name, value in own.items()}
     described = [[name, list(t.shape), NAMES[t.dtype]] for name, t in tensors.items()]
-    rows = [json.loads(row) for row in company.all_gather_bytes(json.dumps([list(values), described]).encode())]
-    entries = company.tell_first(json.dumps(values).encode())
+    rows = [json.loads(row) for row in groups.all_gather_bytes(json.dumps([list(values), described]).encode())]
+    entries = groups.gather_bytes(json.dumps(values).encode())
     arrived: dict[str, torch.Tensor] = {}
     told: set[str] = set()
     for owner, (_, described) in enumerate(rows):
@@ -54,24 +55,23 @@ def gathered_state(worker: Worker, own: Mapping[str, Any]) -> dict[str, Any]:
             if name in told:
                 continue
             told.add(name)
-            if worker.rank == 0:
+            if rank == 0:
                 arrived[name] = tensor.detach().cpu().clone() if owner == 0 else torch.empty(shape, dtype=TYPES[dtype])
-            if owner and worker.rank in (0, owner):
-                _hand_over(worker, owner, arrived[name] if worker.rank == 0 else tensor.detach().cpu())
+            if owner and rank in (0, owner):
+                _hand_over(groups, owner, arrived[name] if rank == 0 else tensor.detach().cpu())
     found: dict[str, Any] = {}
     for row in reversed(entries or []):
         found |= json.loads(row)
     return {name: decode(value, arrived.__getitem__) for name, value in found.items()}
 
 
-def _hand_over(worker: Worker, owner: int, tensor: torch.Tensor) -> None:
+def _hand_over(groups: ProcessGroups, owner: int, tensor: torch.Tensor) -> None:
     """Send a tensor from its owner to rank 0, which fills its own, as bytes: whatever its type."""
     if not tensor.numel():
         return
-    company = worker.company
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    with company.waiting((owner if worker.rank == 0 else 0,)):
-        (company.control.recv([flat], owner, 0) if worker.rank == 0 else company.control.send([flat], 0, 0)).wait()
+    with groups.waiting((0 if groups.rank else owner,)):
+        (groups.control.send([flat], 0, 0) if groups.rank else groups.control.recv([flat], owner, 0)).wait()
 
 
 def whole_state(worker: Worker) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def whole_state(worker: Worker) -> dict[str, Any]:
     """
     worker.averages.agree()
     found = gathered_state(worker, own_state(worker))
-    if worker.rank:
+    if worker.context.rank:
         return {}
     extra = {f"{path}.".lstrip(".") + "_extra_state": m for path, m in modules_with_extra_state(worker)}
     return {
@@ -105,7 +105,7 @@ def load_state(worker: Worker, state: Mapping[str, torch.Tensor]) -> None:
     unread = {name: tensor for name, tensor in worker.spare.items() if name in state}
     for name, tensor in (own | unread).items():
         if name not in state:
-            raise DoesNotMatch(f"the state holds no {name!r}, which rank {worker.rank} needs")
+            raise DoesNotMatch(f"the state holds no {name!r}, which rank {worker.context.rank} needs")
         if state[name].shape != tensor.shape:
             raise DoesNotMatch(
                 f"{name!r} has the shape {list(state[name].shape)} in the state and {list(tensor.shape)} in the model"
@@ -132,11 +132,12 @@ def load_optimizer_state(worker: Worker, optimizer: torch.optim.Optimizer, state
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     own = {name: parameter for name, parameter in worker.parameters.items() if id(parameter) in stepped}
     there = own.keys() & state.keys()
-    rows = worker.company.all_gather_bytes(b"something" if there else b"")
-    with worker.company.refusing_alike():
+    groups, rank = worker.context.groups, worker.context.rank
+    rows = groups.all_gather_bytes(b"something" if there else b"")
+    with groups.refusing_alike():
         if own and not there and any(rows):
             raise DoesNotMatch(
-                f"the optimizer's state has nothing for the parameters of rank {worker.rank}, and for those of other "
+                f"the optimizer's state has nothing for the parameters of rank {rank}, and for those of other "
                 "ranks it has: optimizer_state_dict() is whole on rank 0 alone; give every rank all of it"
             )
     for name in there:

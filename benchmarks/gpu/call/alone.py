@@ -14,6 +14,7 @@ from benchmarks.gpu.setting import Row, Setting, Subject, percent
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.clock import Clock
 from costmodel.stages.costs import at
+from executor.context import RankContext
 from executor.worker import Worker
 from planner.plan import Plan
 
@@ -42,7 +43,7 @@ def stages(_: Errand, setting: Setting, subject: Subject) -> list[Row]:
 
 def _row(setting: Setting, plan: Plan, captured: Capture, rank: int, again: bool) -> Row:
     room = _room(setting)
-    worker = Worker(plan, captured, rank, setting.device)
+    worker = Worker(RankContext(plan, captured, rank, setting.device))
     held = memory.held(setting, worker)
     drop = room - _room(setting)
     busy, kinds = _timed(setting.clock, worker)
