@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import InvalidInput
 from costmodel.stages.costs import Costs, PairCost, StageCost, read_costs
-from costmodel.stages.written import write_costs
+from costmodel.stages.costs_file import write_costs
 from planner.commands import main
 from simulator.actions import Action, Kind, parse_action
 from simulator.bounds import bound_of

@@ -11,7 +11,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import PER_ACTION, StageCost
 from costmodel.stages.strategies import MemoryTerms, StrategyModel, TrainingJob
 from costmodel.stages.strategies.groups import GroupFinder
-from costmodel.stages.strategies.unions import UnionSums
+from costmodel.stages.strategies.shared_sums import UnionSums
 from tests.gpt_graph import cluster, gpt
 
 MACHINES = cluster(64, 4096)

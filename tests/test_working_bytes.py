@@ -14,10 +14,10 @@ from costmodel.capture.capture import capture
 from costmodel.model.profile import read_profile, write_profile
 from costmodel.profiling.measure.memory import observe_memory
 from costmodel.profiling.measure.walk import Walk
-from costmodel.profiling.measure.working import working_bytes
+from costmodel.profiling.measure.workspace_memory import working_bytes
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
-from costmodel.stages.strategies.working import Working
+from costmodel.stages.strategies.workspace_memory import Working
 from tests.gpt_graph import cluster, gpt
 from tests.schema_corpus import validator
 

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, object]:
     """Profile the model, write the file and return the answer."""
-    from costmodel.profiling.companions import default_companions
+    from costmodel.profiling.load_generators import default_companions
     from costmodel.profiling.options import Options
 
     start = time.perf_counter()

@@ -27,25 +27,25 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
 from costmodel.model.whole import WholeModelMeasurements
-from costmodel.profiling.companions import companions
 from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal, begin_journal
 from costmodel.profiling.links import measure_links
+from costmodel.profiling.load_generators import companions
 from costmodel.profiling.measure.assemble import Round, assemble
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.blocks import GIB, signatures
 from costmodel.profiling.measure.blockwise import Bench
-from costmodel.profiling.measure.highest import highest_bytes
 from costmodel.profiling.measure.memory import counted_graph, observe_memory, saved_bytes
 from costmodel.profiling.measure.optimizer import time_optimizer
+from costmodel.profiling.measure.peak_memory import highest_bytes
 from costmodel.profiling.measure.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.records import doubts
 from costmodel.profiling.measure.rounds import Rounds, settle
 from costmodel.profiling.measure.tensor import degrees_without_shards, shard_times
 from costmodel.profiling.measure.timing import MarkCost, measure_mark_cost, trained_parameters
 from costmodel.profiling.measure.walk import Walk
-from costmodel.profiling.measure.working import working_bytes
+from costmodel.profiling.measure.workspace_memory import working_bytes
 from costmodel.profiling.options import Options
 from costmodel.profiling.progress import Progress
 

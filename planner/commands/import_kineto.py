@@ -139,7 +139,7 @@ def _message_ns(found: "TracedRun") -> int:
 def _write(args: argparse.Namespace, found: "TracedRun", device: "DeviceType") -> dict[str, str]:
     """Write what else was asked for; return the files by what they are."""
     from costmodel.files import write_text
-    from costmodel.stages.written import write_costs
+    from costmodel.stages.costs_file import write_costs
     from simulator.timeline import write_timeline
 
     if args.timeline_output:

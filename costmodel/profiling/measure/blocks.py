@@ -23,7 +23,7 @@ from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, OperatorGraph
-from costmodel.profiling.measure.ratio import Infos, signature
+from costmodel.profiling.measure.backward_split import Infos, signature
 
 GIB = 2**30
 _EMBEDDINGS = (

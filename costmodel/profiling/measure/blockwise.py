@@ -19,9 +19,9 @@ from costmodel.model.graph import LOSS, Operator, OperatorGraph
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.measure.assemble import Assembled, Round, assemble, coverage
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.blocks import Block, make_runnable
 from costmodel.profiling.measure.optimizer import time_optimizer
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.rounds import measure_round, settle
 from costmodel.profiling.measure.timing import MarkCost, time_in_context, time_whole, trained_parameters
 from costmodel.profiling.measure.walk import Walk

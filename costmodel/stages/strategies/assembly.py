@@ -14,15 +14,21 @@ from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
-from costmodel.stages.strategies.issuing import Issuing
-from costmodel.stages.strategies.kept import kept_bytes, kept_items, runs_of, tensor_bytes_of, training_scale
-from costmodel.stages.strategies.likeness import Likeness
+from costmodel.stages.strategies.host_dispatch import Issuing
+from costmodel.stages.strategies.operator_equivalence import Likeness
+from costmodel.stages.strategies.saved_activations import (
+    kept_bytes,
+    kept_items,
+    runs_of,
+    tensor_bytes_of,
+    training_scale,
+)
+from costmodel.stages.strategies.shared_sums import Item, UnionSums
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
-from costmodel.stages.strategies.unions import Item, UnionSums
 from costmodel.stages.strategies.vectors import TimeVectors, Vectors
-from costmodel.stages.strategies.working import Working
+from costmodel.stages.strategies.workspace_memory import Working
 
 
 @dataclass(frozen=True)

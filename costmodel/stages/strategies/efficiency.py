@@ -19,7 +19,7 @@ from costmodel.roofline import central_ns
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts, is_expert
-from costmodel.stages.strategies.launching import Launching
+from costmodel.stages.strategies.kernel_launch import Launching
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
 SCORE_PASSES = 6

@@ -20,7 +20,7 @@ from costmodel.stages.strategies.memory import (
     Amount,
     MemoryTerms,
 )
-from costmodel.stages.strategies.spread import Spread
+from costmodel.stages.strategies.stage_sharding import Spread
 from costmodel.stages.strategies.states import SCATTERED, Amounts, States, both, states_of
 from costmodel.stages.strategies.vectors import Vectors
 

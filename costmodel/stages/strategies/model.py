@@ -24,10 +24,10 @@ from costmodel.stages.strategies.gradients import Copies, Overlap
 from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
-from costmodel.stages.strategies.spread import ActionTimes, Spread, copies_of
+from costmodel.stages.strategies.shared_sums import UnionSums
+from costmodel.stages.strategies.stage_sharding import ActionTimes, Spread, copies_of
 from costmodel.stages.strategies.steps import StepTimes
 from costmodel.stages.strategies.training import TrainingJob
-from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.vectors import Vectors
 
 NEVER = 1 << 60

@@ -11,8 +11,8 @@ from math import prod
 from costmodel.model.accumulation import Accumulation
 from costmodel.model.graph import OperatorGraph, Parameter
 from costmodel.stages.strategies.division import Degrees, ceil, is_expert, parameter_parts
+from costmodel.stages.strategies.shared_sums import Item, UnionSums
 from costmodel.stages.strategies.training import OPTIMIZER_STATES, TrainingJob
-from costmodel.stages.strategies.unions import Item, UnionSums
 
 SCATTERED = 2
 """From this stage of ZeRO on no rank keeps all gradients."""

@@ -14,7 +14,7 @@ from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
 from costmodel.stages.strategies.gradients import Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
-from costmodel.stages.strategies.spread import ActionTimes, Spread
+from costmodel.stages.strategies.stage_sharding import ActionTimes, Spread
 from costmodel.stages.strategies.states import SCATTERED
 
 OVERLAP_SLOWDOWN = 1.19

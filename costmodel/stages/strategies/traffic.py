@@ -20,7 +20,7 @@ from costmodel.model.launches import Times
 from costmodel.model.work import Work
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, feeds_experts
 from costmodel.stages.strategies.groups import Ranks, StageGroups
-from costmodel.stages.strategies.unions import Item
+from costmodel.stages.strategies.shared_sums import Item
 
 OF_TENSORS = ("entering", "dispatch")
 """What is sent once for all operators that read a tensor."""

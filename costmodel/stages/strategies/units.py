@@ -11,7 +11,7 @@ from math import prod
 
 from costmodel.model.graph import Operator, OperatorGraph, Parameter
 from costmodel.stages.strategies.division import ceil
-from costmodel.stages.strategies.unions import UnionSums
+from costmodel.stages.strategies.shared_sums import UnionSums
 
 
 @dataclass(frozen=True, slots=True)

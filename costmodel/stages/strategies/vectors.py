@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.stages.strategies.blocks import BlockMost
-from costmodel.stages.strategies.issuing import Issuing
-from costmodel.stages.strategies.kept import Kept
+from costmodel.stages.strategies.host_dispatch import Issuing
+from costmodel.stages.strategies.saved_activations import Kept
+from costmodel.stages.strategies.shared_sums import UnionSums
 from costmodel.stages.strategies.states import Weights
-from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.units import UnitWeights
-from costmodel.stages.strategies.working import Working
+from costmodel.stages.strategies.workspace_memory import Working
 
 
 @dataclass(frozen=True)

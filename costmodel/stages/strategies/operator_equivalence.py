@@ -7,8 +7,8 @@ them is. Leaves out stages: which of them share a tensor depends on the cut.
 from collections.abc import Iterable, Sequence
 
 from costmodel.model.graph import OperatorGraph
+from costmodel.stages.strategies.shared_sums import Item
 from costmodel.stages.strategies.traffic import OF_TENSORS, Reads
-from costmodel.stages.strategies.unions import Item
 
 
 class Likeness:

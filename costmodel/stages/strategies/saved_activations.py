@@ -13,8 +13,8 @@ from itertools import compress
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
+from costmodel.stages.strategies.shared_sums import Item, UnionSums
 from costmodel.stages.strategies.training import TrainingJob
-from costmodel.stages.strategies.unions import Item, UnionSums
 
 
 @dataclass(frozen=True, slots=True)

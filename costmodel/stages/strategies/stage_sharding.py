@@ -9,7 +9,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import num_blocks
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.groups import StageGroups
-from costmodel.stages.strategies.issuing import Issuing
+from costmodel.stages.strategies.host_dispatch import Issuing
 from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.vectors import Vectors
 

@@ -39,7 +39,7 @@ def companions(options: Options, microbatch_size: int) -> Iterator[None]:
 @contextmanager
 def _companion(options: Options, microbatch_size: int) -> Iterator[None]:
     words = (options.model, microbatch_size, options.seed, options.dtype, options.threads)
-    command = [sys.executable, "-m", "costmodel.profiling.companions", *map(str, words)]
+    command = [sys.executable, "-m", "costmodel.profiling.load_generators", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     # Its standard input is a life line: when this process ends, however it ends, the companion reads the end of it.
     process = subprocess.Popen(  # noqa: S603 - our own module with our own words

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.launches import paced_ns
+from costmodel.stages.strategies.shared_sums import Item, UnionSums
 from costmodel.stages.strategies.training import TrainingJob
-from costmodel.stages.strategies.unions import Item, UnionSums
 
 KINDS = ("matmul", "attention", "norm", "embedding", "loss")
 """Kinds of work whose calls are counted apart; any other is elementwise."""

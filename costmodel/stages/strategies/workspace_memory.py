@@ -7,7 +7,7 @@ backward what those behind it have saved is gone by then. Leaves out gradients o
 from collections.abc import Sequence
 from itertools import accumulate
 
-from costmodel.stages.strategies.unions import Item
+from costmodel.stages.strategies.shared_sums import Item
 
 
 class Working:
