@@ -11,8 +11,8 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
-from simulator.schedules.jobs import Jobs
-from simulator.schedules.jobs_times import queue_heads, queue_tails
+from simulator.schedules.job_shop import Jobs
+from simulator.schedules.job_shop_times import queue_heads, queue_tails
 
 
 class OrderModel:

@@ -15,11 +15,11 @@ from typing import Any
 
 from costmodel.stages.costs import Costs
 from simulator.schedule import Schedule
-from simulator.schedules.jobs import Jobs, Sequences, jobs_of, jobs_to_json
-from simulator.schedules.jobs_best import Found, better, improved
-from simulator.schedules.jobs_orders import excess_bytes
-from simulator.schedules.jobs_orders import least_ns as least
-from simulator.schedules.jobs_times import queue_order, timed
+from simulator.schedules.job_shop import Jobs, Sequences, jobs_of, jobs_to_json
+from simulator.schedules.job_shop_best import Found, better, improved
+from simulator.schedules.job_shop_orders import excess_bytes
+from simulator.schedules.job_shop_orders import least_ns as least
+from simulator.schedules.job_shop_times import queue_order, timed
 from simulator.schedules.kind import Request
 
 MOST_JOBS = 700

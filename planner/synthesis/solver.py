@@ -13,7 +13,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from planner.synthesis.order_model import OrderModel
-from simulator.schedules.jobs import jobs_from_json
+from simulator.schedules.job_shop import jobs_from_json
 
 WORKERS = 4
 """Of CP-SAT, on any number of cores."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from simulator.schedules import group_interleaved, interleaved_zb, v_half, v_min, zb_auto, zb_v
-from simulator.schedules.jobs_orders import sought
+from simulator.schedules.job_shop_orders import sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from simulator.schedules.line_list import in_list, paces
+from simulator.schedules.list_scheduling import in_list, paces
 from simulator.schedules.sweep import (
     FILL_BOTH,
     FILL_NEVER,

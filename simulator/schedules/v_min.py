@@ -1,8 +1,8 @@
 """`v-min`: a fold at about a third of the memory of 1F1B."""
 
-from simulator.schedules.fold import as_orders, fold
-from simulator.schedules.fold_search import best_fold
 from simulator.schedules.kind import Orders, Request, ScheduleKind
+from simulator.schedules.v_shape import as_orders, fold
+from simulator.schedules.v_shape_search import best_fold
 
 
 def orders(request: Request) -> Orders:

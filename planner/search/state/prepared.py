@@ -17,11 +17,11 @@ from costmodel.stages.strategies.model import NEVER
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
+from planner.graph.bottleneck_operators import BottleneckOperators
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
 from planner.graph.towers import num_downsets, towers
-from planner.graph.waists import BottleneckOperators
 from planner.question.problem import Problem
 from planner.question.targets import LINE_TARGETS
 from planner.search.solvers.relaxation.build import closings_of_atoms, cut_data, times_of_atoms

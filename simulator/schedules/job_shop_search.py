@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from random import Random
 
-from simulator.schedules.jobs import Jobs, Sequences
-from simulator.schedules.jobs_times import Timed, timed
+from simulator.schedules.job_shop import Jobs, Sequences
+from simulator.schedules.job_shop_times import Timed, timed
 
 REACH = 8
 """How far from either end of a run a job may stand that is moved to that end."""

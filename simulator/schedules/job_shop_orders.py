@@ -11,8 +11,8 @@ from costmodel.errors import NoPlanFits, UsageError
 from simulator.bounds import lower_bound_ns
 from simulator.engine import Structure
 from simulator.schedule import Schedule
-from simulator.schedules.jobs import Jobs, Sequences, jobs_of
-from simulator.schedules.jobs_best import best_orders
+from simulator.schedules.job_shop import Jobs, Sequences, jobs_of
+from simulator.schedules.job_shop_best import best_orders
 from simulator.schedules.kind import Orders, Request
 
 LEAST_ROUNDS, MOST_ROUNDS, ROUNDED = 2, 8, 120_000

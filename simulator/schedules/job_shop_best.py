@@ -11,10 +11,10 @@ from itertools import count, islice, product
 from random import Random
 
 from simulator.actions import Kind
-from simulator.schedules.jobs import Jobs, Sequences
-from simulator.schedules.jobs_list import Manner, listed
-from simulator.schedules.jobs_search import OrderSearch
-from simulator.schedules.jobs_times import queue_tails, step_of, timed
+from simulator.schedules.job_shop import Jobs, Sequences
+from simulator.schedules.job_shop_list import Manner, listed
+from simulator.schedules.job_shop_search import OrderSearch
+from simulator.schedules.job_shop_times import queue_tails, step_of, timed
 
 LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 1, 36
 """Jobs placed by all lists that go by rules, within bounds on their number."""

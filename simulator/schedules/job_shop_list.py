@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.actions import Kind
-from simulator.schedules.jobs import Jobs, Sequences
+from simulator.schedules.job_shop import Jobs, Sequences
 
 NEVER = 1 << 62
 

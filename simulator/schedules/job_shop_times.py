@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.schedules.jobs import Jobs
+from simulator.schedules.job_shop import Jobs
 
 
 @dataclass(slots=True)

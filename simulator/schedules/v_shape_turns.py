@@ -10,8 +10,8 @@ order that results. Needs about the memory of 1F1B; with less it finds nothing.
 
 from dataclasses import dataclass
 
-from simulator.schedules.fold import Fold, Found
-from simulator.schedules.fold_progress import FoldProgress
+from simulator.schedules.v_shape import Fold, Found
+from simulator.schedules.v_shape_progress import FoldProgress
 
 
 @dataclass(frozen=True, slots=True)

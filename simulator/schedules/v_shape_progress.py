@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from simulator.schedules.fold import Fold, Found, Row
+from simulator.schedules.v_shape import Fold, Found, Row
 
 
 class FoldProgress:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import product
 
 from costmodel.errors import NoPlanFits
-from simulator.schedules.fold import Fold, Found
-from simulator.schedules.fold_pattern import Block, blocks, repeated, with_early_forwards
-from simulator.schedules.fold_timing import Squeeze, squeezed
-from simulator.schedules.fold_turns import Habits, in_turns
+from simulator.schedules.v_shape import Fold, Found
+from simulator.schedules.v_shape_pattern import Block, blocks, repeated, with_early_forwards
+from simulator.schedules.v_shape_timing import Squeeze, squeezed
+from simulator.schedules.v_shape_turns import Habits, in_turns
 
 NUM_ACTIONS, LEAST_TRIES = 400_000, 8
 """Actions placed over all tries, within a least number of tries."""

@@ -11,7 +11,7 @@ far as the peak allows.
 import heapq
 from itertools import product
 
-from simulator.schedules.fold import Fold, Row
+from simulator.schedules.v_shape import Fold, Row
 
 SLOTS = 6
 Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

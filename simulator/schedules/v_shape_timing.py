@@ -7,8 +7,8 @@ forwards, it fills waits only. Memory is held to the limit: a forward that does 
 
 from dataclasses import dataclass
 
-from simulator.schedules.fold import Fold, Found, Row
-from simulator.schedules.fold_progress import FoldProgress
+from simulator.schedules.v_shape import Fold, Found, Row
+from simulator.schedules.v_shape_progress import FoldProgress
 
 
 @dataclass(frozen=True, slots=True)
