@@ -1,7 +1,7 @@
-"""Company while a CPU is measured: processes that train the same model on the cores beside.
+"""Load generators while a CPU is measured: processes that train the same model on the cores beside.
 
 Ranks of one host share memory bandwidth, caches and clock rate, so an operator that is timed alone is
-faster than the same one in a run. Each companion does what the neighbouring rank will do. GPUs have
+faster than the same one in a run. Each load generator does what the neighbouring rank will do. GPUs have
 memory of their own and need none. Leaves out how unlike the neighbours' work may be.
 """
 
@@ -22,32 +22,32 @@ MOST = 3
 """As many as a plan for four ranks has neighbours; more rarely change what one sees."""
 
 
-def default_companions(threads: int) -> int:
+def num_default_load_generators(threads: int) -> int:
     """Return how many more ranks of that many threads the cores of this machine hold, at most `MOST`."""
     return max(0, min(MOST, (os.cpu_count() or 1) // threads - 1))
 
 
 @contextmanager
-def companions(options: Options, microbatch_size: int) -> Iterator[None]:
+def load_generators(options: Options, microbatch_size: int) -> Iterator[None]:
     """Keep `options.companions` processes at work until the block ends; on a GPU none."""
     with ExitStack() as stack:
         for _ in range(options.companions if options.device == "cpu" else 0):
-            stack.enter_context(_companion(options, microbatch_size))
+            stack.enter_context(_load_generator(options, microbatch_size))
         yield
 
 
 @contextmanager
-def _companion(options: Options, microbatch_size: int) -> Iterator[None]:
+def _load_generator(options: Options, microbatch_size: int) -> Iterator[None]:
     words = (options.model, microbatch_size, options.seed, options.dtype, options.threads)
     command = [sys.executable, "-m", "costmodel.profiling.load_generators", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    # Its standard input is a life line: when this process ends, however it ends, the companion reads the end of it.
+    # Its standard input is a life line: when this process ends in any way, the load generator reads the end of it.
     process = subprocess.Popen(  # noqa: S603 - our own module with our own words
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     try:
-        process.stdout.readline()  # a companion that fails says nothing and keeps no one waiting
+        process.stdout.readline()  # a load generator that fails says nothing and keeps no one waiting
         yield
     finally:
         process.kill()

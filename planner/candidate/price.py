@@ -143,7 +143,7 @@ class Pricer:
 
         Replicas may take unequally many micro-batches: the fewest count.
         """
-        config = replace(place.config, zero=0, offload="none", recompute="none", again=())
+        config = replace(place.config, zero=0, offload="none", recompute="none", recomputed_operators=())
         operators = self._operators(atoms)
         works = [model.least_work_ns(operators, config, place.ranks) for model in self.models(place)]
         fewest = self.num_microbatches // (place.config.data * place.microbatch_multiple)

@@ -39,10 +39,10 @@ _SAME_NUMBERS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Operators measured together; `likeness` is equal for blocks that cost the same."""
+    """Operators measured together; `equivalence_key` is equal for blocks that cost the same."""
 
     operators: tuple[str, ...]
-    likeness: str
+    equivalence_key: str
 
 
 def signatures(captured: Capture, microbatch_size: int) -> dict[str, str]:

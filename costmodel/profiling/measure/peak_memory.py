@@ -1,4 +1,4 @@
-"""Memory at its highest of one whole step, as the device's allocator counts it. Leaves out what holds it (`memory`)."""
+"""The peak memory of one whole step, as the device's allocator counts it. Leaves out what holds it (`memory`)."""
 
 import torch
 
@@ -8,8 +8,8 @@ from costmodel.capture.parts import Part
 from costmodel.profiling.measure.timing import time_whole
 
 
-def highest_bytes(whole: Part, piece: TrainingModel, clock: Clock, device: torch.device) -> int:
-    """Return what a step allocates at its highest above what was there; 0 on a CPU, which keeps no count.
+def peak_memory_bytes(whole: Part, piece: TrainingModel, clock: Clock, device: torch.device) -> int:
+    """Return the peak of what a step allocates above what was there before; 0 on a CPU, which keeps no count.
 
     A step before it leaves the gradients and what libraries allocate once: neither is the step's own.
     """

@@ -1,4 +1,4 @@
-"""What the host takes to issue a stage's actions: no action is shorter than that.
+"""What the host takes to dispatch a stage's actions: no action is shorter than that.
 
 Every operator and every collective inside a stage costs its trainer a known number of calls; a backward costs them
 again by a factor, and so does a forward that runs again. Leaves out how far a host may be ahead from one action to the
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.launches import paced_ns
-from costmodel.stages.strategies.shared_sums import Item, UnionSums
+from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.training import TrainingJob
 
 KINDS = ("matmul", "attention", "norm", "embedding", "loss")
 """Kinds of work whose calls are counted apart; any other is elementwise."""
 
 
-class Issuing:
+class HostDispatch:
     """Host times of the operators of one configuration.
 
     Parameters
@@ -34,23 +34,23 @@ class Issuing:
         sent = training.host_ns.get("collective", 0)
         self._count, self._own, self._coupled = len(own), own, training.coupled
         self._sent = [(i, key, round(sent)) for i, key, ns in forward if ns]
-        self._forward = UnionSums(self._sent, self._count, [round(ns) for ns in own])
-        self._backward = UnionSums(
+        self._forward = SharedSums(self._sent, self._count, [round(ns) for ns in own])
+        self._backward = SharedSums(
             [(i, key, round(sent)) for i, key, ns in backward if ns],
             self._count,
             [round(ns * training.host_backward * o.trainable) for ns, o in zip(own, graph.operators, strict=True)],
         )
 
-    def again(self, runs_again: Sequence[bool]) -> UnionSums:
+    def again(self, runs_again: Sequence[bool]) -> SharedSums:
         """Return what the forwards of some operators take once more."""
         rows = [round(ns) * again for ns, again in zip(self._own, runs_again, strict=True)]
-        return UnionSums([item for item in self._sent if runs_again[item[0]]], self._count, rows)
+        return SharedSums([item for item in self._sent if runs_again[item[0]]], self._count, rows)
 
     def forward_ns(self, operators: Sequence[int], device_ns: int) -> int:
         """Return a forward that takes the device so long."""
         return paced_ns(self._forward.over(operators), device_ns, self._coupled)
 
-    def backward_ns(self, operators: Sequence[int], device_ns: int, again: UnionSums) -> int:
+    def backward_ns(self, operators: Sequence[int], device_ns: int, again: SharedSums) -> int:
         """Return a whole backward, forwards that run again with it, that takes the device so long."""
         return paced_ns(self._backward.over(operators) + again.over(operators), device_ns, self._coupled)
 

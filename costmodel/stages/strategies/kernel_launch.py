@@ -10,7 +10,7 @@ from costmodel.model.launches import Composed, Times
 from costmodel.stages.measured import MeasuredOperators
 
 
-class Launching:
+class KernelLaunch:
     """Times of the operators of one profile with launches, at one micro-batch size."""
 
     def __init__(self, model: MeasuredOperators) -> None:

@@ -47,7 +47,7 @@ class MemoryTerms:
     parameters, gradients, optimizer, master_weights : Amount
         What a stage holds all the time.
     activations : Amount
-        Kept of all micro-batches in flight.
+        Activations saved by all micro-batches in flight.
     recompute_peak : Amount
         Made again by one block's (or attention's) recompute while its backward runs.
     communication_buffers : Amount

@@ -11,7 +11,7 @@ from costmodel.stages.strategies.shared_sums import Item
 from costmodel.stages.strategies.traffic import OF_TENSORS, Reads
 
 
-class Likeness:
+class OperatorEquivalence:
     """The kinds of operators and tensors of one graph.
 
     Parameters

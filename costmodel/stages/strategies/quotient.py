@@ -65,7 +65,7 @@ def _pieces(profile: Profile, made: Sequence[Sequence[int]]) -> list[tuple[objec
         for consumer in tensor.consumers:
             reads[graph.index[consumer]].append(graph.index[tensor.producer])
     numbers: dict[object, int] = {}
-    alike = [numbers.setdefault(_likeness(profile, i, made[i]), len(numbers)) for i in range(len(names))]
+    alike = [numbers.setdefault(_equivalence_key(profile, i, made[i]), len(numbers)) for i in range(len(names))]
     found: list[tuple[object, list[int]]] = []
     for row in rows:
         own = set(row)
@@ -74,7 +74,7 @@ def _pieces(profile: Profile, made: Sequence[Sequence[int]]) -> list[tuple[objec
     return found
 
 
-def _likeness(profile: Profile, position: int, made: Sequence[int]) -> object:
+def _equivalence_key(profile: Profile, position: int, made: Sequence[int]) -> object:
     """Return all of an operator that its price depends on."""
     graph = profile.graph
     operator: Operator = graph.operators[position]

@@ -13,21 +13,21 @@ from itertools import compress
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.stages.measured import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
-from costmodel.stages.strategies.shared_sums import Item, UnionSums
+from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.training import TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedActivations:
     """Bytes kept by operators of one configuration.
 
     Attributes
     ----------
-    kept : UnionSums
+    until_backward : SharedSums
         What stays from F until the backward.
-    late : UnionSums
-        What W reads: a part of that, and gradients of outputs.
-    dropped : UnionSums
+    until_weight : SharedSums
+        What W reads, until when it stays: a part of that, and gradients of outputs.
+    dropped : SharedSums
         What recompute makes again: alive while one block's (or one attention's) backward runs.
     tensor_bytes : tuple of int
         Each tensor's bytes on one rank.
@@ -35,9 +35,9 @@ class Kept:
         Bytes on one rank of each storage that any operator keeps.
     """
 
-    kept: UnionSums
-    late: UnionSums
-    dropped: UnionSums
+    until_backward: SharedSums
+    until_weight: SharedSums
+    dropped: SharedSums
     tensor_bytes: tuple[int, ...]
     storages: Mapping[object, int]
 
@@ -50,25 +50,27 @@ class Kept:
         for i in tensors:
             keys[_key(graph, i)] = keys.get(_key(graph, i), 0) + self.tensor_bytes[i]
         return sum(
-            max(size, self.storages.get(key, 0)) for key, size in keys.items() if not self.kept.holds(operators, key)
+            max(size, self.storages.get(key, 0))
+            for key, size in keys.items()
+            if not self.until_backward.holds(operators, key)
         )
 
 
-def kept_bytes(
+def saved_activations(
     graph: OperatorGraph,
     everything: Sequence[Item],
     recompute: str | tuple[str, ...],
     tensor_bytes: tuple[int, ...],
     names: Sequence[str],
     held: Collection[int] | None = None,
-) -> Kept:
+) -> SavedActivations:
     """Return what each operator keeps.
 
     Parameters
     ----------
     graph : OperatorGraph
     everything : sequence of Item
-        What `kept_items` says.
+        What `saved_items` says.
     recompute : str
         ``none``, ``selective``, ``full``, or the operators that run again, by name.
     tensor_bytes : tuple of int
@@ -102,7 +104,9 @@ def kept_bytes(
     storages: dict[object, int] = {}
     for _, key, size in everything:
         storages[key] = max(size, storages.get(key, 0))
-    return Kept(UnionSums(kept, count), UnionSums(late, count), UnionSums(dropped, count), tensor_bytes, storages)
+    return SavedActivations(
+        SharedSums(kept, count), SharedSums(late, count), SharedSums(dropped, count), tensor_bytes, storages
+    )
 
 
 def runs_of(graph: OperatorGraph, again: Container[str]) -> list[str]:
@@ -127,7 +131,7 @@ def _key(graph: OperatorGraph, tensor: int) -> object:
     return storage if storage >= 0 else ("tensor", tensor)
 
 
-def kept_items(
+def saved_items(
     model: MeasuredOperators, training: TrainingJob, degrees: Degrees, tensor_bytes: Sequence[int]
 ) -> list[Item]:
     """Return what operators keep when nothing is recomputed."""

@@ -1,6 +1,6 @@
 """Sums over sets of operators in which what several operators share counts once.
 
-Kept storages, parameters and gathered tensors are shared. A stage of consecutive operators is answered by
+Saved storages, parameters and gathered tensors are shared. A stage of consecutive operators is answered by
 differences of prefix sums, any other set of operators by walking it.
 """
 
@@ -12,7 +12,7 @@ Item = tuple[int, object, int]
 """Position of an operator, what it needs (equal keys are one thing), and its size."""
 
 
-class UnionSums:
+class SharedSums:
     """Answers "how much do these operators need together" for one list of items.
 
     Parameters

@@ -1,4 +1,4 @@
-"""A stage's operators spread over its ranks: what all of its prices follow from."""
+"""How a stage's operators are sharded over its ranks: what all of its prices follow from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import num_blocks
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.groups import StageGroups
-from costmodel.stages.strategies.host_dispatch import Issuing
+from costmodel.stages.strategies.host_dispatch import HostDispatch
 from costmodel.stages.strategies.states import Weights
 from costmodel.stages.strategies.vectors import Vectors
 
@@ -29,7 +29,7 @@ class ActionTimes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spread:
+class StageSharding:
     """Operators (rising positions), how they are configured, a rank of theirs, its groups and the operators' costs."""
 
     operators: Sequence[int]
@@ -74,12 +74,12 @@ class Spread:
             vectors.times.backward_weight.over(operators),
             vectors.recomputed.over(operators),
         )
-        return found if vectors.times.issuing is None else self._issued(found, vectors.times.issuing)
+        return found if (host := vectors.times.host_dispatch) is None else self._paced_by_the_host(found, host)
 
-    def _issued(self, device: ActionTimes, issuing: Issuing) -> ActionTimes:
-        """Return the times of actions that are issued one after the other; a backward's parts keep their ratio."""
-        forward = issuing.forward_ns(self.operators, device.forward)
-        backward = issuing.backward_ns(self.operators, device.backward, self.vectors.issued_again)
+    def _paced_by_the_host(self, device: ActionTimes, host: HostDispatch) -> ActionTimes:
+        """Return the times of actions that the host dispatches in turn; the parts of a backward keep their ratio."""
+        forward = host.forward_ns(self.operators, device.forward)
+        backward = host.backward_ns(self.operators, device.backward, self.vectors.dispatched_again)
         if backward == device.backward:
             return device._replace(forward=forward)
         whole = max(1, device.backward)

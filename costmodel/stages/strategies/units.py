@@ -11,7 +11,7 @@ from math import prod
 
 from costmodel.model.graph import Operator, OperatorGraph, Parameter
 from costmodel.stages.strategies.division import ceil
-from costmodel.stages.strategies.shared_sums import UnionSums
+from costmodel.stages.strategies.shared_sums import SharedSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class UnitWeights:
     ----------
     names : sequence of str
         Block of each operator; empty for those in none.
-    weights : sequence of UnionSums
+    weights : sequence of SharedSums
         Bytes of operators' weights.
     """
 
-    def __init__(self, names: Sequence[str], weights: Sequence[UnionSums]) -> None:
+    def __init__(self, names: Sequence[str], weights: Sequence[SharedSums]) -> None:
         self._weights = weights
         members: dict[str, list[int]] = {}
         for position, name in enumerate(names):

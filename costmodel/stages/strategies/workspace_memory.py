@@ -10,7 +10,7 @@ from itertools import accumulate
 from costmodel.stages.strategies.shared_sums import Item
 
 
-class Working:
+class WorkspaceMemory:
     """Of operators of one configuration.
 
     Parameters
