@@ -23,7 +23,7 @@ Sequences = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class JobShop:
     """The jobs of a step; every tuple but the last three has one entry a job.
 
     Attributes
@@ -71,7 +71,9 @@ class Jobs:
         return tuple(tuple(self.actions[job] for job in row) for row in sequences)
 
 
-def jobs_of(costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None, *, split: bool) -> Jobs:
+def job_shop_of(
+    costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None, *, split: bool
+) -> JobShop:
     """Return the numbered actions of a step.
 
     Parameters
@@ -104,7 +106,7 @@ def jobs_of(costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes:
     bytes_of = [_bytes(costs.stages[a.stage], a, graph) for a in actions]
     period = lcm(*graph.multiples)
     take, free = tuple(taken for taken, _ in bytes_of), tuple(freed for _, freed in bytes_of)
-    return Jobs(
+    return JobShop(
         actions,
         rank,
         tuple(_duration_ns(costs.stages[a.stage], a, graph) for a in actions),
@@ -119,15 +121,15 @@ def jobs_of(costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes:
     )
 
 
-def jobs_to_json(jobs: Jobs) -> dict[str, Any]:
-    """Return what `jobs_from_json` reads."""
+def job_shop_to_json(jobs: JobShop) -> dict[str, Any]:
+    """Return what `job_shop_from_json` reads."""
     body = {field.name: getattr(jobs, field.name) for field in fields(jobs)}
     return body | {"actions": [str(action) for action in jobs.actions]}
 
 
-def jobs_from_json(body: dict[str, Any]) -> Jobs:
-    """Return jobs from what `jobs_to_json` made."""
-    return Jobs(**body | {"actions": tuple(map(parse_action, body["actions"]))})
+def job_shop_from_json(body: dict[str, Any]) -> JobShop:
+    """Return jobs from what `job_shop_to_json` made."""
+    return JobShop(**body | {"actions": tuple(map(parse_action, body["actions"]))})
 
 
 def _queues(graph: StageGraph, num_microbatches: int, kinds: Sequence[Kind]) -> list[list[list[Action]]]:

@@ -11,7 +11,7 @@ from itertools import count, islice, product
 from random import Random
 
 from simulator.actions import Kind
-from simulator.schedules.job_shop import Jobs, Sequences
+from simulator.schedules.job_shop import JobShop, Sequences
 from simulator.schedules.job_shop_list import Manner, listed
 from simulator.schedules.job_shop_search import OrderSearch
 from simulator.schedules.job_shop_times import queue_tails, step_of, timed
@@ -30,7 +30,7 @@ Found = tuple[int, Sequences]
 
 
 def best_orders(
-    jobs: Jobs,
+    jobs: JobShop,
     others: Iterable[Callable[[], Sequences | None]],
     enough_ns: int,
     seed: int = 0,
@@ -58,7 +58,7 @@ def best_orders(
     return best and improved(jobs, best, enough_ns, int(TIMED * effort), seed)
 
 
-def improved(jobs: Jobs, found: Found, enough_ns: int, work: int, seed: int = 0) -> Found:
+def improved(jobs: JobShop, found: Found, enough_ns: int, work: int, seed: int = 0) -> Found:
     """Return what a local search makes of orders.
 
     Parameters
@@ -80,7 +80,7 @@ def improved(jobs: Jobs, found: Found, enough_ns: int, work: int, seed: int = 0)
     return best
 
 
-def better(jobs: Jobs, best: Found | None, other: Sequences | None) -> Found | None:
+def better(jobs: JobShop, best: Found | None, other: Sequences | None) -> Found | None:
     """Return the better of two orders; the other may need too much memory, or ranks may wait on each other."""
     if other is None or not fits(jobs, other):
         return best
@@ -88,7 +88,7 @@ def better(jobs: Jobs, best: Found | None, other: Sequences | None) -> Found | N
     return (step_ns, other) if step_ns is not None and (best is None or step_ns < best[0]) else best
 
 
-def fits(jobs: Jobs, sequences: Sequences) -> bool:
+def fits(jobs: JobShop, sequences: Sequences) -> bool:
     """Whether no rank holds more than it has room for."""
     for row, room in zip(sequences, jobs.room, strict=True):
         held = 0
@@ -100,13 +100,13 @@ def fits(jobs: Jobs, sequences: Sequences) -> bool:
     return True
 
 
-def _searched(jobs: Jobs, found: Found, enough_ns: int, num_moves: int, rng: Random) -> Found:
+def _searched(jobs: JobShop, found: Found, enough_ns: int, num_moves: int, rng: Random) -> Found:
     search = OrderSearch(jobs, found[1], rng)
     search.run(num_moves, enough_ns)
     return search.best_ns, search.best
 
 
-def _listed_again(jobs: Jobs, sequences: Sequences, rng: Random) -> Sequences | None:
+def _listed_again(jobs: JobShop, sequences: Sequences, rng: Random) -> Sequences | None:
     """List by the starts of orders, wrong by up to some part of the longest job."""
     times = timed(jobs, sequences)
     wrong = rng.choice((0.5, 1.0, 2.0)) * rng.random() * max(jobs.duration_ns)
@@ -115,7 +115,7 @@ def _listed_again(jobs: Jobs, sequences: Sequences, rng: Random) -> Sequences | 
     return listed(jobs, urgency, Manner(rng.choice((-1, -1, 50)), rng.random() < 0.5))
 
 
-def _rules(jobs: Jobs) -> Iterator[tuple[list[float], Manner]]:
+def _rules(jobs: JobShop) -> Iterator[tuple[list[float], Manner]]:
     """Yield urgencies and manners, without end.
 
     Urgent are backwards before forwards, or what has the longest path behind it.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.actions import Kind
-from simulator.schedules.job_shop import Jobs, Sequences
+from simulator.schedules.job_shop import JobShop, Sequences
 
 NEVER = 1 << 62
 
@@ -32,13 +32,13 @@ class Manner:
     ahead: bool
 
 
-def listed(jobs: Jobs, urgency: Sequence[float], manner: Manner) -> Sequences | None:
+def listed(jobs: JobShop, urgency: Sequence[float], manner: Manner) -> Sequences | None:
     """Return the orders that some urgency of all jobs (least first) leads to; None where a rank gets no room."""
     return _List(jobs, urgency, manner).run()
 
 
 class _List:
-    def __init__(self, jobs: Jobs, urgency: Sequence[float], manner: Manner) -> None:
+    def __init__(self, jobs: JobShop, urgency: Sequence[float], manner: Manner) -> None:
         self.jobs, self.urgency, self.patience = jobs, urgency, manner.patience
         self.missing = [len(needs) for needs in jobs.needs]
         self.ready = [0] * len(jobs.actions)
@@ -113,7 +113,7 @@ class _List:
 class _Room:
     """What a rank holds, and whether it may begin more."""
 
-    def __init__(self, jobs: Jobs, rank: int, *, ahead: bool) -> None:
+    def __init__(self, jobs: JobShop, rank: int, *, ahead: bool) -> None:
         self.jobs, self.room, self.held, self.ahead = jobs, jobs.room[rank], 0, ahead
         self.begun, self.to_take = [0] * (1 + max(jobs.unit)), [0] * (1 + max(jobs.unit))
         for queue in jobs.queues[rank]:

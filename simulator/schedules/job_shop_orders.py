@@ -11,7 +11,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from simulator.bounds import lower_bound_ns
 from simulator.engine import Structure
 from simulator.schedule import Schedule
-from simulator.schedules.job_shop import Jobs, Sequences, jobs_of
+from simulator.schedules.job_shop import JobShop, Sequences, job_shop_of
 from simulator.schedules.job_shop_best import best_orders
 from simulator.schedules.kind import Orders, Request
 
@@ -37,7 +37,7 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
     NoPlanFits
         When none are found within the memory limit.
     """
-    jobs = jobs_of(request.costs, request.graph, request.num_microbatches, request.memory_limit_bytes, split=split)
+    jobs = job_shop_of(request.costs, request.graph, request.num_microbatches, request.memory_limit_bytes, split=split)
     enough_ns = least_ns(request, split=split)
     over = 0
     for number in range(max(LEAST_ROUNDS, min(MOST_ROUNDS, int(ROUNDED * request.effort) // len(jobs.actions)))):
@@ -59,7 +59,7 @@ def sought(name: str, request: Request, makers: Sequence[Maker], *, split: bool)
     )
 
 
-def _made(make: Maker, request: Request, jobs: Jobs) -> Sequences | None:
+def _made(make: Maker, request: Request, jobs: JobShop) -> Sequences | None:
     try:
         return jobs.sequences(make(replace(request, objective="step")))
     except (UsageError, NoPlanFits):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from random import Random
 
-from simulator.schedules.job_shop import Jobs, Sequences
+from simulator.schedules.job_shop import JobShop, Sequences
 from simulator.schedules.job_shop_times import Timed, timed
 
 REACH = 8
@@ -28,13 +28,13 @@ class OrderSearch:
 
     Parameters
     ----------
-    jobs : Jobs
+    jobs : JobShop
     sequences : Sequences
         Within the memory of all ranks.
     rng : Random
     """
 
-    def __init__(self, jobs: Jobs, sequences: Sequences, rng: Random) -> None:
+    def __init__(self, jobs: JobShop, sequences: Sequences, rng: Random) -> None:
         self.jobs, self.rng = jobs, rng
         self.now = [list(row) for row in sequences]
         self.earlier, self.later = _barriers(jobs)
@@ -184,7 +184,7 @@ class OrderSearch:
         return longest
 
 
-def _barriers(jobs: Jobs) -> tuple[list[set[int]], list[set[int]]]:
+def _barriers(jobs: JobShop) -> tuple[list[set[int]], list[set[int]]]:
     """Return for each job those that it may not get before, and those that it may not get behind."""
     earlier, later = ([{other for other, _ in row} for row in rows] for rows in (jobs.needs, jobs.feeds))
     for queues in jobs.queues:

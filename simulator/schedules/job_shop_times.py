@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.schedules.job_shop import Jobs
+from simulator.schedules.job_shop import JobShop
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Timed:
     behind: list[int]
 
 
-def timed(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> Timed | None:
+def timed(jobs: JobShop, sequences: Sequence[Sequence[int]]) -> Timed | None:
     """Time orders; None where they wait on each other."""
     before, behind = _neighbours(jobs, sequences)
     found = in_order(jobs, before, behind)
@@ -40,13 +40,13 @@ def timed(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> Timed | None:
     return Timed(step_ns, start, tails(jobs, order, behind), behind)
 
 
-def step_of(jobs: Jobs, sequences: Sequence[Sequence[int]]) -> int | None:
+def step_of(jobs: JobShop, sequences: Sequence[Sequence[int]]) -> int | None:
     """Return the step of orders; None where they wait on each other."""
     found = in_order(jobs, *_neighbours(jobs, sequences))
     return None if found is None else found[2]
 
 
-def _neighbours(jobs: Jobs, sequences: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
+def _neighbours(jobs: JobShop, sequences: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
     """Return for each job the one before it and the one behind it in its sequence, -1 where there is none."""
     before, behind = [-1] * len(jobs.actions), [-1] * len(jobs.actions)
     for row in sequences:
@@ -55,7 +55,7 @@ def _neighbours(jobs: Jobs, sequences: Iterable[Sequence[int]]) -> tuple[list[in
     return before, behind
 
 
-def in_order(jobs: Jobs, before: list[int], behind: list[int]) -> tuple[list[int], list[int], int] | None:
+def in_order(jobs: JobShop, before: list[int], behind: list[int]) -> tuple[list[int], list[int], int] | None:
     """Return the jobs so that each stands behind what it waits for, their starts, and the step."""
     duration, feeds, after = jobs.duration_ns, jobs.feeds, jobs.after_ns
     waiting = [len(needs) + (b >= 0) for needs, b in zip(jobs.needs, before, strict=True)]
@@ -81,7 +81,7 @@ def in_order(jobs: Jobs, before: list[int], behind: list[int]) -> tuple[list[int
     return (order, start, step_ns) if len(order) == len(waiting) else None
 
 
-def tails(jobs: Jobs, order: Sequence[int], behind: Sequence[int]) -> list[int]:
+def tails(jobs: JobShop, order: Sequence[int], behind: Sequence[int]) -> list[int]:
     """Return the longest path from the start of each job to the end of the step."""
     duration, feeds = jobs.duration_ns, jobs.feeds
     tail = list(jobs.after_ns)
@@ -97,23 +97,23 @@ def tails(jobs: Jobs, order: Sequence[int], behind: Sequence[int]) -> list[int]:
     return tail
 
 
-def queue_order(jobs: Jobs) -> list[int]:
+def queue_order(jobs: JobShop) -> list[int]:
     """Return the jobs so that each stands behind what it waits for and what is before it in its queue."""
     return _in_queues(jobs)[0]
 
 
-def queue_heads(jobs: Jobs) -> list[int]:
+def queue_heads(jobs: JobShop) -> list[int]:
     """Return the earliest starts where queues alone are in order."""
     return _in_queues(jobs)[1]
 
 
-def queue_tails(jobs: Jobs) -> list[int]:
+def queue_tails(jobs: JobShop) -> list[int]:
     """Return the tails where queues alone are in order: what urgency is measured by."""
     order, _, behind = _in_queues(jobs)
     return tails(jobs, order, behind)
 
 
-def _in_queues(jobs: Jobs) -> tuple[list[int], list[int], list[int]]:
+def _in_queues(jobs: JobShop) -> tuple[list[int], list[int], list[int]]:
     before, behind = _neighbours(jobs, (queue for queues in jobs.queues for queue in queues))
     found = in_order(jobs, before, behind)
     assert found is not None  # noqa: S101 - queues in order of micro-batches wait on nothing behind them

@@ -19,7 +19,7 @@ Row = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class VShape:
     """Costs by stage.
 
     Attributes
@@ -53,7 +53,7 @@ class Fold:
         """Return the rank of a stage."""
         return stage if stage < self.num_ranks else 2 * self.num_ranks - 1 - stage
 
-    def cut(self, num_actions: int) -> "Fold":
+    def cut(self, num_actions: int) -> "VShape":
         """Return the same with fewer micro-batches."""
         return replace(self, num_actions=num_actions)
 
@@ -67,8 +67,8 @@ class Found:
     span_ns: int
 
 
-def fold(name: str, request: Request, shares: float | None) -> Fold:
-    """Lay out a fold.
+def v_shape(name: str, request: Request, shares: float | None) -> VShape:
+    """Lay out a V-shaped schedule.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def fold(name: str, request: Request, shares: float | None) -> Fold:
                 f"{name}: rank {r} has {room[r]} bytes for activations and needs {pair} for one micro-batch of its two "
                 f"stages, {pair - room[r]} more; raise the limit or cut smaller stages"
             )
-    return Fold(
+    return VShape(
         p,
         len(places[0].microbatches),
         {
@@ -123,7 +123,7 @@ def fold(name: str, request: Request, shares: float | None) -> Fold:
 def as_orders(request: Request, rows: tuple[Row, ...]) -> Orders:
     """Return the actions that rows by place stand for, on every replica."""
     orders = []
-    for place in wave("a fold", request.graph, request.num_microbatches, 2):
+    for place in wave("a V-shaped schedule", request.graph, request.num_microbatches, 2):
         done: dict[tuple[str, int], int] = {}
         order = []
         for kind, stage in rows[place.position]:

@@ -1,6 +1,6 @@
-"""The best of several orders of a fold within a memory limit: turns where memory allows them, else blocks.
+"""The best of several V-shaped orders within a memory limit: turns where memory allows them, else blocks.
 
-How many are tried follows from the size of the fold, never from a clock, so equal input gives equal orders.
+How many are tried follows from the size of the step, never from a clock, so equal input gives equal orders.
 Nothing is proved.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from costmodel.errors import NoPlanFits
-from simulator.schedules.v_shape import Fold, Found
+from simulator.schedules.v_shape import Found, VShape
 from simulator.schedules.v_shape_pattern import Block, blocks, repeated, with_early_forwards
 from simulator.schedules.v_shape_timing import Squeeze, squeezed
 from simulator.schedules.v_shape_turns import Habits, in_turns
@@ -26,7 +26,7 @@ Trial = tuple[Block, bool, Squeeze]
 """A block, whether forwards of the warm-up move ahead, and a squeeze."""
 
 
-def best_fold(name: str, fold: Fold, objective: str) -> Found:
+def best_v_shape(name: str, v_shape: VShape, objective: str) -> Found:
     """Return the best orders found.
 
     Parameters
@@ -39,21 +39,21 @@ def best_fold(name: str, fold: Fold, objective: str) -> Found:
     NoPlanFits
         When no order fits into memory.
     """
-    size = 6 * fold.num_ranks * fold.num_actions
+    size = 6 * v_shape.num_ranks * v_shape.num_actions
     tries = max(LEAST_TRIES, NUM_ACTIONS // size)
-    found = _turns(fold, objective, tries)
-    if not found or not _as_much_as_1f1b(fold):
-        found += _blocks(fold, objective)
+    found = _turns(v_shape, objective, tries)
+    if not found or not _as_much_as_1f1b(v_shape):
+        found += _blocks(v_shape, objective)
     if not found:
         raise NoPlanFits(
-            f"{name}: no order of the fold fits into {min(fold.room)} bytes of activations; raise the limit"
+            f"{name}: no V-shaped order fits into {min(v_shape.room)} bytes of activations; raise the limit"
         )
     return min(found, key=lambda one: _key(one, objective))
 
 
-def _as_much_as_1f1b(fold: Fold) -> bool:
-    p, top = fold.num_ranks, fold.num_stages - 1
-    return all(room >= p * (fold.activation[r] + fold.activation[top - r]) for r, room in enumerate(fold.room))
+def _as_much_as_1f1b(v_shape: VShape) -> bool:
+    p, top = v_shape.num_ranks, v_shape.num_stages - 1
+    return all(room >= p * (v_shape.activation[r] + v_shape.activation[top - r]) for r, room in enumerate(v_shape.room))
 
 
 def _key(found: Found, objective: str) -> tuple[int, int]:
@@ -61,22 +61,22 @@ def _key(found: Found, objective: str) -> tuple[int, int]:
     return pair if objective == "span" else pair[::-1]
 
 
-def _turns(fold: Fold, objective: str, tries: int) -> list[Found]:
+def _turns(v_shape: VShape, objective: str, tries: int) -> list[Found]:
     """Try all habits, then the best two with waits allowed from the start."""
-    first = [(one, habits) for habits in HABITS[: max(4, tries // 2)] if (one := in_turns(fold, Habits(*habits)))]
+    first = [(one, habits) for habits in HABITS[: max(4, tries // 2)] if (one := in_turns(v_shape, Habits(*habits)))]
     first.sort(key=lambda one: _key(one[0][0], objective))
     found = [one[0] for one, _ in first]
     left = tries - len(first)
     for (best, habits), percent in product(first[:2], ALLOWED):
-        if left > 0 and (one := in_turns(fold, replace(Habits(*habits), allowed_ns=percent * best[1] // 100))):
+        if left > 0 and (one := in_turns(v_shape, replace(Habits(*habits), allowed_ns=percent * best[1] // 100))):
             found.append(one[0])
         left -= 1
     return found
 
 
-def _blocks(fold: Fold, objective: str) -> list[Found]:
+def _blocks(v_shape: VShape, objective: str) -> list[Found]:
     """Try all blocks on the first micro-batches, more ways to squeeze the best of them, and the best at full length."""
-    short = fold.cut(min(fold.num_actions, max(16, fold.num_ranks)))
+    short = v_shape.cut(min(v_shape.num_actions, max(16, v_shape.num_ranks)))
     small = 6 * short.num_ranks * short.num_actions <= SMALL
     count, squeezes = (MOST_FINALISTS, SQUEEZES) if small else (1, SQUEEZES[::2])
     ways = (True, False) if small else (True,)
@@ -88,16 +88,18 @@ def _blocks(fold: Fold, objective: str) -> list[Found]:
         for moved in (True, False)
         for squeeze in squeezes
     ]
-    trials = (_timed(fold, trial) for trial in _finalists(short, fine, objective, count))
+    trials = (_timed(v_shape, trial) for trial in _finalists(short, fine, objective, count))
     return [found for found in trials if found]
 
 
-def _finalists(fold: Fold, trials: list[Trial], objective: str, count: int) -> list[Trial]:
-    ranked = [(_key(found, objective), index) for index, trial in enumerate(trials) if (found := _timed(fold, trial))]
+def _finalists(v_shape: VShape, trials: list[Trial], objective: str, count: int) -> list[Trial]:
+    ranked = [
+        (_key(found, objective), index) for index, trial in enumerate(trials) if (found := _timed(v_shape, trial))
+    ]
     return [trials[index] for _, index in sorted(ranked)[:count]]
 
 
-def _timed(fold: Fold, trial: Trial) -> Found | None:
+def _timed(v_shape: VShape, trial: Trial) -> Found | None:
     block, moved, squeeze = trial
-    rows = repeated(fold, block)
-    return squeezed(fold, with_early_forwards(fold, rows) if moved else rows, squeeze)
+    rows = repeated(v_shape, block)
+    return squeezed(v_shape, with_early_forwards(v_shape, rows) if moved else rows, squeeze)

@@ -1,4 +1,4 @@
-"""Times of fixed forwards and input gradients on a fold, with weight gradients where they cost least.
+"""Times of fixed forwards and input gradients on a V shape, with weight gradients where they cost least.
 
 Squeezes the waits out of orders that repeat a block. A weight gradient keeps its place in the steady state, where
 that keeps every rank busy; around it, before the rank's first gradient of the way down and behind its last
@@ -7,8 +7,8 @@ forwards, it fills waits only. Memory is held to the limit: a forward that does 
 
 from dataclasses import dataclass
 
-from simulator.schedules.v_shape import Fold, Found, Row
-from simulator.schedules.v_shape_progress import FoldProgress
+from simulator.schedules.v_shape import Found, Row, VShape
+from simulator.schedules.v_shape_progress import VShapeProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class Squeeze:
     late: int | None
 
 
-def squeezed(fold: Fold, rows: tuple[Row, ...], squeeze: Squeeze) -> Found | None:
+def squeezed(v_shape: VShape, rows: tuple[Row, ...], squeeze: Squeeze) -> Found | None:
     """Return the orders with their times; None if a forward never gets room."""
-    squeezing = _Squeezing(fold, rows, squeeze)
+    squeezing = _Squeezing(v_shape, rows, squeeze)
     return squeezing.finished() if squeezing.all_run() else None
 
 
-class _Squeezing(FoldProgress):
-    def __init__(self, fold: Fold, rows: tuple[Row, ...], squeeze: Squeeze) -> None:
-        super().__init__(fold)
-        self.given, self.place = rows, [0] * fold.num_ranks
+class _Squeezing(VShapeProgress):
+    def __init__(self, v_shape: VShape, rows: tuple[Row, ...], squeeze: Squeeze) -> None:
+        super().__init__(v_shape)
+        self.given, self.place = rows, [0] * v_shape.num_ranks
         self.loose_until = [row.index(("I", rank)) if squeeze.early else -1 for rank, row in enumerate(rows)]
         last = [max(i for i, action in enumerate(row) if action[0] == "F") for row in rows]
         self.loose_from = [
@@ -45,7 +45,7 @@ class _Squeezing(FoldProgress):
 
     def all_run(self) -> bool:
         """Run all orders; return whether they came to their ends."""
-        waiting = list(range(self.fold.num_ranks))
+        waiting = list(range(self.v_shape.num_ranks))
         while waiting:
             waiting += self._advance(waiting.pop())
         return all(place == len(row) for place, row in zip(self.place, self.given, strict=True))
@@ -67,7 +67,7 @@ class _Squeezing(FoldProgress):
                     self.fill(rank, arrival)
                 self.run(kind, stage)
                 after = stage + 1 if kind == "F" else stage - 1
-                if 0 <= after < self.fold.num_stages:
-                    woken.add(self.fold.rank(after))
+                if 0 <= after < self.v_shape.num_stages:
+                    woken.add(self.v_shape.rank(after))
             self.place[rank] += 1
         return woken - {rank}
