@@ -132,13 +132,13 @@ class _Here:
         self._found = list(map(loads, stream.getvalue().splitlines()))
         self.busy = True
 
-    def heard(self, _: float) -> list[dict[str, Any]]:
+    def received(self, _: float) -> list[dict[str, Any]]:
         self.busy, found, self._found = False, self._found, []
         return found
 
     def findings(self, request: Request, _: Deadline) -> Iterator[dict[str, Any]]:
         self.ask(request)
-        yield from self.heard(0.0)
+        yield from self.received(0.0)
 
 
 def random_case(seed: int) -> Case:

@@ -151,9 +151,9 @@ def said(args: argparse.Namespace) -> dict[str, object]:
 def run(args: argparse.Namespace) -> Answer:
     """Plan, check, write; Ctrl-C and SIGTERM wait from here on until there is a plan to keep."""
     start = time.perf_counter()  # before the libraries are loaded: the limit is of the whole command
-    from planner.interrupts import held_back
+    from planner.interrupts import deferred_signals
 
-    with held_back():
+    with deferred_signals():
         return _run(args, start)
 
 

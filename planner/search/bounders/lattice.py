@@ -91,7 +91,7 @@ class LatticeBounder:
 
     def _take_all(self, limits: Deadline, wait_s: float) -> None:
         asked, goes_on = self._asked, False
-        for finding in self._solver.heard(wait_s):
+        for finding in self._solver.received(wait_s):
             if asked is None:
                 break
             if finding["kind"] == "bound":
