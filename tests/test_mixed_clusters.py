@@ -16,7 +16,7 @@ from planner.candidate.evaluate import Evaluator
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms
 from planner.plan import Plan, read_plan, write_plan
-from planner.search.space.device_permutations import device_orders
+from planner.search.space.device_permutations import device_permutations
 from tests.exact_promises import slower, solved_here
 from tests.mixed_promises import failures, twice
 from tests.random_profiles import branches, chain
@@ -94,10 +94,10 @@ def test_replicas_on_the_smaller_devices_have_to_fit_too() -> None:
 
 
 def test_few_arrangements_are_all_tried_and_kinds_of_many_stay_together() -> None:
-    assert device_orders([(FAST, 1.0)] * 3) == ((0, 1, 2),)
-    assert device_orders([(SLOW, 1.0), (FAST, 1.0), (FAST, 1.0)]) == ((1, 2, 0), (1, 0, 2), (0, 1, 2))
+    assert device_permutations([(FAST, 1.0)] * 3) == ((0, 1, 2),)
+    assert device_permutations([(SLOW, 1.0), (FAST, 1.0), (FAST, 1.0)]) == ((1, 2, 0), (1, 0, 2), (0, 1, 2))
     many = [(SLOW, 1.0)] * 8 + [(FAST, 1.0)] * 8
-    assert device_orders(many) == ((*range(8, 16), *range(8)), tuple(range(16)))
+    assert device_permutations(many) == ((*range(8, 16), *range(8)), tuple(range(16)))
 
 
 def test_an_order_of_devices_that_are_not_there_is_refused() -> None:

@@ -64,9 +64,12 @@ class FamilyBounds:
 
         What its times alone prove holds where forwards run again, too, which only adds to them.
         """
-        for order, recompute in product(range(len(self.setting.families.orders)), RECOMPUTE):
+        number = len(self.setting.families.device_permutations)
+        for permutation, recompute in product(range(number), RECOMPUTE):
             if recompute == family.config.recompute or (by_times and family.config.recompute == "none"):
-                one = replace(family, order=order, config=replace(family.config, recompute=recompute))
+                one = replace(
+                    family, device_permutation=permutation, config=replace(family.config, recompute=recompute)
+                )
                 if one in self.of:
                     self.of[one] = max(self.of[one], bound_ns)
 

@@ -186,7 +186,8 @@ class FirstPlans:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
         rows = table.rows
         fits = np.flatnonzero(table.memory_bytes <= limit_bytes)
-        keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, rows.places, rows.chunks, rows.order
+        pipeline = rows.places, rows.chunks, rows.device_permutation
+        keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, *pipeline
         # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
         plain = np.lexsort((rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
         first, _ = distinct(*(column[fits][plain] for column in keys))
@@ -200,7 +201,8 @@ class FirstPlans:
         for row in table.by_estimate(self._limit_bytes, step_ns):
             if CERTAIN * step_ns[row] > self._best_ns:
                 return
-            key = tuple(int(column[row]) for column in (rows.tensor, rows.places, rows.chunks, rows.expert, rows.order))
+            columns = rows.tensor, rows.places, rows.chunks, rows.expert, rows.device_permutation
+            key = tuple(int(column[row]) for column in columns)
             number[key] = number.get(key, 0) + 1
             if number[key] <= NUM_ALIKE:
                 yield row

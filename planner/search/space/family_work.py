@@ -37,7 +37,8 @@ class Families(FamilySpace):
         totals = dict(zip(self.type_names, map(sum, self._works(family)), strict=True))
         names, speeds = self.problem.device_names, self.problem.speeds
         slowest = max(totals.values())
-        return tuple(slowest / max(1, totals[names[rank]]) * speeds[rank] for rank in self.orders[family.order])
+        ranks = self.device_permutations[family.device_permutation]
+        return tuple(slowest / max(1, totals[names[rank]]) * speeds[rank] for rank in ranks)
 
     def _works(self, family: Family) -> list[tuple[int, ...]]:
         """Return what each operator takes on each type of device."""

@@ -31,8 +31,8 @@ class Rows:
         Row of `LinePrices`.
     tensor, sequence, context, expert, data, size, count, places, chunks, zero : array of int
         ``size`` samples a micro-batch, ``count`` of them on each replica.
-    recompute, offload, order : array of int
-        Positions in `RECOMPUTE`, `OFFLOAD`, and of the order of devices.
+    recompute, offload, device_permutation : array of int
+        Positions in `RECOMPUTE`, `OFFLOAD`, and in `FamilySpace.device_permutations`.
     """
 
     division: Ints
@@ -45,7 +45,7 @@ class Rows:
     count: Ints
     places: Ints
     chunks: Ints
-    order: Ints
+    device_permutation: Ints
     zero: Ints
     recompute: Ints
     offload: Ints

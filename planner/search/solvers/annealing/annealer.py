@@ -139,7 +139,7 @@ def _cut(cuts: FamilyPartitions, line: bool) -> Cut:
     rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
     size, most = cuts.family.devices_per_stage, problem.memory_limits_bytes
     places = cuts.num_places
-    stands = [cuts.order[place * size : (place + 1) * size] for place in range(places)]
+    stands = [cuts.permuted_ranks[place * size : (place + 1) * size] for place in range(places)]
     limits = [min(most[rank] for rank in stands[s % places]) or np.inf for s in range(stages)]
     return Cut(
         np.array([forward, backward, cuts.closing_ns, static, kept], float).T.copy(),
@@ -195,7 +195,7 @@ def _links(cuts: FamilyPartitions, size_bytes: int) -> Floats:
     machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_per_stage, cuts.num_stages
     found = np.zeros((2, stages, stages))
     for p, q in combinations(range(stages), 2):
-        a, b = (cuts.order[place % cuts.num_places * apart] for place in (p, q))
+        a, b = (cuts.permuted_ranks[place % cuts.num_places * apart] for place in (p, q))
         delay = machines.p2p_ns(a, b, 1) if a != b else 0
         found[:, p, q] = delay, max(0.0, machines.p2p_ns(a, b, size_bytes) - delay) / size_bytes if a != b else 0.0
     return found
