@@ -1,4 +1,4 @@
-"""The line that waists make: atoms to which all else leads or from which it comes, and gradients go back all the way.
+"""The chain of bottleneck operators: every other operator leads to them or comes from them, and so do gradients.
 
 Leaves out what bounds are made of it (`planner.search.bounders.pipeline_fill`).
 """
@@ -10,18 +10,18 @@ from planner.graph.atoms import Atoms
 
 
 class BottleneckOperators:
-    """The waists of a graph, and its pieces: each waist with all up to the next one."""
+    """The bottleneck operators of a graph, and its pieces: each bottleneck with all operators up to the next one."""
 
     def __init__(self, atoms: Atoms) -> None:
         self.atoms = atoms
 
     @cached_property
     def operators(self) -> tuple[int, ...]:
-        """Operators of the waists, rising."""
-        return tuple(sorted(i for atom in self.atoms.gradient_waists for i in self.atoms.members[atom]))
+        """Operators of the bottlenecks, rising."""
+        return tuple(sorted(i for atom in self.atoms.gradient_bottlenecks for i in self.atoms.members[atom]))
 
     def has(self, operators: Sequence[int]) -> bool:
-        """Whether operators are all of waists."""
+        """Whether operators are all of bottlenecks."""
         return self._set.issuperset(operators)
 
     @cached_property
@@ -30,22 +30,22 @@ class BottleneckOperators:
 
     @cached_property
     def pieces(self) -> tuple[tuple[int, ...], ...]:
-        """Operators of each waist with all that lies between it and the next; in one stage if both are."""
-        waists = self.atoms.gradient_waists
+        """Operators of each bottleneck with all that lie between it and the next; one stage has them if it has both."""
+        bottlenecks = self.atoms.gradient_bottlenecks
         found = []
-        for waist, after in zip(waists, (*waists[1:], None), strict=True):
-            between = self.atoms.descendants[waist] & (self.atoms.ancestors[after] if after is not None else 0)
-            atoms = [waist, *(atom for atom in range(len(self.atoms)) if between >> atom & 1)]
+        for bottleneck, after in zip(bottlenecks, (*bottlenecks[1:], None), strict=True):
+            between = self.atoms.descendants[bottleneck] & (self.atoms.ancestors[after] if after is not None else 0)
+            atoms = [bottleneck, *(atom for atom in range(len(self.atoms)) if between >> atom & 1)]
             found.append(tuple(sorted(i for atom in atoms for i in self.atoms.members[atom])))
         return tuple(found)
 
     @cached_property
     def first(self) -> tuple[tuple[int, ...], ...]:
-        """Operators of each piece's waist alone."""
+        """Operators of each piece's bottleneck alone."""
         return tuple(tuple(i for i in piece if i in self._set) for piece in self.pieces)
 
     def way(self, piece: Sequence[int], times: Sequence[int]) -> int:
-        """Return the longest way from the waist of a piece along which gradients go back; of each operator's time."""
+        """Return the time of the longest path from a piece's bottleneck along which gradients go back."""
         atoms = sorted({self.atoms.atom_of[i] for i in piece})
         found = dict.fromkeys(atoms[:1], 0)
         for atom in atoms:

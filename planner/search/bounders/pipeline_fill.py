@@ -1,8 +1,8 @@
-"""Bounds of pipelines whose stages stand on a line of waists: how it fills, and how long activations are held.
+"""Bounds of pipelines along a chain of bottleneck operators: how they fill, and how long activations are held.
 
-Pieces are a waist with all up to the next one. Where both waists are in one stage, so is all between them, or stages
-would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills where backwards run in
-halves (`closed_form.py`), several types of devices, and what messages hold.
+A piece is a bottleneck with all operators up to the next one. Where both bottlenecks are in one stage, so is all
+between them, or stages would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills
+where backwards run in halves (`closed_form.py`), several types of devices, and what messages hold.
 """
 
 from dataclasses import dataclass, replace
@@ -41,12 +41,12 @@ def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBo
         return None
     ranks, several = tuple(range(family.devices_per_stage)), setting.families.rounds(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, halves=halves)
-    pieces = setting.waists.pieces
+    pieces = setting.bottlenecks.pieces
     return ChainBound(
         setting,
         family,
         tuple(sum(times[i] for i in piece) for piece in pieces),
-        tuple(setting.waists.way(piece, times) for piece in pieces),
+        tuple(setting.bottlenecks.way(piece, times) for piece in pieces),
         tuple(sum(kept[i] for i in piece) for piece in pieces),
         tuple(sum(kept[i] for i in piece if again[i]) for piece in pieces),
         tuple(sum(again[i] for i in piece) for piece in pieces),
@@ -57,9 +57,10 @@ def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBo
 def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     """Return a bound for a family of one replica where each stage has a number of its own; 0 where it says nothing.
 
-    A stage that holds an operator holds all pieces between its first waist and that one, as far back as one device has
-    room for their states. What comes before makes its replicas start late and end early by a way through it, h: with
-    room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N; those of other speeds count as so many.
+    A stage that holds an operator holds all pieces between its first bottleneck and that one, as far back as one device
+    has room for their states. What comes before makes its replicas start late and end early by a way through it, h:
+    with room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N; those of other speeds count as so
+    many.
     """
     problem, families = setting.problem, setting.families
     models, limits = families.models(family.microbatch_size), problem.memory_limits_bytes
@@ -69,16 +70,16 @@ def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     ranks, fastest = tuple(range(family.devices_per_stage)), max(problem.speeds)
     replicas = families.capacity(family, problem.num_devices // family.devices_per_stage)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
-    states, pieces = models[0].states_of(family.config, ranks), setting.waists.pieces
-    waists = [sum(times[i] for i in first) for first in setting.waists.first]
-    ways, room = [setting.waists.way(piece, times) for piece in pieces], max(limits)
+    states, pieces = models[0].states_of(family.config, ranks), setting.bottlenecks.pieces
+    bottlenecks = [sum(times[i] for i in first) for first in setting.bottlenecks.first]
+    ways, room = [setting.bottlenecks.way(piece, times) for piece in pieces], max(limits)
     heads, first, held, before = [], 0, 0, 0
     for piece in pieces:
         while held > room:
             held -= sum(states[i] for i in pieces[first])
             before += ways[first - 1] if first else 0
             first += 1
-        heads.append(before + (waists[first - 1] if first else 0))
+        heads.append(before + (bottlenecks[first - 1] if first else 0))
         held += sum(states[i] for i in piece)
     rows = [(sum(times[i] for i in piece), head) for piece, head in zip(pieces, heads, strict=True)]
     rows.append((sum(times) - sum(work for work, _ in rows), 0))
@@ -122,7 +123,7 @@ class ChainBound:
     Attributes
     ----------
     works, ways : tuple of int
-        What each piece takes of one micro-batch, and its longest way from waist to waist alone.
+        What each piece takes of one micro-batch, and its longest way from bottleneck to bottleneck alone.
     kept, spared, again : tuple of int
         Bytes that it keeps of one, those of operators that may run again, and what these forwards take.
     even_ns : int
@@ -150,8 +151,8 @@ class ChainBound:
         if not part:
             return 0
         filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
-        waists = self.setting.waists
-        torn = (work for piece, work in zip(waists.pieces, self.works, strict=True) if not waists.has(piece))
+        bottlenecks = self.setting.bottlenecks
+        torn = (work for piece, work in zip(bottlenecks.pieces, self.works, strict=True) if not bottlenecks.has(piece))
         return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
 
     def memory_pressure_ns(self) -> int:

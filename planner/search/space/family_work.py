@@ -49,7 +49,7 @@ class Families(FamilySpace):
         return self._operators[key]
 
     def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
-        """Return what operators (all by default, or the line of waists) take together on the fastest type of device.
+        """Return the time of operators (all, or those of the bottleneck chain) together on the fastest type of device.
 
         None where they cannot be divided as the family has it.
         """

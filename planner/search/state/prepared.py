@@ -263,7 +263,7 @@ class PreparedProblem:
         """Return a bound on the step of every candidate of a family, into so many places or any number of them.
 
         All work and the optimizer's steps divided evenly; the largest atoms, of which one place has several;
-        and the filling of the line that waists make, atoms to which all else leads or from which it comes: stage i of
+        and the filling of the chain of bottleneck operators, to which all else leads or from which it comes: stage i of
         it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where
         operators do not divide as the family has it.
         """
@@ -284,7 +284,7 @@ class PreparedProblem:
         if not self.fills(family):
             return even_ns
         places, count = num_places or self.families.max_pipeline_stages(family), self.families.rounds(family)
-        work = self.families.least_work_ns(family, self.waists.operators) or 0
+        work = self.families.least_work_ns(family, self.bottlenecks.operators) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
 
@@ -367,8 +367,8 @@ class PreparedProblem:
         return self.problem.training.precision in ("", self.problem.profiled_precision)
 
     @cached_property
-    def waists(self) -> BottleneckOperators:
-        """The line that waists make, along which a pipeline has to be filled."""
+    def bottlenecks(self) -> BottleneckOperators:
+        """The chain of bottleneck operators, along which a pipeline has to be filled."""
         return BottleneckOperators(self.atoms)
 
     def fills(self, family: Family) -> bool:
@@ -377,12 +377,12 @@ class PreparedProblem:
             family.chunks == 1
             and not self.pinned.places  # which may have replicas of their own
             and all(name in FUSED for name in self.cuts(family).schedules)
-            and bool(self.waists.operators)
+            and bool(self.bottlenecks.operators)
         )
 
     def is_split_line(self, family: Family) -> bool:
-        """Whether one stage a place runs its split backwards, along a line of waists."""
-        return self.cuts(family).splits_backward and bool(self.waists.operators) and not self.pinned.places
+        """Whether one stage a place runs split backwards along a chain of bottlenecks."""
+        return self.cuts(family).splits_backward and bool(self.bottlenecks.operators) and not self.pinned.places
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound, in closed form, where the cut model knows the family."""

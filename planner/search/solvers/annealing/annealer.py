@@ -29,7 +29,7 @@ from planner.search.solvers.annealing.kernels import (
     value_of,
 )
 from planner.search.solvers.relaxation.transfers import least_host_ns
-from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.partitions import FamilyPartitions
 from simulator.actions import Kind
 from simulator.schedules.graph_auto import Numbers
@@ -120,7 +120,7 @@ class Annealer:
 
     def _even(self) -> Partition:
         """Return equal shares of the atoms in a topological order, as these are listed."""
-        found = balanced(self._cuts.at_places(self._cuts.shares_ns, self._cuts.num_stages))
+        found = bottleneck_partition(self._cuts.at_places(self._cuts.shares_ns, self._cuts.num_stages))
         return tuple(found) if found else (0,) * len(self._cuts.atoms)
 
 
@@ -209,7 +209,7 @@ def _orders(cuts: FamilyPartitions) -> Ints:
     places = cuts.num_places
     if cuts.family.chunks == 1:
         return np.zeros((0, 0, 3), np.int64)
-    partition = balanced(cuts.at_places(cuts.shares_ns, cuts.num_stages))
+    partition = bottleneck_partition(cuts.at_places(cuts.shares_ns, cuts.num_stages))
     run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), LOOPED, line=False))
     ways = {Kind.F: 0, Kind.B: 1}
     found: dict[int, list[tuple[int, int, int]]] = {}
