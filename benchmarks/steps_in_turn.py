@@ -53,7 +53,7 @@ def reordered(
 
 
 def split_ratios(plan: Plan) -> SplitRatios:
-    """Return what a plan's stages take longer with a backward in two halves; refuse one whose stages have them."""
+    """Return what a plan's stages take longer with a split backward; refuse one whose stages have them."""
     ratios = plan.provenance.get("split_ratios", {})
     if ratios and any(parse_action(text).kind is Kind.I for order in plan.orders for text in order):
         raise UsageError(f"the plan's {plan.schedule} splits backwards already; plan with whole ones")

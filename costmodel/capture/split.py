@@ -1,4 +1,4 @@
-"""Backward in two halves: I gives the input gradients at once, W the weight gradients when the plan says so.
+"""Split backward: I gives the input gradients at once, W the weight gradients when the plan says so.
 
 Every call whose weight is a trainable parameter (linear, convolution, embedding, the matrix products) is made so that
 its weight gradient waits (`split_calls`); linear layers and convolutions by formulas that are written down

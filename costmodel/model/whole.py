@@ -11,7 +11,7 @@ from costmodel.files import Node
 
 @dataclass(frozen=True, slots=True)
 class SplitRatios:
-    """What it costs to run a backward in two halves: F / F, and (I + W) / B, of the split form to the undivided one."""
+    """What splitting a backward into I and W costs: F / F, and (I + W) / B, of the split form to the undivided one."""
 
     forward: float = 1.0
     backward: float = 1.0

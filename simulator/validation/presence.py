@@ -83,7 +83,7 @@ def _unit(board: Board, stage: int, k: int, piece: int) -> Iterator[ScheduleProb
         yield board.lacks(rank, whole, "each stage with a backward runs B, or I and W, of every micro-batch")
     elif whole not in there and len(there) < 2:
         absent = weight if back in there else back
-        yield board.lacks(rank, absent, f"{there[0]} does half of the backward")
+        yield board.lacks(rank, absent, f"{there[0]} is only one part of a split backward")
 
 
 def _stage_wide(board: Board, stage: int) -> Iterator[ScheduleProblem]:

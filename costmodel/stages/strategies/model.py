@@ -224,11 +224,11 @@ class StrategyModel:
         return self._vectors.kept_bytes(self._degrees(config))
 
     def stays(
-        self, config: StageConfig, ranks: Sequence[int], *, adds: bool, halves: bool = False
+        self, config: StageConfig, ranks: Sequence[int], *, adds: bool, split_backward: bool = False
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Return what each operator takes of one action, what it keeps of one micro-batch, and its forward run again.
 
-        In `halves` a backward frees with I: W does not count among what it takes.
+        Where backwards are split, I frees what was kept: W does not count in the time.
 
         What several gather, or add up, together counts with the first of them, what several keep with the last; 0 for
         the backward and for what is kept of operators that have none, and for forwards that do not run again. Gradients
@@ -237,7 +237,7 @@ class StrategyModel:
         degrees, groups = self._degrees(config), self._groups.of(ranks, config)
         forward, *backward = (row.at_first() for row in self._work_rows(config, ranks))
         kept = self._vectors.of(degrees, "none", groups).saved.until_backward.at_last()
-        if halves:
+        if split_backward:
             del backward[1:]
         elif adds:
             known = self._build.accumulation

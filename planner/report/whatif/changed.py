@@ -132,7 +132,7 @@ class PlanChanges:
 
     @cached_property
     def _ratios(self) -> SplitRatios:
-        """What halves of a backward take longer than the prices say."""
+        """What split backwards take longer than the prices say."""
         if self.profiles:
             batch = self.plan.batch
             problem = as_it_is(self.plan, self.profiles, self.plan.cluster, batch.global_size)
@@ -143,7 +143,7 @@ class PlanChanges:
 
     @cached_property
     def _split(self) -> set[int]:
-        """Stages whose backward runs in two halves."""
+        """Stages whose backward is split."""
         return {action.stage for action in self._actions if action.kind is Kind.I}
 
     def _in_own_orders(self, plan: Plan) -> Plan:
@@ -154,7 +154,7 @@ class PlanChanges:
         """Return a plan in the orders that a schedule makes."""
         if self._split and not SCHEDULES[name].split and not self.profiles:
             raise UsageError(
-                f"schedule={name} runs backwards whole, and the plan file has the times of halves; give --profile"
+                f"schedule={name} runs whole backwards, and the plan file has the times of split ones; give --profile"
             )
         in_flight = plan.in_flight if name == plan.schedule else ()
         schedule, costs = ordered(name, plan.costs(), plan.batch.num_microbatches, self._ratios, in_flight)

@@ -199,8 +199,8 @@ class FamilyBounds:
         """What split backwards take at least, where these are open and do not count; None elsewhere."""
         if self.split_counts or not allows_split_backward(self.setting.problem):
             return None
-        halves = (bound_ns for family, bound_ns in self.of.items() if family.split)
-        return min([*halves, *self._by_replicas_even.values()], default=0)
+        split = (bound_ns for family, bound_ns in self.of.items() if family.split)
+        return min([*split, *self._by_replicas_even.values()], default=0)
 
     @property
     def least_ns(self) -> int:
@@ -236,7 +236,7 @@ class FamilyBounds:
     def _by_replicas_even(self) -> dict[Family, int]:
         """Bounds of stages with replicas of their own number, on all devices however few stages are allowed.
 
-        Of split backwards, and so of whole ones, which are one order of halves.
+        They hold of split backwards, and so of whole ones, which are one order of I and W.
         """
         if not allows_per_stage_replicas(self.setting.problem, self.setting.pinned):
             return {}
@@ -250,7 +250,7 @@ class FamilyBounds:
         return self._by_replicas_even if self.split_counts else self._by_replicas
 
     def rise_by_replicas(self, family: Family, bound_ns: int) -> None:
-        """Take what is proved of stages with replicas of their own number; in halves, of whole backwards, too."""
+        """Take a bound of stages with replicas of their own number; one of split backwards holds of whole ones, too."""
         whole = replace(family, split=False)
         for known in (self._by_replicas_even, self._by_replicas) if family.split else (self._by_replicas,):
             if whole in known:
@@ -258,20 +258,20 @@ class FamilyBounds:
 
     def _settle_replicas(self, limits: Deadline) -> None:
         """Raise the least of these until it is one that was raised."""
-        known, halves = self.by_replicas, self.split_counts
+        known, split = self.by_replicas, self.split_counts
         while known and not limits.expired:
             family = min(known, key=known.__getitem__)
-            own = with_split_backward(family) if halves else family
+            own = with_split_backward(family) if split else family
             if own in self._by_replicas_raised:
                 break
-            fill_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
+            fill_ns = 0 if split else self._bound_ns(partial(by_replicas_ns, self.setting), family)
             held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
             known[family] = max(known[family], fill_ns or 0, held_ns or 0)
             self._by_replicas_raised.add(own)
 
     @property
     def nothing_fits(self) -> bool:
-        """Whether it is proved that nothing does; replicas by stage, and halves, may keep fewer in flight."""
+        """Whether it is proved that nothing fits; replicas by stage, and split backwards, may keep fewer in flight."""
         whole = {family for family in self.of if not family.split}
         all_known = self.seen_all and bool(whole) and whole <= self.impossible
         problem = self.setting.problem

@@ -2,7 +2,7 @@
 
 A piece is a bottleneck with all operators up to the next one. Where both bottlenecks are in one stage, so is all
 between them, or stages would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills
-where backwards run in halves (`closed_form.py`), several types of devices, and what messages hold.
+where backwards are split (`closed_form.py`), several types of devices, and what messages hold.
 """
 
 from dataclasses import dataclass, replace
@@ -35,12 +35,12 @@ def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBo
 
     Gradients are added up only where it is sure that the family `adds`.
     """
-    models, halves = setting.families.models(family.microbatch_size), setting.is_split_line(family)
-    lines = halves or setting.fills(family)
+    models, split = setting.families.models(family.microbatch_size), setting.is_split_line(family)
+    lines = split or setting.fills(family)
     if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
         return None
-    ranks, several = tuple(range(family.devices_per_stage)), setting.families.rounds(family) > 1
-    times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, halves=halves)
+    ranks, several = tuple(range(family.devices_per_stage)), setting.families.microbatches_per_replica(family) > 1
+    times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, split_backward=split)
     pieces = setting.bottlenecks.pieces
     return ChainBound(
         setting,
@@ -83,7 +83,7 @@ def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
         held += sum(states[i] for i in piece)
     rows = [(sum(times[i] for i in piece), head) for piece, head in zip(pieces, heads, strict=True)]
     rows.append((sum(times) - sum(work for work, _ in rows), 0))
-    count, low = families.rounds(family), heads[-1] / fastest
+    count, low = families.microbatches_per_replica(family), heads[-1] / fastest
     high = low + count * sum(times) / min(1.0, replicas)
     while high - low > 1:
         middle = (low + high) / 2
@@ -146,7 +146,7 @@ class ChainBound:
         piece. So q (b(1) + .. + b(i - 1)) + m b(i) <= T, and p stages hold at most T / q (1 - (1 - q / m)^p).
         """
         families = self.setting.families
-        places, count = families.max_pipeline_stages(self.family), families.rounds(self.family)
+        places, count = families.max_pipeline_stages(self.family), families.microbatches_per_replica(self.family)
         part = min(way / max(1, work) for way, work in zip(accumulate(self.ways), accumulate(self.works), strict=True))
         if not part:
             return 0
@@ -164,7 +164,7 @@ class ChainBound:
         families, problem = self.setting.families, self.setting.problem
         if not all(problem.memory_limits_bytes) or self.family.config.offload == "activations":
             return 0
-        places, count = families.max_pipeline_stages(self.family), families.rounds(self.family)
+        places, count = families.max_pipeline_stages(self.family), families.microbatches_per_replica(self.family)
         room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
         if room <= 0:
             return NEVER

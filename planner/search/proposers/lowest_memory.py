@@ -107,7 +107,7 @@ def _estimate_bytes(setting: PreparedProblem, family: Family) -> float:
     smallest = min(setting.problem.microbatch_sizes)
     sample_bytes = families.kept_bytes(Family(StageConfig(), smallest)) / smallest
     places = _places(setting, family)
-    in_flight = min(families.rounds(family), places) if config.recompute == "none" else 1
+    in_flight = min(families.microbatches_per_replica(family), places) if config.recompute == "none" else 1
     kept = sample_bytes * family.microbatch_size * in_flight / (config.tensor * config.context)
     return (families.states_bytes(family) + kept) / places
 

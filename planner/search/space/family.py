@@ -352,7 +352,7 @@ class FamilySpace:
             most = min(most, problem.space.stages)
         return most if problem.max_stages is None else min(most, max(1, problem.max_stages // family.chunks))
 
-    def rounds(self, family: Family) -> int:
+    def microbatches_per_replica(self, family: Family) -> int:
         """Return how many micro-batches one replica works on."""
         return self.problem.global_batch // (family.microbatch_size * family.config.data)
 

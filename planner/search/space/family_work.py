@@ -89,7 +89,7 @@ class Families(FamilySpace):
     def accumulation_ns(self, family: Family) -> int:
         """Return what adding up all gradients takes of one micro-batch at least."""
         config, models = family.config, self.models(family.microbatch_size)
-        if self.rounds(family) == 1:
+        if self.microbatches_per_replica(family) == 1:
             return 0
         key = config.tensor, config.expert, family.microbatch_size
         if key not in self._accumulation:
@@ -202,7 +202,7 @@ class Families(FamilySpace):
 
     def adds_by_replicas(self, family: Family) -> bool:
         """Whether each replica adds up gradients, however many of a family's single devices a stage has."""
-        return self.rounds(family) > self.problem.num_devices // family.devices_per_stage
+        return self.microbatches_per_replica(family) > self.problem.num_devices // family.devices_per_stage
 
     def even_ns(
         self, family: Family, num_places: int | None = None, again_ns: int = 0, *, adds: bool = True
@@ -244,7 +244,10 @@ class Families(FamilySpace):
         each = work + min(weights) * added_ns
         closings = map(sum, zip(self._closings_ns(family, places), self._updates_ns(family, places), strict=True))
         closing = min(_times(weights, list(closings)))
-        return int((self.rounds(family) * each + closing) / self._capacity(weights, family.devices_per_stage, places))
+        return int(
+            (self.microbatches_per_replica(family) * each + closing)
+            / self._capacity(weights, family.devices_per_stage, places)
+        )
 
     def _capacity(self, weights: tuple[float, ...], size: int, places: int) -> float:
         """Return the most that so many places of `size` ranks work in all, each as fast as its slowest rank."""
@@ -268,7 +271,9 @@ class Families(FamilySpace):
             work = models[0].bare_work_ns(family.config)
         else:
             return None
-        return work and int(self.rounds(family) * work / self.capacity(family, self.max_pipeline_stages(family)))
+        return work and int(
+            self.microbatches_per_replica(family) * work / self.capacity(family, self.max_pipeline_stages(family))
+        )
 
     @cached_property
     def work_over_devices_ns(self) -> int:

@@ -283,7 +283,10 @@ class PreparedProblem:
         even_ns = max(even_ns, self._packed_ns(family, num_places))
         if not self.fills(family):
             return even_ns
-        places, count = num_places or self.families.max_pipeline_stages(family), self.families.rounds(family)
+        places, count = (
+            num_places or self.families.max_pipeline_stages(family),
+            self.families.microbatches_per_replica(family),
+        )
         work = self.families.least_work_ns(family, self.bottlenecks.operators) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
@@ -322,7 +325,7 @@ class PreparedProblem:
         devices has of the step. Devices of other speeds count in N as so many, and in q as the fastest.
         """
         families, devices = self.families, self.problem.num_devices // family.devices_per_stage
-        count, even_ns = families.rounds(family), families.even_ns(family, devices)
+        count, even_ns = families.microbatches_per_replica(family), families.even_ns(family, devices)
         if even_ns is None or families.adds_by_replicas(family) or count == 1:
             return even_ns
         alone_ns, cuts = families.even_ns(family, devices, adds=False) or 0, self.cuts(family)
@@ -350,7 +353,7 @@ class PreparedProblem:
         places = num_places or self.families.max_pipeline_stages(family)
         key = family.microbatch_size, config.data, config.zero > 0, config.offload, places
         if key not in self._packed:
-            count, cuts = self.families.rounds(family), self.cuts(family)
+            count, cuts = self.families.microbatches_per_replica(family), self.cuts(family)
             adding = family.microbatch_size, count > 1
             if adding not in self._works_of_atoms:
                 forward, backward, _ = times_of_atoms(cuts)
