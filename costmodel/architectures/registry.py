@@ -35,4 +35,4 @@ BUILDERS: Mapping[str, Build] = {
     "qwen2_5_vl": qwen_vl,
     "mllama": mllama,
 }
-"""Model type -> the function that adds its operators for so many tokens of text."""
+"""Model type -> the function that adds its operators for a number of tokens of text."""

@@ -37,7 +37,7 @@ LEAST_ERROR = 0.03
 MOST_ERROR = 10.0
 """Beyond it an interval says nothing, and its ends no file takes."""
 FOUR_OF_FIVE = 1.6
-"""Errors spread as a normal distribution lie within so many times their mean size in four cases of five."""
+"""Normally distributed errors are below this multiple of their mean size in four cases of five."""
 UNKNOWN = {"host": 10.0, "coupled": 0.1}
 """Where fits begin that know nothing of these; others begin at 1."""
 

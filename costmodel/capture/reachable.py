@@ -317,7 +317,7 @@ def _elements(contents: Callable[[Any], Iterable[Any]], value: Any) -> tuple[Any
 
 
 def _array(found: Any) -> Iterable[Any]:
-    """Return what an array of numpy's holds; of a large one every so many elements."""
+    """Return the values of a numpy array; of a large one a sample at regular distances."""
     return found.shape, found.flat[:: found.size // 4096 | 1].tobytes()
 
 

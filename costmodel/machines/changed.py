@@ -108,12 +108,12 @@ def ranks_of(cluster: Cluster, name: str) -> list[int]:
 
 
 def with_devices(cluster: Cluster, num_devices: int) -> Cluster:
-    """Return a cluster that has so many devices at least: all of its own in their order, then hosts like the last.
+    """Return a cluster with at least `num_devices` devices: its own in their order, then hosts like the last.
 
     Raises
     ------
     InvalidInput
-        When no link joins so many.
+        When no link joins that many.
     """
     if cluster.order:
         speeds = tuple(sorted((cluster.order[rank], speed) for rank, speed in cluster.speeds))

@@ -11,7 +11,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
 GRACE_LINK, GRACE_DEVICES = "nvlink-c2c", 4
-"""Hosts with this link to their devices hold so many, however many hosts a scale-up domain joins."""
+"""Devices of a host with this link to them, however many hosts a scale-up domain joins."""
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""
 

@@ -1,6 +1,7 @@
 """The ladder: the best plan of every strategy that was searched, who runs it, and why it was chosen or lost.
 
-Of a strategy on one rung that nothing fits on, the plan that lacks least. Leaves out how the plans were found.
+Where no plan of a rung's strategy fits, the rung has the plan that exceeds memory least. Leaves out how the plans were
+found.
 """
 
 from dataclasses import dataclass

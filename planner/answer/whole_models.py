@@ -43,7 +43,7 @@ class WholeModels:
             self._try({each.strategy for each in incumbent.found.values() if each.fits})
 
     def misfits(self) -> dict[str, list[Evaluated]]:
-        """Return the candidates of each strategy on one rung that nothing fits on, what lacks least first."""
+        """Return the candidates of each strategy of which none fits, those that exceed memory least first."""
         met = (*self._incumbent.found.values(), *self._tried)
         fitting = {each.strategy for each in met if each.fits}
         rows: dict[str, list[Evaluated]] = {}

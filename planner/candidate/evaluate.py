@@ -58,7 +58,7 @@ class Run:
     replicas : int
         How many replicas one simulated rank stands for.
     left : int
-        Micro-batches of a replica that were not simulated: all goes on alike for so many.
+        Micro-batches of a replica that were not simulated, because the pipeline repeats itself.
     left_ns : int
         What the step takes longer for these.
     """
@@ -270,7 +270,7 @@ class Evaluator:
         return priced, replicas, _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
 
     def _run(self, candidate: Candidate, priced: Priced, replicas: int, costs: Costs, count: int) -> Run:
-        """Order, close and time so many micro-batches of each replica."""
+        """Order, close and time a number of micro-batches of each replica."""
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         limit = min(self._limits_of(priced.blocks))
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)

@@ -168,11 +168,11 @@ class Pricer:
         return next(device for device in self.problem.machines.devices if device.name == name)
 
     def message_bytes(self, tensors: Sequence[int], config: StageConfig, count: int) -> int:
-        """Return what one rank sends of some tensors for so many micro-batches."""
+        """Return the bytes of some tensors that one rank sends for a number of micro-batches."""
         return sum(map(self.tensor_bytes(count, config).__getitem__, tensors))
 
     def tensor_bytes(self, count: int, config: StageConfig = WHOLE) -> Sequence[int]:
-        """Return the bytes of each tensor on one rank for so many micro-batches."""
+        """Return the bytes of each tensor on one rank for a number of micro-batches."""
         model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size * count)
         return model.tensor_bytes(config)
 

@@ -32,7 +32,7 @@ _NEVER = np.iinfo(np.int64).max // 2
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """So many micro-batches on, everything that is not early is so much later."""
+    """The period of a pipeline: `microbatches` further on, all but the early actions are `time_ns` later."""
 
     microbatches: int
     time_ns: int

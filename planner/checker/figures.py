@@ -46,7 +46,7 @@ def batch_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes, num_leads: int) -> Iterator[PlanProblem]:
-    """Yield predicted times that the orders and costs, of so many leads, do not give."""
+    """Yield predicted times that do not follow from the orders and costs."""
     prediction = plan.prediction
     rows = [[times.of(step) for step in order if step.kind in COMPUTE] for order in orders]
     span = max((max(e for _, e in row) - min(s for s, _ in row) for row in rows if row), default=0)

@@ -60,7 +60,7 @@ def _in_short(letters: str) -> str:
 
 
 def layout_problem(rows: Rows, num_places: int) -> str:
-    """Return which rule of Megatron's a layout breaks on so many places; nothing where it keeps all."""
+    """Return the rule of Megatron's that a layout breaks, given the number of positions; empty where it keeps all."""
     whole = "".join(rows)
     if len(rows) % num_places:
         return f"{len(rows)} stages on {num_places} places, which do not divide them"

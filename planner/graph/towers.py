@@ -18,7 +18,7 @@ Rows = tuple[tuple[int, ...], ...]
 NEAR = 1.25
 """By how much the work of atoms at the same place may differ."""
 LEAST_PART, MANY = 1 / 64, 4
-"""Part of the graph's work from which on a branch is a tower; so many equal ones are, however short."""
+"""Part of the graph's work that makes a branch a tower; number of equal branches that are towers at any length."""
 
 
 def towers(atoms: Atoms, work_ns: Sequence[int], bytes_of: Sequence[int]) -> list[Rows]:

@@ -38,7 +38,7 @@ FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Measured against planned, of so many actions; `scatter` is their relative standard deviation."""
+    """Ratio of measured to planned over a number of actions; `scatter` is their relative standard deviation."""
 
     measured: float
     count: int

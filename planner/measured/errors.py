@@ -42,7 +42,7 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
 
 
 def groups(found: Iterable[Predicted], key: str, least: int) -> list[list[Predicted]]:
-    """Return the jobs that share `key` (``group``, ``ranked_with``), where there are so many."""
+    """Return the jobs that share `key` (``group``, ``ranked_with``), where there are at least `least` of them."""
     rows: dict[str, list[Predicted]] = {}
     for one in found:
         if getattr(one.job, key):

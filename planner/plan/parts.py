@@ -262,7 +262,7 @@ class Rung:
     devices_used : int
     over_memory_bytes : int
         By how much the rank that is over its limit by most is; 0 where the plan fits. Where it does not, no plan of the
-        strategy was found to, and this one lacks least.
+        plan of the strategy was found to, and this one exceeds memory least.
     cost_per_million_samples : float, optional
         What the devices used cost, in the money of the cluster's prices; None where one of them has no price.
     better_if : str

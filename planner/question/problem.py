@@ -237,7 +237,7 @@ class Problem:
         return self.microbatch_sizes_of(1)
 
     def microbatch_sizes_of(self, data: int) -> tuple[int, ...]:
-        """Micro-batch sizes to try with so many replicas: divisors of a replica's batch within the measured range.
+        """Micro-batch sizes to try with a number of replicas: divisors of a replica's batch in the measured range.
 
         Else the one nearest to it: outside that range times would be extrapolated, and a search likes nothing better
         than an optimistic guess.
@@ -252,7 +252,7 @@ class Problem:
         return tuple(filter(self._is_taken_whole, inside)) or inside or (min(known, key=lambda d: (abs(d - low), d)),)
 
     def _is_taken_whole(self, microbatch_size: int) -> bool:
-        """Whether there are so many micro-batches that each pinned stage takes whole multiples of its own."""
+        """Whether the number of micro-batches is a multiple of what each pinned stage takes at a time."""
         number, stages = self.global_batch // microbatch_size, self.pins.stages if self.pins else ()
         return all(number % pin.microbatch_multiple == 0 for pin in stages)
 

@@ -48,7 +48,7 @@ def _asked(
     global_batch: int,
     calibration: Calibration | None = None,
 ) -> Problem:
-    """Return the problem of so many devices; profiles of types of device that are not among them are left out.
+    """Return the problem on `num_devices` devices; profiles of types of device that are not among them are left out.
 
     Typical links are those of the calibration, which has constants of theirs.
     """
@@ -134,7 +134,7 @@ def planned_anew(
     effort: Effort,
     calibration: Calibration | None = None,
 ) -> Problem:
-    """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
+    """Return the problem that a plan answered, on another cluster (None: the profile's) and number of devices."""
     before = _asked(plan, profiles, cluster, num_devices, plan.batch.global_size, calibration)
     options = options_of(plan)
     fixed, names = options.get("fixed"), {field.name for field in fields(Space)}

@@ -15,7 +15,7 @@ from planner.plan.limits import of_a_sample
 MOST_NAMES = 3
 """Names that an error lists of many."""
 SAME_WORK = 100
-"""One part in so many of a sample's work two profiles of one model may count otherwise."""
+"""Two profiles of one model may differ by one part in this many of a sample's work."""
 
 
 def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (--from)", drop: str = "--from") -> None:

@@ -28,7 +28,7 @@ UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 MOST_CURVES = 6
 BAR_INCHES = 0.3
 FAR = 4
-"""A limit of more than so many times the highest peak is said, not drawn."""
+"""Multiple of the highest peak above which a limit is written in words and not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dic
 
 
 def bubbles_height(num_rows: int) -> float:
-    """Return a good height in inches for idle time of so many rows."""
+    """Return a good height in inches for idle time of a number of rows."""
     return 1.0 + BAR_INCHES * min(max(num_rows, 3), MOST_FULL)
 
 

@@ -49,7 +49,7 @@ def called(ranks: Sequence[int]) -> str:
 
 
 def rows_inches(num_rows: int, least: int) -> float:
-    """Return the height of so many rows, at least that of `least`."""
+    """Return the height of a number of rows, at least that of `least`."""
     return ROW_INCHES * min(max(num_rows, least), MOST_FULL)
 
 

@@ -39,7 +39,7 @@ class _Row:
 
 
 def gantt_height(num_ranks: int) -> float:
-    """Return a good height in inches for a Gantt picture of so many ranks (rows: `simulator.charts.alike`)."""
+    """Return a good height in inches for a Gantt picture of a number of ranks (rows: `simulator.charts.alike`)."""
     return 0.9 + rows_inches(num_ranks, 3)
 
 

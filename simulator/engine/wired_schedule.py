@@ -192,7 +192,7 @@ def _pairs(arrays: OrderArrays) -> tuple[Ints, Ints] | None:
 
 
 def _too_long() -> InvalidInput:
-    return InvalidInput("times below 0, or so long that the step would exceed 2^60 ns (36 years); check their unit")
+    return InvalidInput("times are below 0, or let the step exceed 2^60 ns (36 years); check their unit")
 
 
 def _check_mode(what: str, given: str, allowed: Sequence[str]) -> None:

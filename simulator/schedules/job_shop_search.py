@@ -47,7 +47,7 @@ class OrderSearch:
         self.num_moves = 0
 
     def run(self, num_moves: int, enough_ns: int) -> None:
-        """Make so many moves at most; end at a step that is short enough."""
+        """Make at most `num_moves` moves; end at a step that is short enough."""
         while self.num_moves < num_moves and self.best_ns > enough_ns and self._move():
             if self.times.step_ns < self.best_ns:
                 self.best_ns, self.best = self.times.step_ns, tuple(map(tuple, self.now))

@@ -2,7 +2,7 @@
 
 The unit's order comes from a list simulation in which forwards and backwards take one slot each and delays none;
 each unit is then laid, action by action, into the free slots that those before it leave. So orders do not change
-with the costs. A stage keeps at most so many micro-batches in flight.
+with the costs. A stage keeps at most a given number of micro-batches in flight.
 """
 
 from costmodel.stages.costs import Costs, EdgeCost, StageCost

@@ -20,7 +20,7 @@ class Squeeze:
     early : bool
         Before the first input gradient of the way down.
     late : int or None
-        From so many actions before the rank's last forward; None for never.
+        Number of actions before the rank's last forward from which on they do; None for never.
     """
 
     early: bool

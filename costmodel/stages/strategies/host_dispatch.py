@@ -47,11 +47,11 @@ class HostDispatch:
         return SharedSums([item for item in self._sent if runs_again[item[0]]], self._count, rows)
 
     def forward_ns(self, operators: Sequence[int], device_ns: int) -> int:
-        """Return a forward that takes the device so long."""
+        """Return the time of a forward, given what it takes on the device."""
         return paced_ns(self._forward.over(operators), device_ns, self._coupled)
 
     def backward_ns(self, operators: Sequence[int], device_ns: int, again: SharedSums) -> int:
-        """Return a whole backward, forwards that run again with it, that takes the device so long."""
+        """Return the time of a whole backward with its recompute, given what it takes on the device."""
         return paced_ns(self._backward.over(operators) + again.over(operators), device_ns, self._coupled)
 
 

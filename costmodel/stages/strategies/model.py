@@ -333,10 +333,10 @@ class StrategyModel:
         return self._vectors.again_ns(self._degrees(config), config.remade)
 
     def least_again_ns(self, config: StageConfig, freed_bytes: int) -> int:
-        """Return how long forwards that run again take at least so that a micro-batch keeps so many bytes less.
+        """Return the least time of recompute by which a micro-batch keeps `freed_bytes` fewer bytes.
 
         Operators that free most for their time come first, the last of them in part; what several keep counts for each
-        of them. `NEVER` where all together do not free so much.
+        of them. `NEVER` where all of them together free too little.
         """
         if freed_bytes <= 0:
             return 0
@@ -358,7 +358,7 @@ class StrategyModel:
         return self._build.accumulation.part_ns(weights.accumulated.over(self._trained))
 
     def least_update_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int) -> int:
-        """Return what the optimizer's steps on so many places, which share the model, take together at least, ns.
+        """Return the least total time of the optimizer's steps on stages that share the model, ns.
 
         Parameters that only operators without gradient read do not count: their stage may have no backward.
         """
@@ -369,7 +369,7 @@ class StrategyModel:
         return self._steps.least_update_ns(copies, config.zero, num_places)
 
     def update_ns(self, shard_bytes: int) -> int:
-        """Return what the optimizer's step takes over so many bytes of trained parameters on a device."""
+        """Return the time of the optimizer's step on a device, given the bytes of trained parameters."""
         if self.training.optimizer == "none":
             return 0
         return self._steps.on_device_ns(shard_bytes, self.cluster.device_of(0).catalogue)

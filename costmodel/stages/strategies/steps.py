@@ -99,7 +99,7 @@ class StepTimes:
     def least_microbatch_ns(
         self, copies: Sequence[Copies], trained: Sequence[Copies], zero: int, work: tuple[int, int], num_places: int
     ) -> int:
-        """Return what F and the backward of the whole model, of work so long, take at least beside what ZeRO sends.
+        """Return the least time of F and the backward of the whole model with what ZeRO sends, given their work.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class StepTimes:
         return sum(work) + grown
 
     def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_stages: int, *, alone: bool) -> int:
-        """Return what so many stages send together at least when a step ends, while their places do nothing else.
+        """Return the least total time of what stages send when a step ends, while their ranks do nothing else.
 
         Where a stage is not `alone` on its place the sum of its gradients may stand beside another one's work; what is
         gathered after a step belongs to it.
@@ -133,7 +133,7 @@ class StepTimes:
         return max(0, int(found) - num_stages)
 
     def least_update_ns(self, copies: Sequence[Copies], zero: int, num_places: int) -> int:
-        """Return what steps over parts of these weights take together at least, one part on each of so many places.
+        """Return the least total time of steps over parts of these weights, one part for each stage's ranks.
 
         A step's time is no larger for two parts together than for each by itself; of every part less than a byte a
         rank, and half a nanosecond, is rounded off.
@@ -145,7 +145,7 @@ class StepTimes:
         return max(0, self.on_device_ns(shard, name) - num_places) if shard > 0 else 0
 
     def on_device_ns(self, trainable_bytes: int, name: str) -> int:
-        """Return the step over so many bytes: the profile's share, by the roofline where that does not apply."""
+        """Return the time of a step over these bytes: the profile's share, or the roofline's where there is none."""
         build = self.build
         whole = build.model.profile.whole.optimizer_ns
         if (whole and not build.training.precision) or not name:

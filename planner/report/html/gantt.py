@@ -18,7 +18,7 @@ MOST_BARS = 70_000
 """About 0.7 MiB."""
 LARGEST_DARKENING = 0.25
 HEIGHTS = ((8, 24), (20, 18), (48, 14), (96, 12))
-"""Rows up to which each has so many pixels."""
+"""Pixels of each row, by the number of rows up to which they apply."""
 LEAST_HEIGHT = 9
 LANES = {"compute": (0.5, 0.84), "collective": (0.84, 0.2), "send": (0.5, 0.3), "receive": (0.5, 0.3),
          "offload": (0.12, 0.09), "reload": (0.21, 0.09)}  # fmt: skip

@@ -52,7 +52,7 @@ def _found(problem: Problem, plan: Plan, searched: Mapping[str, object]) -> Iter
     if searched.get("only_fits"):
         yield (
             "only-fits",
-            "the plan was found by looking for what holds least, after every usual shape had failed to fit: it fits, "
+            "the plan was found by looking for the least memory, after every usual shape had failed to fit: it fits, "
             "and there may be much faster ones; a longer --time-limit looks for them",
         )
     if text := _tight(problem, plan):

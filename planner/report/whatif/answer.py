@@ -62,7 +62,7 @@ class ChangesAnswer:
 
     @property
     def by_devices(self) -> bool:
-        """Whether every row is another plan on so many devices."""
+        """Whether every row is another plan on a number of devices."""
         return bool(self.swept) and self.swept[0].kind == DEVICES
 
     def to_json(self) -> dict[str, object]:

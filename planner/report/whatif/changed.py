@@ -195,7 +195,7 @@ def _with_costs(plan: Plan, stages: Sequence[object]) -> Plan:
 
 
 def _with_stage_time(plan: Plan, change: Change) -> Plan:
-    """Return a plan one of whose stages takes so many times as long for F, I, W and R."""
+    """Return a plan with the times F, I, W and R of one stage multiplied by a factor."""
 
     def scaled(amount: int | tuple[int, ...]) -> int | tuple[int, ...]:
         if isinstance(amount, int):

@@ -13,7 +13,7 @@ from planner.report.whatif.settings import Change, change_of
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One input, and the step time with its value so much smaller and larger."""
+    """One input, and the step time with its value decreased and increased by a factor."""
 
     key: str
     smaller_ns: int

@@ -1,7 +1,7 @@
 """What devices lack at least, by states alone: a proof that nothing fits, which no search can find otherwise.
 
 However stages are cut and copies sharded, a place of the pipeline holds its part of parameters, gradients and optimizer
-states, on its devices or, offloaded, on their hosts; of so many places one holds at least the mean. Leaves out
+states, on its devices or, offloaded, on their hosts; one of the stages holds at least the mean. Leaves out
 activations, and all that is held beside.
 """
 

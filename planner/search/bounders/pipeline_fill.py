@@ -208,12 +208,12 @@ class ChainBound:
 
 
 def _sum_of_largest(values: np.ndarray, number: int) -> float:
-    """Return what so many of the largest values add up to."""
+    """Return the sum of the `number` largest values."""
     return float(np.sort(values)[max(0, len(values) - number) :].sum()) if number else 0.0
 
 
 def most_of_stretches(rows: np.ndarray, number: int) -> np.ndarray:
-    """Return for each row the most that at most so many stretches of it add up to; 0 for none."""
+    """Return for each row the largest sum of at most `number` stretches of it; 0 for none."""
     if number >= rows.shape[1]:
         found: np.ndarray = rows.clip(min=0.0).sum(axis=1)
         return found

@@ -39,7 +39,7 @@ def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:
 def looped_peak_bytes(priced: Priced, num_microbatches: int, chunks: int) -> list[int]:
     """Return what a rank of each place holds at least when interleaved stages have been warmed up.
 
-    `simulator.schedules.interleaved_1f1b`: so many forwards, p micro-batches of each stage in turn, then one more
+    `simulator.schedules.interleaved_1f1b`: a number of forwards, p micro-batches of each stage in turn, then one more
     before the first backward. Where micro-batches do not divide by p, each counts as one of the stage that keeps least.
     """
     stages, places = priced.costs.stages, len(priced.costs.stages) // chunks

@@ -35,7 +35,7 @@ class Estimates:
     whole_stages : bool
         Whether full recompute runs a stage's whole forward again from its inputs (`TrainingJob`).
     eager : bool
-        Whether a schedule may keep so many micro-batches in flight that compute waits for no message (eager 1F1B).
+        Whether a schedule may keep enough micro-batches in flight for compute to wait for no message (eager 1F1B).
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Estimates:
         return found
 
     def _activations(self, ends: tuple[Ints, Ints], number: Ints) -> Floats:
-        """Return what a stage keeps of so many micro-batches; of a whole one that runs again one, and inputs of all."""
+        """Return the bytes that a stage keeps of micro-batches in flight; with full recompute one, and all inputs."""
         kept = self._kept(*ends)
         if not self._whole_stages:
             return number * kept

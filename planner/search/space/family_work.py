@@ -153,7 +153,7 @@ class Families(FamilySpace):
         return max(cost.reduce_ns + cost.optimizer_ns for cost in costs)
 
     def _updates_ns(self, family: Family, num_places: int) -> list[int]:
-        """Return what the optimizer's steps on so many places of each type, which share the model, take at least."""
+        """Return the least time of the optimizer's steps on stages of each device type, which share the model."""
         config = family.config
         key = config.data, config.tensor, config.context, config.expert, config.zero, config.offload, num_places
         if key not in self._updates:
@@ -162,7 +162,7 @@ class Families(FamilySpace):
         return self._updates[key]
 
     def _microbatches_ns(self, family: Family, num_places: int, again_ns: int) -> list[int]:
-        """Return what one micro-batch takes on so many places of each type at least, what ZeRO sends with it too."""
+        """Return the least time of one micro-batch on stages of each device type, with what ZeRO sends for it."""
         ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
         num_stages = num_places * family.chunks
         return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
@@ -207,7 +207,7 @@ class Families(FamilySpace):
     def even_ns(
         self, family: Family, num_places: int | None = None, again_ns: int = 0, *, adds: bool = True
     ) -> int | None:
-        """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.
+        """Return a bound on the step of every candidate: all its work, divided evenly over its stages.
 
         Adding up gradients and the optimizer's steps are work, and so is what copies send and nothing can hide: a rank
         sums and steps after its last backward. `again_ns` of each micro-batch are forwards that run again; gradients
@@ -222,7 +222,7 @@ class Families(FamilySpace):
         return max(self._even_ns(family, places, again_ns, added_ns, weights) for weights in self._weights(family))
 
     def fullest_ns(self, family: Family, num_places: int) -> int:
-        """Return what all work takes divided evenly over so many places, with all forwards that may run again."""
+        """Return the time of all work, with all forwards that may run again, divided evenly over the stages."""
         return self.even_ns(family, num_places, self.again_ns(family)) or 0
 
     def _weights(self, family: Family) -> list[tuple[float, ...]]:
@@ -250,7 +250,7 @@ class Families(FamilySpace):
         )
 
     def _capacity(self, weights: tuple[float, ...], size: int, places: int) -> float:
-        """Return the most that so many places of `size` ranks work in all, each as fast as its slowest rank."""
+        """Return the largest total speed of stages of `size` ranks, each as fast as its slowest rank."""
         key = weights, size, places
         if key not in self._capacities:
             weight = dict(zip(self.type_names, weights, strict=True))
@@ -301,7 +301,7 @@ class Families(FamilySpace):
         return int(total) if distinct and total < NEVER else 0
 
     def capacity(self, family: Family, places: int) -> float:
-        """Return how many places of speed 1 so many places of a family are worth at most."""
+        """Return the number of stages at speed 1 to which the stages of a family are equal at most."""
         return self._capacity((1.0,) * len(self.type_names), family.devices_per_stage, places)
 
 

@@ -97,7 +97,7 @@ class PreparedProblem:
         return finest if any(apart) or problem.exact else self._told_apart(finest, sizes)
 
     def _told_apart(self, finest: Atoms, sizes: Sequence[int]) -> Atoms:
-        """Return so few atoms that a bound can go through the downsets of towers; the finest where none are so few."""
+        """Return atoms few enough for a bound to go through the downsets of towers; else the finest ones."""
         enough = min(DOWNSETS_A_DEVICE * max(8, self.problem.num_devices), MOST_OF_TOWERS)
 
         def works(atoms: Atoms) -> list[int]:
@@ -260,7 +260,7 @@ class PreparedProblem:
         return numbered(self.atoms, [number[atom] for atom in range(len(self.atoms))], as_named=True)
 
     def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
-        """Return a bound on the step of every candidate of a family, into so many places or any number of them.
+        """Return a bound on the step of every candidate of a family, for one number of stages or for any.
 
         All work and the optimizer's steps divided evenly; the largest atoms, of which one place has several;
         and the filling of the chain of bottleneck operators, to which all else leads or from which it comes: stage i of
@@ -322,7 +322,7 @@ class PreparedProblem:
         micro-batches, at most m a, and what it takes besides, t, and its optimizer's step c have T >= t + c. So with q
         such stages, and of a what is no more than c, N T >= L - q m (t + a) - q c + q m T, or T >= L / (N + q); where
         they take all devices, T >= (t + c) / q with t and c of the whole model. Under ZeRO c is what each of all
-        devices has of the step. Devices of other speeds count in N as so many, and in q as the fastest.
+        devices has of the step. Devices of other speeds count in N by their speed, and in q as the fastest.
         """
         families, devices = self.families, self.problem.num_devices // family.devices_per_stage
         count, even_ns = families.microbatches_per_replica(family), families.even_ns(family, devices)

@@ -152,7 +152,7 @@ class Solver:
             self._end()
 
     def received(self, wait_s: float) -> list[dict[str, Any]]:
-        """Return what came of a request, after waiting so long for something; `busy` tells whether more may come."""
+        """Return the findings of a request, waiting up to `wait_s` for one; `busy` tells whether more may come."""
         process = self._process
         if not self.busy or process is None or process.stdout is None:
             return []

@@ -17,7 +17,7 @@ Where backwards are split (`CutData.split`), forwards alone keep a stage waiting
 work. To one sink leads the first forward of each other stage, at least a part p of its work: m x + p y + c <= T, so
 T >= (m W + c) m / (n m - p). The other stages' backwards, at least a part q of their work, begin when a gradient has
 come back: m q y + 2 c <= T, so that T >= (m W + c + 2 (n - 1) c / q) / (1 + (n - 1) / q). In a line, stages that hold
-the work w come after at least g(w) of forwards, the least that atoms with so much work have: w grows by at most
+the work w come after at least g(w) of forwards, the least that atoms with this much work have: w grows by at most
 (T - g(w)) / m with each.
 
 Leaves out memory, latency but for the sink's, and host time but for the least of an edge.
@@ -51,7 +51,7 @@ def _sharing(data: CutData) -> int:
 
 
 def _led(data: CutData, work: int, num: int) -> Fraction:
-    """Return the least step where all of so many stages lead to the sink's, and gradients come back from it."""
+    """Return the least step of `num` stages that all lead to the sink's, where gradients come back from it."""
     m = data.num_microbatches
     return Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1)
 
