@@ -102,9 +102,9 @@ def test_few_arrangements_are_all_tried_and_kinds_of_many_stay_together() -> Non
 
 def test_an_order_of_devices_that_are_not_there_is_refused() -> None:
     whole = Cluster((DeviceType("a", 1),), (Host("a", 2),), (LinkGroup("all", 0, 1.0, 0),))
-    with pytest.raises(InvalidInput, match="a rank stands on device 2; devices are 0 to 1"):
+    with pytest.raises(InvalidInput, match="a rank is on device 2; devices are 0 to 1"):
         replace(whole, order=(2,))
-    with pytest.raises(InvalidInput, match="two ranks stand on the device 1"):
+    with pytest.raises(InvalidInput, match="two ranks are on the device 1"):
         replace(whole, order=(1, 1))
 
 

@@ -272,7 +272,7 @@ WRONG = [
     ("--sweep devices=2,4", 2, "give --profile"),
     ("--sweep microbatches=4,8,...,15", 2, "name the values"),
     ("--sweep microbatches=4,...,16", 2, "two values before it"),
-    ("--sweep microbatches=4,4", 2, "stands twice"),
+    ("--sweep microbatches=4,4", 2, "occurs twice"),
     ("--replan --set stage.1.time=2x --profile profile.json", 2, "drop one of the two"),
     ("--jitter 5", 2, "as in 5%"),
     ("--tornado --chart picture.gif", 2, "a chart is written as"),

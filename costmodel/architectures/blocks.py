@@ -132,7 +132,7 @@ class Blocks(GraphBuilder):
         rows = self.keep(4 * heads.num_heads * q.tokens)
         out = self.add(path, "attention", owner, reads, work, width, parameters=parameters, saved=[*saved, rows])
         last = self.operators[-1]
-        # The output's storage is known only once the operator stands.
+        # The output's storage is known only once the operator is there.
         self.operators[-1] = replace(last, saved=(*last.saved, out.saved))
         return out
 

@@ -1,6 +1,6 @@
 """A profile of a described model: every operator's times estimated on a device of the catalogue.
 
-Times are the roofline's central ones; lowest and highest sums stand in ``extra``. The provenance marks them as
+Times are the roofline's central ones; lowest and highest sums are in ``extra``. The provenance marks them as
 estimates, and so does a plan's. Leaves out the launch of whole steps and what lives between operators.
 """
 

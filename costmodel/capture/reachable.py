@@ -168,7 +168,7 @@ class Reachable:
         self.places += [space.place() for space in self._spaces.values() if space.names or space.is_open]
 
     def told(self) -> dict[str, tuple[Any, ...]]:
-        """Return all values by what people call them; for a container its type stands beside what it holds."""
+        """Return all values by what people call them; for a container its type and what it holds."""
         found: dict[str, tuple[Any, ...]] = {}
         for place in (*self.places, *self._fixed):
             kept = [type(value) if _contents(value) else value for value in place.kept]

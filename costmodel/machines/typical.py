@@ -1,7 +1,7 @@
 """A typical cluster of one device of the catalogue, for what is planned without a cluster file or measured links.
 
 Hosts (or racks) of the catalogue's scale-up domain, joined by the network of a typical host with such devices;
-latencies are those that NCCL itself assumes (docs/cluster.md). Devices that fill no whole number of hosts stand in
+latencies are those that NCCL itself assumes (docs/cluster.md). Devices that fill no whole number of hosts are in
 equal parts on hosts as full as that allows. Leaves out racks, oversubscription and host memory.
 """
 

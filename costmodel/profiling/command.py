@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="insist on continuing the journal beside the output file; by default it is continued if it agrees",
+        help="insist on continuing the journal next to the output file; by default it is continued if it agrees",
     )
     parser.add_argument(
         "--companions",

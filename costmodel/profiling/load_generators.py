@@ -1,4 +1,4 @@
-"""Load generators while a CPU is measured: processes that train the same model on the cores beside.
+"""Load generators while a CPU is measured: processes that train the same model on the other cores.
 
 Ranks of one host share memory bandwidth, caches and clock rate, so an operator that is timed alone is
 faster than the same one in a run. Each load generator does what the neighbouring rank will do. GPUs have

@@ -304,7 +304,7 @@ class _Session:
         return found
 
     def _beside(self, unscaled: Mapping[str, list[float]]) -> dict[str, list[float]]:
-        """Return what was measured of a device beside its steps, and say where it makes their times doubtful."""
+        """Return what was measured of a device besides its steps, and tell where it makes their times doubtful."""
         if "kernel_ns" not in unscaled:
             return {}
         items = self.journal.items
@@ -330,7 +330,7 @@ class _Session:
 
 
 def versions() -> dict[str, str]:
-    """Return what measured times depend on beside the options."""
+    """Return what measured times depend on besides the options."""
     return {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
 
 

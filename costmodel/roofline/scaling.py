@@ -47,7 +47,7 @@ def scale_profile(profile: Profile, device_id: str, microbatch_sizes: Sequence[i
     UsageError
         When the profile's device has no catalogue id, or a device lacks the profile's precision.
     InvalidInput
-        On an unknown device, or a dtype that no precision of the catalogue stands for.
+        On an unknown device, or a dtype that no precision of the catalogue represents.
     """
     if not profile.device.catalogue:
         raise UsageError(

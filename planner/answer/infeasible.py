@@ -87,6 +87,6 @@ def _not_apart(num_stages: int, mixed: int, rest: str) -> str:
     """Say by how much a plan breaks the [[apart]] pins."""
     return (
         f"no plan that was found keeps to the [[apart]] pins: the nearest has {num_stages} stages and {mixed} pieces "
-        "beside some that they are to be apart from; allow more stages (--devices, --max-stages) or time, take another "
+        "with pieces that they must be apart from; allow more stages (--devices, --max-stages) or time, take another "
         f"--planner, or give every [[stage]]{rest}"
     )

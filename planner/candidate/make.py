@@ -41,7 +41,7 @@ def make(
     reason : str
         Why this candidate was chosen, for the reader of the plan.
     lowered : bool
-        Whether messages stand in the orders; a plan that is only looked at does without.
+        Whether messages are in the orders; a plan that is only looked at does without.
     """
     problem, graph = evaluator.problem, evaluator.problem.profile.graph
     run = evaluator.simulate(candidate)

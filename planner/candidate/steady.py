@@ -92,7 +92,7 @@ class _Run:
 
     @cached_property
     def leading(self) -> Ints:
-        """Where each rank's first B or R stands, where orders begin to repeat; at the second F where there is none."""
+        """Index of each rank's first B or R, from where orders repeat; of the second F where there is none."""
         first = np.searchsorted(self.arrays.rank[self.backs], self._ranks)
         has = np.append(self.arrays.rank[self.backs], -1)[first] == self._ranks
         return np.where(has, np.append(self.backs, 0)[first], self.begin + 1)
@@ -105,7 +105,7 @@ class _Run:
 
     @cached_property
     def early(self) -> Ints:
-        """Where each rank's first action stands that is not early."""
+        """Index of each rank's first action that is not early."""
         behind = np.minimum(self._last_forward + 1, self._stop - 1)
         more = (behind > self._last_forward) & ~self._closes[behind]
         cut = self.times.start[behind[more]].min(initial=_NEVER)

@@ -26,7 +26,7 @@ OUTPUTS = {
     "timeline_output": "kineto: the measured step as a timeline, with its waits",
     "costs_output": "kineto: what stages and messages cost, for simulate --costs",
     "orders_output": "kineto: the orders of the run (CSV), for simulate --schedule",
-    "cluster_output": "kineto: the ranks and their link as a cluster file; aceso: the cluster, and its links beside it",
+    "cluster_output": "kineto: the ranks and their link as a cluster file; aceso: cluster and links as two files",
 }
 UNKNOWN = "traces hold no bytes: memory and the size of messages are not known"
 PLAN_ONLY = "the profile is of a trace: there is no model to run"

@@ -30,9 +30,9 @@ DEGREES = {
 
 HABITS = {
     "flash": "attention keeps no scores",
-    "overlap": "sum gradients beside the backward",
+    "overlap": "sum gradients during the backward",
     "overlap-gathers": "gather parameters ahead of use",
-    "overlap-tensor": "sum tensor-parallel gradients beside gradient matmuls",
+    "overlap-tensor": "sum tensor-parallel gradients during gradient matmuls",
     "summed-in-place": "sum gradients in the buffer that they are kept in",
     "fused": "norms and elementwise operators in few kernels",
 }

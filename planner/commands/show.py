@@ -2,7 +2,7 @@
 
     penstock show plan.json
 
-Everything stands in the file; nothing is simulated (`penstock explain` says why, `penstock whatif` what if).
+Everything is in the file; nothing is simulated (`penstock explain` says why, `penstock whatif` what if).
 """
 
 import argparse

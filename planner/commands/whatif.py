@@ -6,7 +6,7 @@
 
 The plan stays as it is (cut, ranks, strategy, orders) and is simulated with the changes, all of --set together; memory
 is held against the limit. With --profile every price is made anew, as `plan` would; without, messages are priced by
-their bytes, sums of gradients where the file has theirs, and what is left out is said. --replan says beside it what
+their bytes, sums of gradients where the file has theirs, and what is left out is said. --replan says in addition what
 `plan` would now choose. A sweep of devices is always planned anew: the plan's cluster up to its size, beyond that more
 hosts like its last; the batch stays.
 
@@ -158,7 +158,7 @@ class _Asked:
             yield fixed
 
     def _row(self, changes: "tuple[Change, ...]") -> None:
-        """Answer one question; what stands against one value of a sweep is kept beside the others' rows."""
+        """Answer one question; what speaks against one value of a sweep is kept with the rows of the others."""
         swept = changes and changes[-1] in self.answer.swept
         try:
             if not self.answer.by_devices:

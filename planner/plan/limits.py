@@ -24,7 +24,7 @@ def of_a_sample(plan: Plan, name: str) -> int:
 
 
 def memory_limit_of(plan: Plan) -> int | None:
-    """Return the limit that a plan was made under beside its devices' own memory."""
+    """Return the limit that a plan was made under in addition to its devices' own memory."""
     return number_of(options_of(plan).get("memory_limit_bytes"))
 
 

@@ -32,7 +32,7 @@ def blocks_of(rows: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     Raises
     ------
     InvalidInput
-        When a rank stands in two different blocks.
+        When a rank is in two different blocks.
     """
     home: dict[int, Block] = {}
     for block in (block for row in rows for block in row):

@@ -1,4 +1,4 @@
-"""The name of a plan's strategy, the rungs of the ladder on which it stands (`docs/planning.md`), and what it costs.
+"""The name of a plan's strategy, the rungs of the ladder that it belongs to (`docs/planning.md`), and what it costs.
 
 Leaves out recompute, schedules and the number of stages, which are no rungs of their own.
 """

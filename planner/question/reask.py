@@ -1,6 +1,6 @@
 """The question that a plan answers, asked again: as it was, on other machines, for another batch, or of its stages.
 
-What the plan file says of its making (`provenance`) is taken as far as it goes. Pins stand there by their patterns
+What the plan file says of its making (`provenance`) is used as far as it goes. It has pins by their patterns
 alone, so that they have to be given again. Leaves out an exact search.
 """
 

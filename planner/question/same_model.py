@@ -34,7 +34,7 @@ def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (-
     DoesNotMatch
         When the fingerprints differ; says which operators do.
     InvalidInput
-        When operators are missing or stand twice, or a stage is empty: the file was damaged.
+        When operators are missing or occur twice, or a stage is empty: the file was damaged.
     """
     held, known = [name for stage in old.stages for name in stage.operators], list(graph.index)
     if old.fingerprint != graph.fingerprint:

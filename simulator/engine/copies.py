@@ -1,6 +1,6 @@
 """Activations that go to host memory and come back: OFFLOAD and RELOAD.
 
-Each rank has a stream for either direction, beside compute and messages; a copy takes its stage's `offload_ns`. It
+Each rank has a stream for either direction, apart from compute and messages; a copy takes its stage's `offload_ns`. It
 starts when the action before it in its rank's order has ended, the copies issued there before it in its direction have,
 and what it copies is there: OFFLOAD follows its F, RELOAD its OFFLOAD. The backward waits for RELOAD. Leaves out that
 both directions may share the host's memory, and ranks of one host their link.

@@ -60,7 +60,7 @@ class EventGraph:
     Parameters
     ----------
     first : array of bool, one entry an event
-        Whether the event is the first of its stream. Events of a stream stand together, in order.
+        Whether the event is the first of its stream. Events of a stream are adjacent, in order.
     arrivals : InputRows
 
     Raises

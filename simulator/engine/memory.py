@@ -111,7 +111,7 @@ def _activation_changes(times: EventTimes) -> Ints:
     amount = np.where(holds.part == 0, whole, np.where(holds.part == 1, whole - kept, kept))
     code = structure.arrays.code
     copied = (code[holds.take // 2] == RELOAD) | (code[holds.free // 2] == OFFLOAD)
-    if copied.any():  # beside the order of actions, so that a hold of no time would end before it begins
+    if copied.any():  # apart from the order of actions, so that a hold of no time would end before it begins
         amount = np.where(copied & (times.end[holds.free // 2] <= times.start[holds.take // 2]), 0, amount)
     change = np.zeros(2 * len(structure.arrays.actions), np.int64)
     np.add.at(change, holds.take, amount)

@@ -38,12 +38,12 @@ class WiredSchedule:
     optimizer_mode : {"independent", "global-norm", "post-validated"}
         What an OPT waits for (`simulator.engine.closing`).
     overlap_reduce : bool
-        Whether REDUCE runs beside compute.
+        Whether REDUCE overlaps compute.
 
     Raises
     ------
     InvalidInput
-        When an order waits on itself, an action stands twice, or the result that one needs stands nowhere.
+        When an order waits on itself, an action occurs twice, or a result that one needs is missing.
     UsageError
         On a mode that there is not.
     """

@@ -27,7 +27,7 @@ class EventWiring:
     sent_by, received_by : arrays of int64
         Events during which each message leaves and comes in, in the modes that have such events.
     pairs : pair of arrays of int64, optional
-        Actions that run overlapped: the F of each pair, and the backward that stands directly behind it.
+        Actions that run overlapped: the F of each pair, and the backward that directly follows it.
     """
 
     arrays: OrderArrays
@@ -106,7 +106,7 @@ class EventWiring:
         return instead[events]
 
     def compute_actions(self, *, overlap_reduce: bool) -> Ints:
-        """Actions that stand on a compute stream, in order."""
+        """Actions that are on a compute stream, in order."""
         last = OPT if not overlap_reduce else REDUCE - 1
         return np.flatnonzero((self.arrays.code <= last) | (self.arrays.code == OPT))
 

@@ -39,7 +39,7 @@ class JobShop:
     unit : tuple of int
         The range of micro-batches that it belongs to, one after which all stages meet again.
     room : tuple of int
-        Bytes beside the static part that each rank may hold.
+        Bytes in addition to the static part that each rank may hold.
     queues : tuple of tuple of tuple of int
         For each rank its queues of jobs.
     """
@@ -167,7 +167,7 @@ def _after_ns(cost: StageCost) -> int:
 def _room(
     costs: Costs, graph: StageGraph, limit_bytes: int | None, rank: Sequence[int], take: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return what each rank may hold beside its static part."""
+    """Return what each rank may hold in addition to its static part."""
     if limit_bytes is None:
         return (sum(take),) * graph.num_ranks
     room = [limit_bytes] * graph.num_ranks
@@ -178,7 +178,7 @@ def _room(
     short = max((needed - given, one) for one, (needed, given) in enumerate(zip(most, room, strict=True)))
     if short[0] > 0:
         raise NoPlanFits(
-            f"rank {short[1]} needs {limit_bytes + short[0]} bytes for the activation of one action beside its static "
-            f"part, {short[0]} more than the limit of {limit_bytes}; raise --memory-limit"
+            f"rank {short[1]} needs {limit_bytes + short[0]} bytes for one action's activation and its static part, "
+            f"{short[0]} more than the limit of {limit_bytes}; raise --memory-limit"
         )
     return tuple(room)

@@ -15,7 +15,7 @@ from simulator.schedules.job_shop import JobShop, Sequences
 from simulator.schedules.job_shop_times import Timed, timed
 
 REACH = 8
-"""How far from either end of a run a job may stand that is moved to that end."""
+"""How far from either end of a run a job may be that is moved to that end."""
 MOST_TRIED, TABU = 6, 7
 """Moves that are timed at most before one can be run, and moves for which one is not undone, at least."""
 

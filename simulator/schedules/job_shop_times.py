@@ -56,7 +56,7 @@ def _neighbours(jobs: JobShop, sequences: Iterable[Sequence[int]]) -> tuple[list
 
 
 def in_order(jobs: JobShop, before: list[int], behind: list[int]) -> tuple[list[int], list[int], int] | None:
-    """Return the jobs so that each stands behind what it waits for, their starts, and the step."""
+    """Return the jobs so that each follows what it waits for, their starts, and the step."""
     duration, feeds, after = jobs.duration_ns, jobs.feeds, jobs.after_ns
     waiting = [len(needs) + (b >= 0) for needs, b in zip(jobs.needs, before, strict=True)]
     order = [job for job, number in enumerate(waiting) if not number]
@@ -98,7 +98,7 @@ def tails(jobs: JobShop, order: Sequence[int], behind: Sequence[int]) -> list[in
 
 
 def queue_order(jobs: JobShop) -> list[int]:
-    """Return the jobs so that each stands behind what it waits for and what is before it in its queue."""
+    """Return the jobs so that each follows what it waits for and what is before it in its queue."""
     return _in_queues(jobs)[0]
 
 

@@ -121,7 +121,7 @@ def v_shape(name: str, request: Request, shares: float | None) -> VShape:
 
 
 def as_orders(request: Request, rows: tuple[Row, ...]) -> Orders:
-    """Return the actions that rows by place stand for, on every replica."""
+    """Return the actions that rows by place represent, on every replica."""
     orders = []
     for place in wave("a V-shaped schedule", request.graph, request.num_microbatches, 2):
         done: dict[tuple[str, int], int] = {}

@@ -57,7 +57,7 @@ def levels_of(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     Raises
     ------
     InvalidInput
-        When a rank stands twice or the cluster does not have it.
+        When a rank occurs twice or the cluster does not have it.
     """
     if len(set(ranks)) != len(ranks) or not ranks or min(ranks) < 0 or max(ranks) >= cluster.num_devices:
         raise InvalidInput(f"ranks {ranks}: name each once, of 0 to {cluster.num_devices - 1}")

@@ -58,7 +58,7 @@ class Bench:
 def measure_blocks(bench: Bench, blocks: Iterable[Block]) -> BlockSums:
     """Measure each distinct block once and add up.
 
-    The times of blocks that are alike are the same; they stand for each of them.
+    The times of blocks that are alike are the same; they represent each of them.
     """
     blocks = list(blocks)
     distinct = {block.equivalence_key: block for block in blocks}

@@ -112,7 +112,7 @@ class Efficiency:
                     whole,
                     feeds_experts(graph, position),
                     self._measured_as(operator),
-                    position if self._kernel_launch.known else 0,  # what stands before it tells, too
+                    position if self._kernel_launch.known else 0,  # what comes before it tells, too
                 ),
                 len(numbers),
             )

@@ -27,7 +27,7 @@ class Overlap:
     ----------
     enabled : bool
     slowdown : float
-        Factor by which compute slows beside it.
+        Factor by which compute slows meanwhile.
     """
 
     enabled: bool

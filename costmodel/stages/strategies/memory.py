@@ -1,6 +1,6 @@
 """The memory of a stage on one rank, term by term: a point estimate and an upper bound of each.
 
-The upper bound adds what trainers and allocators may take: fp32 gradients beside 16-bit weights, bucket copies,
+The upper bound adds what trainers and allocators may take: fp32 gradients in addition to 16-bit weights, bucket copies,
 communicators, context, fragmentation. Leaves out other programs on the device.
 """
 

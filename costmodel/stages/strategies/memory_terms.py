@@ -1,7 +1,7 @@
-"""Works out a stage's memory terms: states, activations and what comes and goes beside them.
+"""Works out a stage's memory terms: states, activations and what comes and goes in addition.
 
-Sources stand with each term in `costmodel.stages.strategies.memory`, `states` and `kept`. Leaves out tensors that flow
-between stages: the simulator counts their buffers.
+Each term has its sources in `costmodel.stages.strategies.memory`, `states` and `saved_activations`. Leaves out tensors
+that flow between stages: the simulator counts their buffers.
 """
 
 from collections.abc import Sequence
@@ -121,10 +121,10 @@ class MemoryModel:
     def _summed_in_units(self, sharding: StageSharding, kept_bytes: int) -> int:
         """Return the most that gradients take on their way to their sum, less what has been let go of by then.
 
-        Within a block's backward those of that block and of what is beside blocks, and what is still being sent of the
-        block before; it is gone when the block after next has ended, which by then has let go of its activations. When
-        a block ends, its gradients are copied into the message, and their sum lies beside it; under ZeRO-3 what was
-        gathered is let go of first. So are all activations of the micro-batch where what is beside blocks ends.
+        Within a block's backward those of that block and of what is outside of blocks, and what is still being sent of
+        the block before; it is gone when the block after next has ended, which by then has let go of its activations.
+        When a block ends, its gradients are copied into the message, and their sum is there too; under ZeRO-3 what was
+        gathered is let go of first. So are all activations of the micro-batch where what is outside of blocks ends.
         """
         units, copies = sharding.vectors.units.over(sharding.operators), len(sharding.groups.replicas)
         beside = min(sharding.trainable_bytes, units.beside)
@@ -152,7 +152,7 @@ class MemoryModel:
     def _unsharded(self, sharding: StageSharding) -> Amount:
         """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3).
 
-        The executor gathers what is beside blocks with the stage, and keeps the parts under ZeRO-2, too.
+        The executor gathers what is outside of blocks with the stage, and keeps the parts under ZeRO-2, too.
         """
         whole = sum(copies.weights for copies in sharding.copies)
         if self.build.training.whole_stages and sharding.config.gathers:

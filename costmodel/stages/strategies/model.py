@@ -191,7 +191,7 @@ class StrategyModel:
     def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:
         """Return what operators take of one action at least: as one stage, which gathers what is shared once.
 
-        Those without gradient of their own may stand in a stage that has no backward at all.
+        Those without gradient of their own may be in a stage that has no backward at all.
 
         Raises
         ------

@@ -64,7 +64,7 @@ class OperatorEquivalence:
 
 
 def _first_of_each(kinds: Sequence[object]) -> dict[int, int]:
-    """Return the first position of each kind, and how often it stands."""
+    """Return the first position of each kind, and how often it occurs."""
     first: dict[object, int] = {}
     found: dict[int, int] = {}
     for i, kind in enumerate(kinds):

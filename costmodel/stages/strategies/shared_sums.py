@@ -18,7 +18,7 @@ class SharedSums:
     Parameters
     ----------
     items : iterable of Item
-        A key that stands with several sizes counts with its largest.
+        A key that has several sizes counts with its largest.
     num_operators : int
     own : sequence of int, optional
         What each operator needs for itself alone.

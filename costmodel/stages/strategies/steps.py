@@ -1,6 +1,6 @@
 """What copies of a stage and its host cost in time: with every micro-batch, and once a step.
 
-Sources stand in `costmodel.stages.strategies.gradients` (copies) and `host` (offload). Leaves out contention between
+Sources are in `costmodel.stages.strategies.gradients` (copies) and `host` (offload). Leaves out contention between
 collectives of different stages.
 """
 
@@ -120,7 +120,7 @@ class StepTimes:
     def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_stages: int, *, alone: bool) -> int:
         """Return the least total time of what stages send when a step ends, while their ranks do nothing else.
 
-        Where a stage is not `alone` on its place the sum of its gradients may stand beside another one's work; what is
+        Where a stage shares its ranks with others, the sum of its gradients may overlap another one's work; what is
         gathered after a step belongs to it.
         """
         least, found = self._collectives.least_ns, 0.0

@@ -91,7 +91,7 @@ class Vectors:
         return self._worked[operators]
 
     def largest_weights(self, operators: Sequence[int]) -> int:
-        """Return the most bytes of weights that one block, or one operator beside the blocks, has."""
+        """Return the most bytes of weights that one block, or one operator outside of blocks, has."""
         return max(self._dense_block.over(operators), self._expert_block.over(operators), self._alone(operators))
 
     @cached_property
@@ -100,7 +100,7 @@ class Vectors:
         return UnitWeights(self.names, (self.weights.dense, self.weights.experts))
 
     def largest_kept(self, operators: Sequence[int]) -> int:
-        """Return the most bytes that one block, or one operator beside the blocks, keeps."""
+        """Return the most bytes that one block, or one operator outside of blocks, keeps."""
         alone = max(
             (sum(self.saved.until_backward.rows[i].values()) for i in operators if i in self._beside), default=0
         )

@@ -86,7 +86,7 @@ class ComparedPlan:
 
     @cached_property
     def measurement(self) -> Measurement | None:
-        """The measured timeline beside it."""
+        """The measured timeline of the same plan."""
         if not self.measured:
             return None
         return Measurement(self.plan, self.predicted, read_measured(self.measured, self.plan))

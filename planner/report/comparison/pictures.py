@@ -1,6 +1,7 @@
 """One figure of several plans: each one's stage graph, timeline and memory on a common time axis, then the comparison.
 
-Step time stands against memory last. Where a plan was run, the measured timeline stands under the predicted one.
+The picture of step time against memory comes last. Where a plan was run, the measured timeline is below the
+predicted one.
 """
 
 from collections.abc import Sequence

@@ -129,7 +129,7 @@ class ChangesAnswer:
         if self.spread:
             yield _quantiles(self.spread)
         if self.interrupted:
-            yield "interrupted: what stands above is all there is"
+            yield "interrupted: the rows above are all that were finished"
 
     def _table(self) -> Table:
         before = self.rows[0].step_time_ns

@@ -1,7 +1,7 @@
 """A plan as it is under some changes: the same cut, places and orders, priced and simulated again.
 
 With a profile every price is made anew, as ``plan`` does. Without one, what the file itself can answer: messages from
-their bytes, sums of gradients where their bytes stand in the file, speeds, memory; what is left out is said. Another
+their bytes, sums of gradients where their bytes are in the file, speeds, memory; what is left out is said. Another
 schedule, or another number of micro-batches (each as large as before: the batch changes), makes orders anew by name.
 Leaves out other cuts, places and strategies: those are the planner's.
 """

@@ -22,7 +22,7 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class StepSpread:
-    """Step times of all scenarios, in order of their drawing, beside the planned one."""
+    """Step times of all scenarios, in order of their drawing, with the planned one."""
 
     planned_ns: int
     steps_ns: tuple[int, ...]

@@ -83,7 +83,7 @@ class Explanation:
         return tuple(most[stage] for stage in range(len(self.plan.stages)))
 
     def stage_json(self, index: int) -> dict[str, object]:
-        """Return what stands about a stage."""
+        """Return what the explanation has of a stage."""
         stage = self.plan.stages[index]
         first = self.plan.blocks.index(stage.blocks[0])
         activation_bytes = largest(stage.cost.activation_bytes)
@@ -109,7 +109,7 @@ class Explanation:
         }
 
     def cut_json(self, edge: PlanEdge) -> dict[str, object]:
-        """Return what stands about an edge: `exposed_ns` is what its messages take of the critical path."""
+        """Return what the explanation has of an edge: `exposed_ns` is what its messages take of the critical path."""
         return {
             "from": edge.source,
             "to": edge.target,

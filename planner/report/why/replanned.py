@@ -1,7 +1,7 @@
 """What a plan's question answers with one thing changed: one more GiB, a faster link, one more micro-batch or device.
 
 Each is planned anew, as a user would with the flag that it names; other numbers of replicas are asked for likewise.
-Leaves out changes of a plan as it stands (`planner.report.why.what_if`).
+Leaves out changes of a plan as it is (`planner.report.why.what_if`).
 """
 
 from collections.abc import Callable, Iterator

@@ -34,7 +34,7 @@ class FamilyBounds:
     impossible : set of Family
         Those of which it is proved that no candidate fits into memory.
     seen_all : bool
-        Whether every family was looked at or stands with those alike; else nothing bounds those that were not.
+        Whether every family was looked at or is represented by one like it; else nothing bounds those that were not.
     num_seen : int
         Families that were looked at.
     """
@@ -51,7 +51,7 @@ class FamilyBounds:
 
     @cached_property
     def _groups(self) -> Iterator[FamilyGroup]:
-        """The groups of families for which none stands yet."""
+        """The groups of families of which none is known yet."""
         return self.setting.families.groups()
 
     def know(self, family: Family) -> None:
@@ -76,7 +76,7 @@ class FamilyBounds:
     def take_unseen(self, limits: Deadline) -> None:
         """Bound families that were not looked at; without time for that nothing bounds them.
 
-        The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
+        The first represents all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
         while not self.seen_all:
             if limits.expired:
@@ -94,7 +94,7 @@ class FamilyBounds:
                 self.of[one], self._raised[one] = bound_ns, 0
 
     def num_unseen_above(self, bound_ns: int) -> int:
-        """Return how many families, for which others stand, have a bound that is no lower."""
+        """Return how many families that others represent have a bound that is no lower."""
         rows = (group for one, group in self._alike.items() if not one.split and self.of[one] >= bound_ns)
         return sum(sum(family not in self.of for family in group) for group in rows)
 
@@ -132,7 +132,7 @@ class FamilyBounds:
             heapreplace(rows, (self.of[family], next(number), family))
 
     def _stood_for(self, family: Family) -> list[Family]:
-        """Return a family, and those not known yet that it stands for no longer."""
+        """Return a family, and those not known yet that it represents no longer."""
         group = self._alike.pop(family, None)
         return [family, *(one for one in group or () if one not in self.of)]
 
@@ -167,8 +167,8 @@ class FamilyBounds:
     def counting(self) -> list[Family]:
         """Families that count for the bound: while one stage a rank is best, those of one stage a rank.
 
-        Of several stages a rank little is known but their work; where their plan is no better, its bound stands beside
-        (`looped_ns`). So it is with split backwards (`split_backward_ns`). A proof is of all.
+        Of several stages a rank little is known but their work; where their plan is no better, its bound is told in
+        addition to (`looped_ns`). So it is with split backwards (`split_backward_ns`). A proof is of all.
         """
         if self.split_counts:
             self._split_backward()
@@ -179,12 +179,12 @@ class FamilyBounds:
 
     @property
     def split_counts(self) -> bool:
-        """Whether the best plan runs split backwards that were open beside whole ones."""
+        """Whether the best plan runs split backwards that were open in addition to whole ones."""
         found = self.incumbent.found and self.setting.problem.schedule == AUTO
         return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
 
     def _split_backward(self) -> None:
-        """Take the families of split backwards beside all that are known, whose work is no less: the new ones."""
+        """Take the families of split backwards for all families that are known, whose work is no less: the new ones."""
         for family in list(islice(self.of, self._num_split, None)):
             if not family.split and with_split_backward(family) not in self.of:
                 one = with_split_backward(family)

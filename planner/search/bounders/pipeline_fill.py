@@ -31,7 +31,7 @@ def in_line_ns(setting: PreparedProblem, family: Family) -> int:
 
 
 def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
-    """Return a family's line; None where its stages stand on none, or their times are not known.
+    """Return a family's line; None where its stages form none, or their times are not known.
 
     Gradients are added up only where it is sure that the family `adds`.
     """

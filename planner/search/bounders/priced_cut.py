@@ -68,7 +68,7 @@ def least_step_ns(priced: Priced, cuts: FamilyPartitions) -> int:
     costs = priced.costs
     whole = all(name in FUSED for name in cuts.schedules)
     before, after = [0] * len(costs.stages), [0] * len(costs.stages)
-    for edge in costs.edges:  # rising: all that leads to a source stands before
+    for edge in costs.edges:  # rising: all that leads to a source comes before
         source = costs.stages[edge.source]
         reached = before[edge.source] + least(source.forward_ns) + edge.p2p_ns
         before[edge.target] = max(before[edge.target], reached)

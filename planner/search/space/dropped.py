@@ -72,7 +72,7 @@ class Dropped:
             return ""
         return (
             f"a bug of Penstock's cost {sum(self.bugs.values())} of the candidates or bounds that were tried; what was "
-            f"found stands without them; please report it: {self._first_bug}"
+            f"found was made without them; please report it: {self._first_bug}"
         )
 
 

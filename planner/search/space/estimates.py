@@ -3,7 +3,7 @@
 A step is micro-batches times the pace of its slowest place, then the filling of the line, its messages, and what
 closes it. One stage a place keeps min(m, p) micro-batches in flight (1F1B), v stages a place 2 (p - 1) + (v - 1) p + 1
 of its chunks (interleaved 1F1B). Leaves out the host's time to launch kernels, links that stages share, and what a
-stage receives beside its messages.
+stage receives in addition to its messages.
 """
 
 from functools import cached_property

@@ -25,7 +25,7 @@ FEW_CHUNKS = (1, 2, 4)
 MOST_CHUNKS = 20
 """More stages a place than any published layout has."""
 SPARE_LAYERS = 2
-"""Layers that the embedding and the loss may stand for where stages are to have equally many."""
+"""Layers that the embedding and the loss may represent where stages are to have equally many."""
 LEAST_TOKENS = 256
 """Fewest tokens of a sample on a rank along which sequences are divided."""
 
@@ -46,7 +46,7 @@ class Family:
 
     @property
     def devices_per_stage(self) -> int:
-        """Devices on which one place of the pipeline stands."""
+        """Devices that one pipeline position has."""
         return self.config.data * self.config.tensor * self.config.context
 
 

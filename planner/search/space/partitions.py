@@ -1,6 +1,6 @@
 """The cuts of one family: what the partition search sees of a problem.
 
-Places stand in a loop, or, for stages that pins fix, where these say; what no pin fixes stands on the ranks left, in
+Places are in a loop, or, for stages that pins fix, where these say; what no pin fixes is on the ranks left, in
 order. Leaves out which cuts are worth trying.
 """
 

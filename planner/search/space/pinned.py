@@ -56,7 +56,7 @@ class PinnedPlaces:
             ranks = self._free[start : start + size]
             start += size
             if len(ranks) < size:
-                raise NoPlanFits(f"stages beside the pinned ones need more than the {len(self._free)} devices left")
+                raise NoPlanFits(f"stages besides the pinned ones need more than the {len(self._free)} devices left")
             found.append(StagePlacement(config, ranks))
         used = {rank for place in found for rank in place.ranks}
         if used != set(range(len(used))):
@@ -128,7 +128,7 @@ def _check_cut(problem: Problem, rows: Sequence[Sequence[int]]) -> None:
             names = ", ".join(repr(graph.operators[i].name) for i in members[:5])
             found = [stage if stage >= 0 else "no pinned one" for stage in held]
             raise InvalidInput(
-                f"{pins.stages[held[-1]].group.place}: {names} change one value in place and stand in the stages "
+                f"{pins.stages[held[-1]].group.place}: {names} change one value in place and are in the stages "
                 f"{found}; put them in one"
             )
     alone = len(rows)

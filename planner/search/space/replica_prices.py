@@ -163,7 +163,7 @@ class ReplicaPrices:
         return np.where(sends, slowest, 0.0), np.where(sends, along, 0.0)
 
     def _hop(self, first: int, second: int) -> tuple[int, int]:
-        """Return two ranks that stand for all pairs whose messages take what those between these two take."""
+        """Return two ranks that represent all pairs whose messages take what those between these two take."""
         return self._hops.setdefault(self._problem.machines.link_between(first, second), (first, second))
 
     def _sent_ns(self, hop: tuple[int, int]) -> list[float]:

@@ -10,7 +10,7 @@ from planner.search.space.even_stages import Ints
 
 
 def distinct(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return where each distinct row of columns stands first, and each row's number among the distinct ones.
+    """Return the first index of each distinct row of columns, and each row's number among the distinct ones.
 
     Numbers are at least 0. One key a row is sorted, which takes a tenth of what sorting rows does.
     """

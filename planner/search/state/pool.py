@@ -155,7 +155,7 @@ class CandidatePool:
         return self._best_ns.get((_in_line(strategy), runs))
 
     def rungs(self) -> list[Evaluated]:
-        """Return the plan of each rung, the fastest rung first; what the target runs beside what it does not."""
+        """Return the plan of each rung, the fastest rung first; what the target runs and what it does not."""
         rows: dict[tuple[str, bool], list[Evaluated]] = {}
         for each in sorted(self.found.values(), key=lambda each: each.sort_key):
             if each.fits:
@@ -170,7 +170,7 @@ class CandidatePool:
     def choices(self, old_ns: int | None = None, chain_ns: int | None = None) -> list[Evaluated]:
         """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
 
-        None is slower than an old plan that stands, and no pipeline than the best chain of stages.
+        None is slower than an old plan that can still be used, and no pipeline than the best chain of stages.
 
         Where a proof is asked for, those of the best time alone come first.
 

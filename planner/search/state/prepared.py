@@ -41,7 +41,7 @@ COARSER = (112, 80, 64, 56, 48, 40)
 LONG_SEQUENCE = 4096
 """Tokens of a rank from which on sequences are usually divided no further."""
 USUAL_EXPERTS = (1, 8, 32, 64)
-"""Ranks over which experts are usually spread, beside as many as there are experts."""
+"""Ranks over which experts are usually spread, in addition to as many as there are experts."""
 DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
 """Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
@@ -212,7 +212,7 @@ class PreparedProblem:
     def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:
         """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so.
 
-        `embedding` and `loss` are layers that count with the first and the last stage beside their own.
+        `embedding` and `loss` are layers that count with the first and the last stage in addition to their own layers.
         """
         key = num_stages, embedding, loss
         if key not in self._layers:

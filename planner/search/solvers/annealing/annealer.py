@@ -204,7 +204,7 @@ def _links(cuts: FamilyPartitions, size_bytes: int) -> Floats:
 def _orders(cuts: FamilyPartitions) -> Ints:
     """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing.
 
-    Replicas of a pipeline do alike, each with micro-batches of its own: the first ones' stand here, numbered anew.
+    Replicas of a pipeline do alike, each with micro-batches of its own: the first ones' are here, numbered anew.
     """
     places = cuts.num_places
     if cuts.family.chunks == 1:

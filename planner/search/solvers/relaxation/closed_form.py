@@ -10,7 +10,7 @@
   one come one after the other, so with the time of those before it, b, each has b + m t <= T; a stage without one lies
   between two bottlenecks and is no larger than what lies there.
 - An atom is not divided: its stage does it m times, after its longest forward path and before its longest
-  backward path, of which every part stands in its own stage or upstream, and before its optimizer step. All work in
+  backward path, of which every part is in its own stage or upstream, and before its optimizer step. All work in
   one stage takes m W + C.
 
 Where backwards are split (`CutData.split`), forwards alone keep a stage waiting, and nothing has to follow its

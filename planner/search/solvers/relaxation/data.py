@@ -87,7 +87,7 @@ class CutData:
     forward, backward, closing : tuple of int
         F, B and optimizer step of each atom.
     precedence : tuple of (int, int)
-        Atoms that must not stand in a later stage than others (transitive reduction).
+        Atoms that must not be in a later stage than others (transitive reduction).
     sinks : tuple of int
         Atoms that nothing reads.
     bottlenecks, gradient_bottlenecks : tuple of int
