@@ -308,7 +308,7 @@ def _ways(problem: Problem, num_stages: int) -> Iterator[tuple[StageConfig, int]
 def every_plan(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[Evaluated]:
     """Simulate numbered partitions in every way that the problem leaves open, as graphs and as lines."""
     pieces = Atoms(problem.profile.graph, tuple((i,) for i in range(len(problem.profile.graph.operators))))
-    free, orders = replace(problem, pins=None), Families(problem).orders
+    free, orders = replace(problem, pins=None), Families(problem).device_permutations
     evaluators = {size: Evaluator(free, pieces, size) for size in range(1, 5)}
     for cut in cuts:
         num_stages = max(cut) + 1

@@ -53,7 +53,7 @@ class HeldAmounts(NamedTuple):
         Of one micro-batch, from F until the backward.
     weights, trained : pair of sequence of int
         Dense parameters and experts', and those of them that get a gradient, before ZeRO divides any.
-    remade_peak, largest_unit, working : int
+    remade_peak, largest_unit, workspace : int
         The most that a recompute makes again at once, the weights of the largest block, and what a micro-batch works
         with beyond what is kept.
     """
@@ -64,7 +64,7 @@ class HeldAmounts(NamedTuple):
     trained: tuple[Sequence[int], Sequence[int]]
     remade_peak: int
     largest_unit: int
-    working: int
+    workspace: int
 
 
 class StrategyModel:

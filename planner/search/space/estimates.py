@@ -183,7 +183,7 @@ class Estimates:
             weights = weights.plus(self._weights(*ends), here)
         offloaded = rows.offload == OFFLOADED
         window = 2 * held / np.maximum(1, done)
-        last = (place == places - 1) * line.working[rows.division]
+        last = (place == places - 1) * line.workspace[rows.division]
         messages = 2 * self._message_bytes * (places > 1) * chunks
         peak = line.peak[rows.recompute, rows.division] * (not self._whole_stages)
         static = self._replicas.states_bytes(weights) + self._replicas.buffers_bytes(weights, chunks)
