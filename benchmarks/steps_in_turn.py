@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.errors import UsageError
-from costmodel.machines.parts import Host
-from costmodel.model.whole import SplitRatios
+from costmodel.machines.cluster_parts import Host
+from costmodel.model.whole_model import SplitRatios
 from planner.candidate.order import ordered
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
 from simulator.actions import Kind, parse_action

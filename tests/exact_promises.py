@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.links import LinkClass, Links, SizeRange
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
 from planner.candidate.candidate import Candidate, StagePlacement

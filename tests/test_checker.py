@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph, Parameter, Tensor
 from costmodel.stages.config import StageConfig
 from planner.checker import KINDS, check_plan

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner.graph.atoms import Partition
 from planner.search.proposers.low_traffic import NEAR_ENOUGH, light

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.errors import InvalidInput
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from planner import Effort, Problem, Space

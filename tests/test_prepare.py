@@ -7,8 +7,8 @@ import pytest
 
 from costmodel.model.graph import OperatorGraph
 from planner.graph.atoms import Atoms, group, prepare
-from planner.graph.orders import orders
 from planner.graph.thinning import thin
+from planner.graph.topological_orders import orders
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
 
 

@@ -6,8 +6,8 @@ tensor-parallel group, as in Megatron-LM. Leaves out attention with absorbed wei
 
 from dataclasses import replace
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
+from costmodel.architectures.layer_operators import Blocks, Heads, join
 from costmodel.architectures.shapes import Decoder, Latent
 
 

@@ -6,9 +6,9 @@ section 2.2). Leaves out dropout, which these models train without.
 """
 
 from costmodel.architectures.attention import grouped_attention, latent_attention
-from costmodel.architectures.blocks import Blocks, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.feed_forward import gated_feed_forward, mixture
+from costmodel.architectures.layer_operators import Blocks, join
 from costmodel.architectures.shapes import Decoder
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from costmodel import limits
-from costmodel.architectures.blocks import Blocks
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Blocks
 from costmodel.architectures.registry import BUILDERS
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import OperatorGraph, Parameter

@@ -5,9 +5,9 @@ for all samples. Both stacks read sequences of the same length. A config that un
 1.1's checkpoints do. Leaves out that a learned bias keeps some flash kernels away.
 """
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Blocks, Heads, join
 from costmodel.model.work import Work
 
 SHARED = "shared.weight"

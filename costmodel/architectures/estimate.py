@@ -13,7 +13,7 @@ from costmodel.machines.catalogue import CatalogueDevice, check_precision
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
 
 PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns")

@@ -5,8 +5,8 @@ Experts are one grouped matrix product over the rows that `dispatch` sent to the
 tokens dropped for capacity.
 """
 
-from costmodel.architectures.blocks import Blocks, join
 from costmodel.architectures.builder import Shape, Value
+from costmodel.architectures.layer_operators import Blocks, join
 from costmodel.architectures.shapes import Experts
 from costmodel.model.work import Work
 

@@ -5,9 +5,9 @@ layer (2022, section 4.1) follows from its operators. GPT-NeoX's layer sums atte
 Leaves out dropout of attention's scores: the flash kernel draws it again in the backward.
 """
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Blocks, Heads, join
 
 
 def gpt2(blocks: Blocks, config: Config, tokens: int) -> None:

@@ -4,12 +4,12 @@ One image of as many tiles as the model takes a sample. The tower's output joins
 cross-attending layer reads it: long edges through the whole model. Leaves out padded tiles and rows without an image.
 """
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.configs import Config
 from costmodel.architectures.decoder import finish, layer
 from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.feed_forward import gated_feed_forward
+from costmodel.architectures.layer_operators import Blocks, Heads, join
 from costmodel.architectures.shapes import Decoder
 from costmodel.architectures.towers import plain_feed_forward
 from costmodel.model.work import Work

@@ -6,12 +6,12 @@ frame counts twice, as images do) and images of other sizes.
 
 from dataclasses import replace
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.configs import Config
 from costmodel.architectures.decoder import embed, finish, layer
 from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.feed_forward import gated_feed_forward
+from costmodel.architectures.layer_operators import Blocks, Heads, join
 from costmodel.errors import UsageError
 from costmodel.model.work import Work
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from costmodel.architectures.blocks import Blocks
 from costmodel.architectures.configs import Config
 from costmodel.architectures.decoder import decoder
 from costmodel.architectures.encoder_decoder import t5
 from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.gpt import gpt2, gpt_neox
+from costmodel.architectures.layer_operators import Blocks
 from costmodel.architectures.mllama import mllama
 from costmodel.architectures.qwen_vision import qwen_vl
 from costmodel.architectures.towers import clip, vit

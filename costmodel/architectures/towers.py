@@ -8,9 +8,9 @@ costs of the towers. Leaves out ViT's pooler, which classification does not use.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Shape, Value
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Blocks, Heads, join
 from costmodel.model.graph import LOSS
 from costmodel.model.work import Work
 

@@ -3,7 +3,7 @@
 Each is a factor or a time with bounds, named by what it represents and on what: ``matmul.b200-sxm-180.bf16`` is by how
 much large matmuls there take longer than the tables of `costmodel.roofline` say. `constants.toml` holds those fitted
 on published jobs (docs/validation.md), a calibration file those of a user's own; what neither holds is 1, or no time at
-all. Leaves out fitting (`planner.measured.fit`).
+all. Leaves out fitting (`planner.measured.fit_constants`).
 """
 
 import hashlib

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.cluster_rules import check_cluster, check_order
 from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links, read_links
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
 if TYPE_CHECKING:
     from costmodel.machines.collectives.price import Price

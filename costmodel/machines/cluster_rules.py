@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from costmodel.errors import InvalidInput
 from costmodel.machines import catalogue
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.links import SLOWEST_GBS
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
 SLOWEST = 1e-6
 """Speed factor of a rank: at least this, at most its inverse."""

@@ -8,7 +8,7 @@ equal parts on hosts as full as that allows. Leaves out racks, oversubscription 
 from costmodel.errors import UsageError
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 
 GRACE_LINK, GRACE_DEVICES = "nvlink-c2c", 4
 """Devices of a host with this link to them, however many hosts a scale-up domain joins."""

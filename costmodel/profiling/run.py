@@ -26,7 +26,7 @@ from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal, begin_journal

@@ -15,7 +15,7 @@ from costmodel.machines.catalogue import CatalogueDevice, device
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.launches import Composed, Launches, Times, kernel_ratios
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import tables
 from costmodel.roofline.operators import estimate
 from costmodel.roofline.rates import ELEMENT_BYTES, rates_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, alike
 from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations

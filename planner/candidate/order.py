@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.costs import Amount, Costs, StageCost
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule, stage_graph

@@ -18,7 +18,7 @@ from planner.report.summary.text import Table, milliseconds
 if TYPE_CHECKING:
     from costmodel.importers.kineto import RankTrace
     from costmodel.importers.kineto_actions import TracedAction
-    from costmodel.machines.parts import DeviceType
+    from costmodel.machines.cluster_parts import DeviceType
     from costmodel.model.profile import Profile
     from simulator.traced_run import TracedRun
 
@@ -92,7 +92,7 @@ def _device(args: argparse.Namespace, traces: Sequence["RankTrace"]) -> "DeviceT
     """Return the device that a person named, or what the trace shows."""
     from costmodel.importers.kineto import KERNELS
     from costmodel.machines import catalogue
-    from costmodel.machines.parts import DeviceType
+    from costmodel.machines.cluster_parts import DeviceType
 
     kind = "cuda" if any(event.category in KERNELS for trace in traces for event in trace.events) else "cpu"
     name = args.device or ("gpu" if kind == "cuda" else "cpu")

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _json(path: str, plan: "Plan") -> dict[str, object]:
     from planner.plan import plan_to_json
-    from planner.plan.limits import rank_limits
+    from planner.plan.provenance import rank_limits
     from planner.plan.rung import rung
     from planner.report.summary.rates import samples_per_s
 
@@ -94,7 +94,7 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
 
 def _memory(plan: "Plan") -> str:
     """Say what the fullest rank holds, against what it may."""
-    from planner.plan.limits import rank_limits
+    from planner.plan.provenance import rank_limits
 
     peaks, limits = plan.prediction.peak_memory_bytes, rank_limits(plan)
     rank = max(range(len(peaks)), key=lambda each: (peaks[each] / (limits[each] or 2**62), -each))

@@ -27,8 +27,8 @@ from planner.report.summary.text import milliseconds
 
 if TYPE_CHECKING:
     from planner.report.whatif.answer import ChangesAnswer
-    from planner.report.whatif.changed import PlanChanges
     from planner.report.whatif.outcome import Consequence
+    from planner.report.whatif.plan_changes import PlanChanges
     from planner.report.whatif.settings import Change
 
 INTERRUPTED = 130
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
     from costmodel.model.profile import read_profile
     from planner.plan import read_plan
     from planner.report.whatif.answer import ChangesAnswer
-    from planner.report.whatif.changed import PlanChanges
+    from planner.report.whatif.plan_changes import PlanChanges
     from planner.report.whatif.settings import parse_change, parse_sweep
 
     fixed = tuple(map(parse_change, args.changes))
@@ -193,8 +193,8 @@ class _Asked:
         from planner.front import make_plan
         from planner.question.effort import Effort
         from planner.report.whatif.anew import problem_under
-        from planner.report.whatif.changed import structure_of
         from planner.report.whatif.outcome import Consequence
+        from planner.report.whatif.plan_changes import structure_of
 
         effort = Effort(self.args.time_limit, None, self.args.seed)
         problem = problem_under(self.changes.plan, self.changes.profiles, changes, effort)

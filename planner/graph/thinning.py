@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from costmodel.stages.strategies.blocks import block_names
 from planner.graph.atoms import MOST_ATOMS, Apart, Atoms, group
-from planner.graph.orders import orders
+from planner.graph.topological_orders import orders
 from planner.graph.towers import Rows, towers
 
 

@@ -13,12 +13,12 @@ from math import isqrt, prod
 from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.origin import ROOFLINE
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS

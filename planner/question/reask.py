@@ -14,7 +14,7 @@ from costmodel.files import Node
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.plan import Plan
-from planner.plan.limits import memory_limit_of, number_of, options_of
+from planner.plan.provenance import memory_limit_of, number_of, options_of
 from planner.question.effort import Effort
 from planner.question.pins import Pins
 from planner.question.problem import AUTO, Problem

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.model.graph import OperatorGraph
 from planner.plan import Plan
-from planner.plan.limits import of_a_sample
+from planner.plan.provenance import of_a_sample
 
 MOST_NAMES = 3
 """Names that an error lists of many."""

@@ -12,10 +12,10 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.stages.costs import Costs
 from simulator.engine.amounts import check_fit, layout, on_rank, times_table
 from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
-from simulator.engine.copies import wire_copies
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution
 from simulator.engine.flows import flows
 from simulator.engine.holds import Holds, activation_holds, inputs_kept
+from simulator.engine.offload_copies import wire_copies
 from simulator.engine.order_arrays import OPT, REDUCE, Ints, OrderArrays, order_arrays
 from simulator.engine.transfers import matched, wire_blocking, wire_links, wire_nccl
 from simulator.engine.wiring import EventWiring, starts, wire_latency, wire_local

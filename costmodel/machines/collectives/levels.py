@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from costmodel.errors import InvalidInput
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import LinkGroup
+from costmodel.machines.cluster_parts import LinkGroup
 
 SCALE_UP_GBS = 100.0
 """From this rate of one device on, a link counts as NVLink or its like: PCIe 5 gives 63, a NIC of 800 Gb/s 100."""

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.launches import Launches, compose, steady
 from costmodel.model.profile import OperatorTimes
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 
 
 @dataclass(frozen=True, slots=True)

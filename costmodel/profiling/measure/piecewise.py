@@ -13,7 +13,7 @@ import torch
 from costmodel.errors import UsageError
 from costmodel.model.graph import LOSS, OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile, read_profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.measure.blocks import Block, split_into_blocks
 from costmodel.profiling.measure.blockwise import Bench, BlockSums, measure_blocks, unscaled

@@ -17,7 +17,7 @@ from costmodel.model.launches import Times
 from costmodel.model.work import Work
 from costmodel.roofline import central_ns
 from costmodel.roofline.attention import num_pairs
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts, is_expert
 from costmodel.stages.strategies.kernel_launch import KernelLaunch
 from costmodel.stages.strategies.training import DTYPES, TrainingJob

@@ -7,7 +7,7 @@ profiles that know launches of some operators alone.
 from collections.abc import Sequence
 
 from costmodel.model.launches import Composed, Times
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 
 
 class KernelLaunch:

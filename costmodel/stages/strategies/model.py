@@ -15,7 +15,7 @@ from costmodel.model.profile import Profile
 from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.assembly import Build, VectorCache
 from costmodel.stages.strategies.blocks import block_spans
 from costmodel.stages.strategies.division import Degrees, divided_along, why_whole

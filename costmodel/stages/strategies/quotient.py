@@ -13,7 +13,7 @@ from itertools import groupby
 
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.stages.strategies.blocks import block_names
 
 

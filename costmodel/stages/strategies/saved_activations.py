@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import compress
 
 from costmodel.model.graph import Operator, OperatorGraph
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.training import TrainingJob

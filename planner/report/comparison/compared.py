@@ -11,7 +11,7 @@ from pathlib import Path
 
 from costmodel.errors import ReadableButWrong
 from planner.plan import Plan
-from planner.plan.limits import rank_limits
+from planner.plan.provenance import rank_limits
 from planner.plan.replay import plan_schedule, replay
 from planner.report.comparison.measured import Measurement, message_bytes, read_measured
 from simulator.actions import SENDS, Kind

@@ -1,6 +1,6 @@
 """What ``--set KEY=VALUE`` and ``--sweep KEY=V1,V2,...`` say: keys, units, factors, and lists with ``...`` in them.
 
-Leaves out what a change does (`planner.report.whatif.changed`).
+Leaves out what a change does (`planner.report.whatif.plan_changes`).
 """
 
 import math

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from planner.report.whatif.changed import PlanChanges
+from planner.report.whatif.plan_changes import PlanChanges
 from planner.report.whatif.settings import Change, change_of
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, with_devices, with_link, with_memory
-from costmodel.machines.parts import GIB
+from costmodel.machines.changed_cluster import BANDWIDTH, capped_by_pairs, with_devices, with_link, with_memory
+from costmodel.machines.cluster_parts import GIB
 from planner.plan import Plan
 from planner.plan.rung import rung
 from planner.question.problem import Problem

@@ -23,10 +23,10 @@ from planner.search.budget import SPARE_S, Deadline, WriteReserve, most_actions,
 from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.proposers.split_orders import evaluated_split, with_split_orders
 from planner.search.space.family import Family
+from planner.search.space.family_rows import distinct
 from planner.search.space.family_table import FamilyTable
 from planner.search.space.open_choices import allows_split_backward
 from planner.search.space.partitions import FamilyPartitions
-from planner.search.space.rows import distinct
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.subsolver import Subsolver

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.model import ActionAmounts, HeldAmounts

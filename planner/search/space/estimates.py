@@ -14,8 +14,8 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from planner.search.space.division_prices import LinePrices
 from planner.search.space.even_cuts import EvenCuts
 from planner.search.space.even_stages import Floats, Ints
+from planner.search.space.family_rows import Rows
 from planner.search.space.replica_prices import ReplicaPrices, StageWeights
-from planner.search.space.rows import Rows
 
 SPLIT_FILLING = 3
 """By how much split backwards shorten the filling: (p - 1) (F + I - W) in place of (p - 1) (F + I + W)."""

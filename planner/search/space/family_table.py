@@ -13,16 +13,16 @@ import numpy as np
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from planner.graph.atoms import Atoms, Partition
-from planner.graph.orders import Order
+from planner.graph.topological_orders import Order
 from planner.question.problem import Problem
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family import Family
+from planner.search.space.family_rows import Rows, distinct
 from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
-from planner.search.space.rows import Rows, distinct
 
 EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 """Schedules under which compute waits for no message that is shorter than it."""

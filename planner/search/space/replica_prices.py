@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import LinkGroup
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
-from costmodel.machines.parts import LinkGroup
 from costmodel.stages.config import OFFLOAD
 from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
@@ -25,7 +25,7 @@ from costmodel.stages.strategies.states import SCATTERED
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
-from planner.search.space.rows import Rows, distinct
+from planner.search.space.family_rows import Rows, distinct
 
 PROBES = 2.0 ** np.arange(6, 42)
 """Sizes at which prices are asked for, bytes."""

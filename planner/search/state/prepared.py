@@ -11,7 +11,7 @@ from math import inf
 from operator import add
 
 from costmodel.stages.config import StageConfig
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from costmodel.stages.strategies.model import NEVER
 from planner.candidate.candidate import Candidate
@@ -19,8 +19,8 @@ from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.bottleneck_operators import BottleneckOperators
 from planner.graph.layers import equal_layers, part_pairs
-from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
+from planner.graph.topological_orders import Order, orders
 from planner.graph.towers import num_downsets, towers
 from planner.question.problem import Problem
 from planner.question.targets import LINE_TARGETS

@@ -2,8 +2,8 @@
 
 from ortools.sat.python import cp_model
 
-from planner.search.solvers.cpsat.messages import WholeMessages
 from planner.search.solvers.cpsat.variables import Linear, Variables
+from planner.search.solvers.cpsat.whole_messages import WholeMessages
 from planner.search.solvers.relaxation.data import CutData
 
 

@@ -6,7 +6,7 @@ cut problem is a relaxation of the simulated one. Leaves out the solver.
 
 from collections.abc import Sequence
 
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.solvers.relaxation.memory import held, limit_bytes, unit_bytes
 from planner.search.solvers.relaxation.transfers import least_host_ns, transfers

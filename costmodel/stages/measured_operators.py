@@ -11,7 +11,7 @@ from functools import cached_property
 from costmodel.model.accumulation import Accumulation, accumulation_of
 from costmodel.model.graph import Tensor
 from costmodel.model.profile import Profile
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.errors import InvalidInput, PenstockError, UsageError
-from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, ranks_of, with_link, with_memory, with_speed
+from costmodel.machines.changed_cluster import BANDWIDTH, capped_by_pairs, ranks_of, with_link, with_memory, with_speed
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from planner.candidate.from_plan_file import priced_again
 from planner.candidate.order import in_split_form, ordered
 from planner.plan import Batch, Plan

@@ -12,8 +12,8 @@ from math import ceil
 from costmodel.errors import UsageError
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import LinkGroup
 from costmodel.machines.links import LinkClass, Links
-from costmodel.machines.parts import LinkGroup
 
 New = Callable[[Fraction], Fraction]
 """From what a value was to what it is."""
