@@ -1,4 +1,4 @@
-"""Blocks that every architecture is made of, each one operator with what autograd keeps of it.
+"""Operators that the layers of every architecture are made of, each with what autograd keeps of it.
 
 Kept: a matrix product its input; a norm and an activation function theirs; flash attention (Dao et al., 2022) queries,
 keys, values, output and one float a row (log-sum-exp); dropout a mask of one byte a value; the loss its logits in 32
@@ -31,8 +31,8 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-class Blocks(GraphBuilder):
-    """A graph builder that knows the common blocks; every method adds one operator and returns its output."""
+class LayerOperators(GraphBuilder):
+    """A graph builder that knows the operators of layers; every method adds one and returns its output."""
 
     def linear(
         self,

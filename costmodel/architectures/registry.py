@@ -7,16 +7,16 @@ from costmodel.architectures.decoder import decoder
 from costmodel.architectures.encoder_decoder import t5
 from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.gpt import gpt2, gpt_neox
-from costmodel.architectures.layer_operators import Blocks
+from costmodel.architectures.layer_operators import LayerOperators
 from costmodel.architectures.mllama import mllama
 from costmodel.architectures.qwen_vision import qwen_vl
 from costmodel.architectures.towers import clip, vit
 
-Build = Callable[[Blocks, Config, int], None]
+Build = Callable[[LayerOperators, Config, int], None]
 
 
-def _decoder(blocks: Blocks, config: Config, tokens: int) -> None:
-    decoder(blocks, decoder_shape(config), tokens)
+def _decoder(builder: LayerOperators, config: Config, tokens: int) -> None:
+    decoder(builder, decoder_shape(config), tokens)
 
 
 _DECODERS = (

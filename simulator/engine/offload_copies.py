@@ -19,10 +19,10 @@ def wire_copies(wiring: EventWiring) -> None:
     arrays, flow = wiring.arrays, wiring.flow
     if not (arrays.code == OFFLOAD).any():
         return
-    before, column = wiring.before(), wiring.places.column(arrays)
+    before, column = wiring.before(), wiring.table_rows.column(arrays)
     for code in (OFFLOAD, RELOAD):
         copies = np.flatnonzero(arrays.code == code)
-        rows = wiring.places.row(arrays.code[copies], arrays.stage[copies])
+        rows = wiring.table_rows.row(arrays.code[copies], arrays.stage[copies])
         wiring.event_of[copies] = wiring.add_events(rows, starts(arrays.rank[copies]), column[copies])
         follows = copies[before[copies] >= 0]
         wiring.add_arrivals(before[follows], wiring.event_of[follows])

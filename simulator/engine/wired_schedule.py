@@ -63,7 +63,7 @@ class WiredSchedule:
         if not self.arrays.actions:
             raise InvalidInput("the orders are empty; there is nothing to simulate")
         self.wiring = self._wire(optimizer_mode)
-        nothing = self.wiring.places.zero_row
+        nothing = self.wiring.table_rows.zero_row
         self._rows = np.append(nothing, self.wiring.rows)
         self._columns, self._ranks = np.append(0, self.wiring.columns), np.append(-1, self.wiring.ranks)
         arrivals, delay_rows = self.wiring.arrivals()
@@ -129,7 +129,7 @@ class WiredSchedule:
     @cached_property
     def action_columns(self) -> Ints:
         """Column of each action in tables of costs."""
-        return self.wiring.places.column(self.arrays)
+        return self.wiring.table_rows.column(self.arrays)
 
     @cached_property
     def transfer_actions(self) -> tuple[Ints, Ints] | None:
@@ -156,7 +156,7 @@ class WiredSchedule:
                 "overlapped pairs have a time of their own, not one for each speed; leave the speeds out"
             )
         try:
-            table = times_table(costs, self.wiring.places)
+            table = times_table(costs, self.wiring.table_rows)
         except OverflowError:
             raise _too_long() from None
         at = self._rows if table.shape[1] == 1 else self._rows * table.shape[1] + self._columns

@@ -83,7 +83,7 @@ def _share(plan: Plan) -> str:
         )
     return (
         f"the plan uses {percent(share)} of the devices' peak, less than the {percent(LEAST_SHARE)} of jobs that train "
-        "well: the batch may be too small for so many devices, or the search has missed faster plans"
+        "well: the batch may be too small for this number of devices, or the search has missed faster plans"
     )
 
 

@@ -152,8 +152,10 @@ class ChainBound:
             return 0
         filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
         bottlenecks = self.setting.bottlenecks
-        torn = (work for piece, work in zip(bottlenecks.pieces, self.works, strict=True) if not bottlenecks.has(piece))
-        return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
+        divided = (
+            work for piece, work in zip(bottlenecks.pieces, self.works, strict=True) if not bottlenecks.has(piece)
+        )
+        return int((filled - part * max(divided, default=0)) / max(self.setting.problem.speeds))
 
     def memory_pressure_ns(self) -> int:
         """Return a bound by what the places can hold; 0 where that is no limit.
@@ -185,18 +187,18 @@ class ChainBound:
         return [*accumulate(reversed(self.works))][::-1]
 
     def _held(self, places: int) -> int:
-        """Return the least sum of kept bytes times stays where nothing runs again, of all but the torn pieces."""
-        torn = [
+        """Return the least sum of kept bytes times stays where nothing runs again, of all but the divided pieces."""
+        divided = [
             size * behind + before * work
             for size, behind, before, work in zip(self.kept, self._left, accumulate(self.kept), self.works, strict=True)
         ]
         held = sum(size * behind for size, behind in zip(self.kept, self._left, strict=True))
-        return held - sum(sorted(torn, reverse=True)[: places - 1])
+        return held - sum(sorted(divided, reverse=True)[: places - 1])
 
     def _least_of_pieces(self, rates: np.ndarray, prices: np.ndarray, places: int) -> np.ndarray:
         """Return the least that pieces cost, one row a weight, each the cheaper of being kept and run again.
 
-        Of what is behind a piece the longest p - 1 may be torn, and so may the p - 1 dearest pieces themselves.
+        Of what is behind a piece the longest p - 1 may be divided, and so may the p - 1 dearest pieces themselves.
         """
         works = np.array(self.works, float)
         stays = np.array([works[i:].sum() - _sum_of_largest(works[i:], places - 1) for i in range(len(works))])

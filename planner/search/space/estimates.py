@@ -14,7 +14,7 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from planner.search.space.division_prices import LinePrices
 from planner.search.space.even_cuts import EvenCuts
 from planner.search.space.even_stages import Floats, Ints
-from planner.search.space.family_rows import Rows
+from planner.search.space.family_rows import FamilyRows
 from planner.search.space.replica_prices import ReplicaPrices, StageWeights
 
 SPLIT_FILLING = 3
@@ -40,7 +40,7 @@ class Estimates:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: FamilyRows,
         line: LinePrices,
         cuts: EvenCuts,
         replicas: ReplicaPrices,

@@ -22,7 +22,7 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FamilyRows:
     """The families of a table, column by column.
 
     Attributes
@@ -63,6 +63,6 @@ class Rows:
         """Stages of a pipeline."""
         return self.places * self.chunks
 
-    def where(self, mask: NDArray[np.bool_]) -> "Rows":
+    def where(self, mask: NDArray[np.bool_]) -> "FamilyRows":
         """Return some of the rows."""
-        return Rows(*(getattr(self, field.name)[mask] for field in fields(self)))
+        return FamilyRows(*(getattr(self, field.name)[mask] for field in fields(self)))

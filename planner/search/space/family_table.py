@@ -20,7 +20,7 @@ from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family import Family
-from planner.search.space.family_rows import Rows, distinct
+from planner.search.space.family_rows import FamilyRows, distinct
 from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
 
@@ -68,7 +68,7 @@ class FamilyTable:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _made(self, configs: Iterable[StageConfig]) -> Rows:
+    def _made(self, configs: Iterable[StageConfig]) -> FamilyRows:
         problem, families = self.setting.problem, self.setting.families
         found = []
         for config in configs:
@@ -85,7 +85,7 @@ class FamilyTable:
         table = np.array(found, dtype=np.int64).reshape(-1, 11)
         choices = np.array(self._choices(), dtype=np.int64).reshape(-1, 3)
         whole, own = np.repeat(table, len(choices), axis=0), np.tile(choices, (len(table), 1))
-        rows = Rows(*whole.T, *own.T)
+        rows = FamilyRows(*whole.T, *own.T)
         several = rows.data * rows.context > 1
         return rows.where((rows.zero == 0) | several)
 

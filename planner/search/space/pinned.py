@@ -80,7 +80,8 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
     Raises
     ------
     InvalidInput
-        When stages tear an in-place operator from its producer, wait on each other, or name ranks that there are not.
+        When stages separate an in-place operator from its producer, wait on each other, or name ranks that there are
+        not.
     """
     pins, graph = problem.pins, problem.profile.graph
     if pins is None or not pins.stages:
@@ -118,7 +119,7 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
 
 
 def _check_cut(problem: Problem, rows: Sequence[Sequence[int]]) -> None:
-    """Refuse stages that tear an in-place operator from its producer, or that wait on each other."""
+    """Refuse stages that separate an in-place operator from its producer, or that wait on each other."""
     pins, graph = problem.pins, problem.profile.graph
     assert pins is not None  # noqa: S101 - asked by the caller
     atoms, stage_of = prepare(graph), {i: stage for stage, row in enumerate(rows) for i in row}

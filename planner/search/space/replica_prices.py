@@ -25,7 +25,7 @@ from costmodel.stages.strategies.states import SCATTERED
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
-from planner.search.space.family_rows import Rows, distinct
+from planner.search.space.family_rows import FamilyRows, distinct
 
 PROBES = 2.0 ** np.arange(6, 42)
 """Sizes at which prices are asked for, bytes."""
@@ -73,7 +73,7 @@ class ReplicaPrices:
     rows : Rows
     """
 
-    def __init__(self, problem: Problem, model: StrategyModel, rows: Rows) -> None:
+    def __init__(self, problem: Problem, model: StrategyModel, rows: FamilyRows) -> None:
         self._problem, self._model, self._rows, self._training = problem, model, rows, problem.training
         self._copies = rows.data * rows.context
         self._expert_copies = np.maximum(1, self._copies // rows.expert)

@@ -220,7 +220,7 @@ class PreparedProblem:
         return self._layers[key]
 
     def layer_alignment(self, partition: Partition) -> int:
-        """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole ones, 2 some torn apart."""
+        """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole layers, 2 some divided."""
         if partition == self.equal_layers(max(partition) + 1):
             return 0
         return 2 if any(len({partition[atom] for atom in row}) > 1 for row in self.layers) else 1
