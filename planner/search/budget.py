@@ -3,8 +3,8 @@
 Work limits decide what is found, so that the same inputs and seed give the same plan; the clock only ends what takes
 longer than the user wants to wait, and the result then says so. A plan is lowered, checked and written action by
 action, which may take longer than its search: one that could no longer be written within the time limit is not taken,
-and the search ends early enough for its best; while nothing fits, early enough to look for ways out. Leaves out how
-long that takes elsewhere: the rates are those of one machine.
+and the search ends early enough for its best; while nothing fits, early enough to look for feasibility fixes. Leaves
+out how long that takes elsewhere: the rates are those of one machine.
 """
 
 import time
