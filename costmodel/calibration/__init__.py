@@ -142,7 +142,7 @@ def interval_ns(step_ns: int, error: float) -> tuple[int, int]:
 
 
 def to_toml(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return a calibration file: a table a constant, with what is to be said of it."""
+    """Return a calibration file: a table for each constant, with its remarks."""
     lines = [f'format = "{FORMAT}"', f"version = {VERSION}"]
     for row in rows:
         lines += ["", "[[constant]]", *(f"{key} = {_written(value)}" for key, value in row.items())]

@@ -209,7 +209,7 @@ def cluster_from_node(node: Node) -> Cluster:
 def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -> Cluster:
     """Return one host of `num_devices` devices alike, joined by the measured links.
 
-    Without measured links the transfer is taken as free, which is said in the plan's provenance.
+    Without measured links the transfer is taken as free, which the plan's provenance records.
     """
     group = LinkGroup("local", 0, 1e9, 0)
     if links and "p2p" in links.classes:

@@ -19,7 +19,7 @@ SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 def typical_cluster(
     device_id: str, num_devices: int, host_network_gbs: float = 0.0, shares: tuple[float, float] = (1.0, 1.0)
 ) -> Cluster:
-    """Return hosts of a catalogue device, with the network that is said of a host, or else the catalogue's.
+    """Return hosts of a catalogue device, with the host's own network where it is given, or else the catalogue's.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """No plan: why nothing was found, or the refusal of the candidate that is least over its limit, with the way out.
 
-That no plan fits is said only where it is proved: by states alone, or because every configuration was priced or is
-bounded. Else the limit was reached, and what was looked at is said.
+An answer is that no plan fits only where this is proved: by states alone, or because every configuration was priced or
+is bounded. Else the limit was reached, and the answer tells what was tried.
 """
 
 from collections.abc import Sequence

@@ -72,7 +72,7 @@ class _Rungs:
     def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
         """Return the rungs of strategies that nothing was found to fit on; no trainer runs these plans here.
 
-        That nothing of one fits is said where all of it was priced.
+        A rung tells that nothing of its strategy fits where all of it was priced.
         """
         found = whole.misfits()
         return [

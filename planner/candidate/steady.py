@@ -15,7 +15,7 @@ later all that is early, has ended with its messages, the longer run holds what 
 q micro-batches take they give back. Where the second moment comes before the first, no rank's peak differs.
 
 This is how max-plus systems come to their periodic regime (Baccelli et al., Synchronization and Linearity, 1992,
-chapter 3). How soon depends on the times, so a run is asked, and nothing is said of one that has not come to it.
+chapter 3). How soon depends on the times, so a run is asked, and there is no regime for one that has not come to it.
 Leaves out other orders (all forwards first, split backwards) and actions whose times differ.
 """
 

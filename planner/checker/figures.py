@@ -115,7 +115,7 @@ def search_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def _is_unrun(plan: Plan, best_ns: int) -> bool:
-    """Whether the best step is said to be of a plan that no trainer runs, unlike this one."""
+    """Whether the plan records that its best step is that of a plan that no trainer runs, unlike this one."""
     found = plan.extra.get("best_unrun")
     return bool(plan.runs_on) and isinstance(found, Mapping) and found.get("step_time_ns") == best_ns
 

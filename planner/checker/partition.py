@@ -46,7 +46,7 @@ def configuration_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def border_problems(plan: Plan) -> Iterator[PlanProblem]:
-    """Yield edges whose tensors are said to be divided among the lanes of a stage that has one."""
+    """Yield edges whose tensors are recorded as divided among the lanes of a stage that has one lane."""
     for edge in plan.edges:
         config = plan.stages[edge.source].config
         if edge.border != REPLICATE and config.context * config.tensor == 1:
@@ -84,7 +84,7 @@ def _shared_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
             yield PlanProblem(
                 "model",
                 f"stage {index}",
-                f"it is said to share {sorted(stage.shared)} with other stages; by the model it is {sorted(expected)}",
+                f"it shares {sorted(stage.shared)} with other stages by the file, and {sorted(expected)} by the model",
             )
 
 

@@ -79,12 +79,12 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
         f"batch        {batch.global_size} samples in {batch.num_microbatches} micro-batches of {batch.microbatch_size}"
         f", schedule {plan.schedule}"
     )
-    yield f"chosen       {plan.extra.get('choice') or 'not said'}"
+    yield f"chosen       {plan.extra.get('choice') or 'not recorded'}"
     step, bubble = milliseconds(prediction.step_time_ns), percent(prediction.bubble_ratio)
     yield f"step time    {step} predicted, {rate}, bubble {bubble}"
     yield from expected(plan)
     yield f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
-    yield f"scope        {search.scope or 'not said'}"
+    yield f"scope        {search.scope or 'not recorded'}"
     yield f"memory       {_memory(plan)}"
     yield f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}"
     yield f"assumes      {assumed(plan)}"

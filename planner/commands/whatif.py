@@ -6,9 +6,9 @@
 
 The plan stays as it is (cut, ranks, strategy, orders) and is simulated with the changes, all of --set together; memory
 is held against the limit. With --profile every price is made anew, as `plan` would; without, messages are priced by
-their bytes, sums of gradients where the file has theirs, and what is left out is said. --replan says in addition what
-`plan` would now choose. A sweep of devices is always planned anew: the plan's cluster up to its size, beyond that more
-hosts like its last; the batch stays.
+their bytes, sums of gradients where the file has theirs, and the answer tells what is left out. --replan tells in
+addition what `plan` would now choose. A sweep of devices is always planned anew: the plan's cluster up to its size,
+beyond that more hosts like its last; the batch stays.
 
 Keys: link.NAME.bandwidth (GB/s), link.NAME.latency (us), link.NAME.shared (GB/s of a host), device.NAME.memory (GiB),
 device.NAME.speed, rank.N.speed, stage.N.time (a factor), microbatches (each as large as now: the batch changes),

@@ -1,8 +1,8 @@
 """Blocks: the ranks that do one replica's work of a stage together, all in one order.
 
 Tensor and context parallel ranks hold parts of the same thing and work in lockstep: ranks follow each other tensor
-innermost, then context, then data. What is said of a block is said of its first rank, the lead. Leaves out what ranks
-of a block send each other: that is part of their stage's times.
+innermost, then context, then data. What holds of a block is recorded for its first rank, the lead. Leaves out what
+ranks of a block send each other: that is part of their stage's times.
 """
 
 from collections.abc import Sequence

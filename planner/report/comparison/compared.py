@@ -78,7 +78,7 @@ class ComparedPlan:
         found = timeline.step_time_ns, max(timeline.peak_memory_bytes)
         if found != (said.step_time_ns, max(said.peak_memory_bytes)):
             raise ReadableButWrong(
-                f"{self.name}: it says a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} "
+                f"{self.name}: it records a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} "
                 f"bytes; its orders take {found[0]} ns and {found[1]} bytes by its own costs; penstock validate says "
                 "more"
             )

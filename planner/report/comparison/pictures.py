@@ -71,7 +71,7 @@ class Picture:
 
 
 def compare_figure(pictures: Sequence[Picture], *, comparable: bool) -> Figure:
-    """Return the figure of some plans; where their times do not compare none is said to beat another."""
+    """Return the figure of some plans; where their times do not compare, none is drawn as beating another."""
     graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
     end_ns = max(picture.end_ns for picture in pictures)
     heights = [

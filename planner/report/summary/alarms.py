@@ -28,7 +28,7 @@ class Alarm:
 
 
 def alarms(problem: Problem, plan: Plan, searched: Mapping[str, object]) -> list[Alarm]:
-    """Return what is to be said of a plan that a search found.
+    """Return the alarms of a plan that a search found.
 
     Parameters
     ----------

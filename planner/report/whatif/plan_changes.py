@@ -1,9 +1,9 @@
 """A plan as it is under some changes: the same cut, places and orders, priced and simulated again.
 
 With a profile every price is made anew, as ``plan`` does. Without one, what the file itself can answer: messages from
-their bytes, sums of gradients where their bytes are in the file, speeds, memory; what is left out is said. Another
-schedule, or another number of micro-batches (each as large as before: the batch changes), makes orders anew by name.
-Leaves out other cuts, places and strategies: those are the planner's.
+their bytes, sums of gradients where their bytes are in the file, speeds, memory; the answer tells what is left out.
+Another schedule, or another number of micro-batches (each as large as before: the batch changes), makes orders anew by
+name. Leaves out other cuts, places and strategies: those are the planner's.
 """
 
 import json
@@ -89,7 +89,7 @@ class PlanChanges:
         Raises
         ------
         UsageError
-            For what the plan does not have, or what cannot be said without a profile.
+            For what the plan does not have, or what cannot be known without a profile.
         """
         for change in changes:
             self._check(change)

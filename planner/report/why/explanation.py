@@ -1,7 +1,7 @@
 """Why a plan takes as long as it does, from the plan file alone: critical path, idle time, stages, cuts, memory.
 
 Everything is read off one simulation of the plan's own orders, so that the parts of the critical path add up to the
-step time and idle time to bubble ratio x ranks x step time. What one stage holds is said of one of its ranks. Leaves
+step time and idle time to bubble ratio x ranks x step time. What one stage holds is told for one of its ranks. Leaves
 out what other plans would do (`planner.report.why.what_if` for single changes, the plan's `search` for rivals).
 """
 

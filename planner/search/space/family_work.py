@@ -280,7 +280,7 @@ class Families(FamilySpace):
         """Return a bound on every step of the space: the work of all samples, evenly over all devices.
 
         Each sample takes its work, however operators are divided, on some t x c ranks; recompute, messages and split
-        backwards add to it. On unlike devices each counts as the fastest. 0 where nothing can be said.
+        backwards add to it. On unlike devices each counts as the fastest. 0 where nothing is known.
         """
         problem, fastest = self.problem, max(self.problem.speeds)
         distinct: dict[object, Family] = {}

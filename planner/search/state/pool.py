@@ -112,7 +112,7 @@ class CandidatePool:
         )
 
     def somebody_may_run(self, each: Evaluated) -> bool:
-        """Whether some trainer takes a candidate, as far as can be said without its plan, which takes long to make."""
+        """Whether some trainer takes a candidate, as far as is known without its plan, which takes long to make."""
         known, pipelined = each.candidate, each.candidate.num_stages > 1
         configs, looped = {place.config for place in known.places}, is_looped(known.places)
         in_line = each.is_line and (

@@ -24,7 +24,7 @@ class WarmStart:
     why_not : str
         Why it cannot be used as it is; empty where it can.
     step_time_ns : int or None
-        What it takes here; None where that cannot be said.
+        What it takes here; None where that is not known.
     in_space : bool
         Whether it is one of the plans that are searched, and so over which a bound ranges.
     """
