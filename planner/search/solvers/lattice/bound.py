@@ -4,7 +4,7 @@ A stage S of a fused schedule lets no step be shorter than the way down to it, i
 the way back up, or, instead of that, what ends its step. So a unit of flow over paths of atoms, each part of which ends
 in some stage, weighs such bounds into one: each stage costs its work of one micro-batch for what passes it, and of all
 for what ends in it. That is a sum over stages, so that the cheapest way through the lattice of downsets bounds all cuts
-at once; flows are improved by `planner.search.solvers.lattice.path_weights`, the known cuts as cutting planes.
+at once; flows are improved by `planner.search.solvers.lattice.flows`, the known cuts as cutting planes.
 
 To beat a step T, no stage may have a bound of its own above T: pairs of downsets that have one are left out, and
 so is what no way cheaper than T leads through. Then the cheapest way, or T where that is less, is a bound; the T where
@@ -19,6 +19,7 @@ import numpy as np
 from planner.search.solvers.lattice.copies import Pattern, least_of_copies, pattern_of
 from planner.search.solvers.lattice.downsets import Downsets, Ints, of_cuts
 from planner.search.solvers.lattice.estimate import estimated
+from planner.search.solvers.lattice.flows import Form, Master, PathWeights
 from planner.search.solvers.lattice.graph import kinds_of, lattice_of
 from planner.search.solvers.lattice.kernels import (
     Pairs,
@@ -31,7 +32,6 @@ from planner.search.solvers.lattice.kernels import (
     stage_bounds,
     way_of,
 )
-from planner.search.solvers.lattice.path_weights import Form, Master, PathWeights
 from planner.search.solvers.relaxation.data import CutData
 
 MOST_PAIRS = 6_000_000

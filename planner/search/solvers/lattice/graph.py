@@ -2,7 +2,7 @@
 
 A path that a gradient comes back on goes along the edges with a gradient, any other along all; where backwards run in
 halves none counts as coming back, for W may be the last of a stage. An edge with a longer way beside it is left out,
-for that way meets more stages. Leaves out flows (`planner.search.solvers.lattice.path_weights`).
+for that way meets more stages. Leaves out flows (`planner.search.solvers.lattice.flows`).
 """
 
 from collections.abc import Iterable
