@@ -19,9 +19,9 @@ from benchmarks.accuracy_tables import Row, read
 from benchmarks.peer_problems.aceso.job import AcesoJob, AcesoPredictor
 from costmodel.calibration import Calibration, read_calibration
 from costmodel.errors import PenstockError
-from planner.measured.errors import judged
 from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
+from planner.measured.prediction_errors import judged
 
 NUM_WORST = 5
 LEAST_COVERAGE = 0.9

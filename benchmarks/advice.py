@@ -37,7 +37,7 @@ from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import LinkGroup
+from costmodel.machines.cluster_parts import LinkGroup
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
 from costmodel.zoo.llama import build_llama3

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner import Effort, Problem, Space, make_plan
 

@@ -6,7 +6,7 @@ After Jeon et al., GraphPipe, ASPLOS 2025: their three models on 4 to 32 V100 (f
 same question for PipeDream, Piper, Alpa, GraphPipe and ours, each for so many seconds, 64 samples a device. Sections:
 
 - planners: all planners, every strategy of theirs open (micro-batch sizes 1 to 16, replicas, and for ours ZeRO,
-  recompute, several stages a device, halved backwards);
+  recompute, several stages a device, split backwards);
 - alike: GraphPipe and ours with the same strategies, one device a stage and 2 x devices micro-batches, 8 to 64
   devices, 10 seconds each at least;
 - seconds: 32 devices, one micro-batch size, 2 seconds each;

@@ -12,7 +12,7 @@ from statistics import fmean
 from benchmarks.accuracy_tables import read
 from benchmarks.roofline import data
 from costmodel.calibration import Calibration, published
-from planner.measured.fit import fit
+from planner.measured.fit_constants import fit
 from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predictor
 

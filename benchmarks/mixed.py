@@ -25,7 +25,7 @@ from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner import Effort, Plan, Problem, make_plan
 from planner.candidate.candidate import Candidate, StagePlacement

@@ -16,7 +16,7 @@ from benchmarks.accuracy_tables import read
 from benchmarks.roofline import data
 from costmodel.calibration import Calibration, bounds, to_toml
 from costmodel.files import write_text
-from planner.measured.fit import Fitted, fit
+from planner.measured.fit_constants import Fitted, fit
 from planner.measured.job import MeasuredJob
 
 

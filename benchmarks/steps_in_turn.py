@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.errors import UsageError
-from costmodel.machines.parts import Host
-from costmodel.model.whole import SplitRatios
+from costmodel.machines.cluster_parts import Host
+from costmodel.model.whole_model import SplitRatios
 from planner.candidate.order import ordered
 from planner.plan import Batch, Plan, Prediction, SearchResult, read_plan
 from simulator.actions import Kind, parse_action
@@ -53,7 +53,7 @@ def reordered(
 
 
 def split_ratios(plan: Plan) -> SplitRatios:
-    """Return what a plan's stages take longer with a backward in two halves; refuse one whose stages have them."""
+    """Return what a plan's stages take longer with a split backward; refuse one whose stages have them."""
     ratios = plan.provenance.get("split_ratios", {})
     if ratios and any(parse_action(text).kind is Kind.I for order in plan.orders for text in order):
         raise UsageError(f"the plan's {plan.schedule} splits backwards already; plan with whole ones")

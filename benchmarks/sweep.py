@@ -31,7 +31,7 @@ from benchmarks.sweep_prices import FamilyPartitions, Price, Prices, even_cuts
 from costmodel.architectures.command import make
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.strategies.blocks import block_names, block_spans
 

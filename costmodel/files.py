@@ -33,7 +33,7 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value read from a file, with the place where it stands."""
+    """One value read from a file, with its place in the file."""
 
     value: object
     pointer: str
@@ -249,7 +249,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members: dict[str, object] = {}
     for key, value in pairs:
         if key in members:
-            raise InvalidInput(f"the key {key!r} stands twice in one object; keep one of them")
+            raise InvalidInput(f"the key {key!r} occurs twice in one object; keep one of them")
         members[key] = value
     return members
 

@@ -1,8 +1,8 @@
 """Putting bytes where a path says, as a whole: whoever reads a file sees the old or the new one, never a part.
 
-A regular file is written beside its place, flushed to disk and renamed; a link is followed to what it names; a device
-or a pipe is written to, for there is nothing to replace. What a killed write left behind is cleared by the next one.
-Leaves out what the bytes say (`costmodel.files`).
+A regular file is written under a temporary name in its folder, flushed to disk and renamed; a link is followed to what
+it names; a device or a pipe is written to, for there is nothing to replace. What a killed write left behind is cleared
+by the next one. Leaves out what the bytes say (`costmodel.files`).
 """
 
 import fcntl
@@ -71,7 +71,7 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _locked_temporary(target: Path) -> tuple[int, str]:
-    """Make a file beside the target that is locked until it is closed: who finds it locked leaves it alone."""
+    """Make a file in the target's folder that is locked until it is closed: who finds it locked leaves it alone."""
     while True:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -134,7 +134,7 @@ figure
 # %%
 from dataclasses import replace
 
-from costmodel.machines.changed import with_link
+from costmodel.machines.changed_cluster import with_link
 
 fast = many.problem.machines
 slow = with_link(fast, "network", "bandwidth", lambda gbs: gbs / 16)

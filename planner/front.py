@@ -5,7 +5,7 @@
     answer = make_plan(Problem(read_profile("profile.json"), None, num_devices=4, global_batch=64))
     answer.table()
 
-Leaves out profiling (`costmodel.profiling`) and reading and writing files, whose functions `planner` offers beside
+Leaves out profiling (`costmodel.profiling`) and reading and writing files, whose functions `planner` offers next to
 these.
 """
 

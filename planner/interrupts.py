@@ -2,7 +2,7 @@
 
 A scheduler that takes a machine back sends SIGTERM and kills some seconds later, so both signals are one here: they end
 the search, which keeps its best (`planner.search.loop`), and nothing before or behind it. Leaves out other threads than
-the main one, where Python hears no signals.
+the main one, where Python handles no signals.
 """
 
 import signal
@@ -13,32 +13,32 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_waiting: list[int] = []
+_deferred: list[int] = []
 
 
-def listen() -> None:
-    """Let signals wait from now on: a command is being loaded, which says what is to become of them."""
-    _waiting.clear()
-    _handle(_wait)
+def defer() -> None:
+    """Defer signals from now on: the command that is being loaded decides what they do."""
+    _deferred.clear()
+    _handle(_defer)
 
 
-def hear() -> None:
-    """Let signals raise KeyboardInterrupt again, those too that `listen` let wait."""
-    if _waits():
+def restore() -> None:
+    """Let signals raise KeyboardInterrupt again, those that were deferred included."""
+    if _is_deferring():
         _handle(signal.default_int_handler)
-        heed(lambda: True)
+        check(lambda: True)
 
 
 def ignore() -> None:
-    """Let signals do nothing from now on: Python hears them in its usual way as it ends, and lost our exit code."""
+    """Let signals do nothing from now on: as Python ends it would handle them as usual, and lose our exit code."""
     _handle(signal.SIG_IGN)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Let signals wait in here, except within `raised`, and be ignored from then on: what is to be kept is written."""
-    if not _waits():
-        listen()
+def deferred_signals() -> Iterator[None]:
+    """Defer signals in this block, except within `raised`, and ignore them afterwards: the result is written."""
+    if not _is_deferring():
+        defer()
     try:
         yield
     finally:
@@ -47,30 +47,30 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def raised(ready: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Let signals raise KeyboardInterrupt in here; while there is nothing to keep only a second one does."""
+    """Let signals raise KeyboardInterrupt in this block; while there is no result to keep, only a second one does."""
 
     def handle(number: int, _: object) -> None:
-        _waiting.append(number)
-        if ready() or len(_waiting) > 1:
+        _deferred.append(number)
+        if ready() or len(_deferred) > 1:
             raise KeyboardInterrupt
 
     if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") != __name__:
-        _waiting.clear()  # what ended an earlier search of a program that goes on
+        _deferred.clear()  # what ended an earlier search of a program that goes on
     with as_before():
         _handle(handle)
-        heed(ready)
+        check(ready)
         yield
 
 
-def heed(ready: Callable[[], bool]) -> None:
-    """Raise KeyboardInterrupt if a signal waits and there is something to keep now."""
-    if _waiting and ready():
+def check(ready: Callable[[], bool]) -> None:
+    """Raise KeyboardInterrupt if a signal was deferred and there is a result to keep."""
+    if _deferred and ready():
         raise KeyboardInterrupt
 
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Leave signals handled as they were in the end."""
+    """Restore the handlers of signals at the end of this block."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -79,16 +79,16 @@ def as_before() -> Iterator[None]:
             _handle(usual, number)
 
 
-def _wait(number: int, _: object) -> None:
-    _waiting.append(number)
+def _defer(number: int, _: object) -> None:
+    _deferred.append(number)
 
 
-def _waits() -> bool:
-    return signal.getsignal(signal.SIGTERM) is _wait
+def _is_deferring() -> bool:
+    return signal.getsignal(signal.SIGTERM) is _defer
 
 
 def _handle(handler: Any, *signals: signal.Signals) -> None:
-    """Let the main thread, where alone Python hears signals, handle them so; all by default."""
+    """Install a handler in the main thread, where alone Python handles signals; for both of them by default."""
     if threading.current_thread() is threading.main_thread():
         for number in signals or SIGNALS:
             signal.signal(number, handler)

@@ -43,7 +43,7 @@ COMPUTE = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R})
 SENDS = frozenset({Kind.SEND_F, Kind.SEND_B})
 RECEIVES = frozenset({Kind.RECV_F, Kind.RECV_B})
 STAGE_WIDE = frozenset({Kind.REDUCE, Kind.UNSHARD, Kind.RESHARD, Kind.OFFLOAD, Kind.RELOAD, Kind.OPT})
-"""Kinds that may stand without a micro-batch."""
+"""Kinds that may come without a micro-batch."""
 
 _MOST_KEPT = 512
 """Micro-batches of a kind and stage whose actions are kept (`numbered`)."""

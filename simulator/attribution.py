@@ -12,7 +12,7 @@ the first of these that holds:
 
 So the differences of the four add up to that of the step time, on each rank. Leaves out whose fault it is that a sum of
 gradients lasts: the wait for the slowest replica is communication. On a GPU spans are those of its stream, a wait is
-time in which the stream stands still for a message, ``python`` that in which it has nothing to do. Between hosts the
+time in which the stream waits for a message, ``python`` that in which it has nothing to do. Between hosts the
 moment of a SEND is as exact as their clocks.
 """
 
@@ -73,7 +73,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """A measured step beside the predicted one.
+    """A measured step against the predicted one.
 
     Attributes
     ----------

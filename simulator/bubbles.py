@@ -86,11 +86,11 @@ class BubbleCauses:
 
     @cached_property
     def totals(self) -> dict[str, int]:
-        """For each cause the ns summed over ranks; the causes without a name in them stand there even at 0."""
+        """For each cause the ns summed over ranks; the causes without a name in them are there even at 0."""
         return self.over([1] * self.num_ranks)
 
     def over(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return `totals` where each rank stands for several that work in lockstep, as many as `sizes` says."""
+        """Return `totals` where each rank represents several that work in lockstep, as many as `sizes` says."""
         sums = dict.fromkeys(_ALWAYS_SHOWN, 0)
         for row, size in zip(self.per_rank, sizes, strict=True):
             for cause in sorted(row):

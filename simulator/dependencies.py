@@ -81,7 +81,7 @@ def _backward(forward: Action, present: Container[Action]) -> Action:
 
 
 def _alike(action: Action, present: Container[Action]) -> Iterator[Action]:
-    """Yield the action, or what stands for it where its stage takes sequences whole, or in slices."""
+    """Yield the action, or what represents it where its stage takes sequences whole, or in slices."""
     if action not in present:
         if action.slice_index >= 0 and (whole := replace(action, slice_index=-1)) in present:
             yield whole

@@ -52,7 +52,7 @@ def close_step(schedule: Schedule, reduces: Sequence[bool], optimizer: bool) -> 
 
 
 def _last_backward(order: Sequence[Action], num_stages: int) -> dict[int, int]:
-    """Position of each stage's last backward in an order of so many stages."""
+    """Position of each stage's last backward in an order."""
     found: dict[int, int] = {}
     for i in range(len(order) - 1, -1, -1):
         if order[i].kind in _BACKWARD and order[i].stage not in found:

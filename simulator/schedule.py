@@ -136,12 +136,12 @@ class Schedule:
 
     @cached_property
     def pairs(self) -> dict[Action, Action]:
-        """The backward beside each paired F.
+        """The backward that overlaps each paired F.
 
         Raises
         ------
         InvalidInput
-            When no backward stands directly behind one, or its own.
+            When no backward directly follows one, or its own.
         """
         if not self.paired:
             return {}
@@ -149,11 +149,9 @@ class Schedule:
         for first in sorted(self.paired, key=str):
             second = behind.get(first)
             if first.kind is not Kind.F or second is None or second.kind is not Kind.B:
-                raise InvalidInput(
-                    f"{first} is to run beside a whole backward, but {second or 'nothing'} stands behind it"
-                )
+                raise InvalidInput(f"{first} is to overlap a whole backward, but {second or 'nothing'} follows it")
             if (first.stage, first.microbatch) == (second.stage, second.microbatch):
-                raise InvalidInput(f"{first} cannot run beside {second}, which needs it; pair two micro-batches")
+                raise InvalidInput(f"{first} cannot overlap {second}, which needs it; pair two micro-batches")
         return behind
 
 

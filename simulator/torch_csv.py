@@ -96,7 +96,7 @@ def read_torch_csv(path: str | Path) -> Schedule:
 
 
 def schedule_from_torch_csv(text: str, name: str = "torch-csv") -> Schedule:
-    """Read the text of such a file; `name` stands in errors. Raises as `read_torch_csv` does."""
+    """Read the text of such a file; errors have its `name`. Raises as `read_torch_csv` does."""
     cells = [tuple(_row(row, index, name)) for index, row in enumerate(csv.reader(io.StringIO(text)))]
     orders = tuple(tuple(action for cell in row for action in cell) for row in cells)
     actions = [action for order in orders for action in order]

@@ -6,7 +6,7 @@ receive; memory is a counter. In a folder of one file a rank the events also loo
 with a profiler step around them, which is what Holistic Trace Analysis (0.5) reads; transfers and reductions
 are then named as NCCL kernels, by which it tells communication from computation. Times are microseconds, as
 the format wants, with the nanoseconds as decimals; that tool rounds them to whole microseconds. Several timelines
-stand one below the other in one file, their processes named after them.
+are one below the other in one file, their processes named after them.
 """
 
 import json
@@ -30,7 +30,7 @@ KERNEL_OF = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a timeline stands among others: its first process and arrow, and what its processes are called."""
+    """Position of a timeline among others: its first process and arrow, and what its processes are called."""
 
     first_process: int = 0
     first_arrow: int = 0

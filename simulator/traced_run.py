@@ -1,9 +1,10 @@
 """A pipeline that ran elsewhere, from when its actions did: a timeline with its waits, its orders, and its costs.
 
-Stages form a chain. An action that waited for its message began so long after the sender's end as the message took;
-one whose message was there before began so long after the one before it as its rank needed between the two, which
-counts to the action. Costs are means, for a step is a sum, over the half of the steps that are nearest to the median
-one; a whole backward is divided into halves. Leaves out memory, the optimizer, and clocks of hosts that differ.
+Stages form a chain. The time between a sender's end and the start of an action that waited for its message is the
+message's; the time between an action whose message was there already and the one before it is what its rank needs
+between two, which counts to the action. Costs are means, for a step is a sum, over the half of the steps that are
+nearest to the median one; a whole backward is divided into I and W. Leaves out memory, the optimizer, and clocks of
+hosts that differ.
 """
 
 import csv
@@ -159,8 +160,8 @@ class TracedRun:
     def _stage(self, stage: int) -> StageCost:
         took = self.action_ns
         whole = took.get((stage, "B"), 0)
-        halves = (took.get((stage, kind), 0) for kind in ("I", "W"))
-        inputs, weights = halves if (stage, "I") in took else (whole - whole // 2, whole // 2)
+        parts = (took.get((stage, kind), 0) for kind in ("I", "W"))
+        inputs, weights = parts if (stage, "I") in took else (whole - whole // 2, whole // 2)
         return StageCost(took.get((stage, "F"), 0), inputs, weights)
 
     @cached_property

@@ -1,9 +1,10 @@
 """Changes to the orders of any schedule: what a rank does besides, where it does it.
 
 Recompute: a stage keeps only its input, and an R runs its forward again before the backward. R waits for its own
-forward alone, so where it stands directly before the backward it runs while the rank waits for the gradient; within a
+forward alone, so where it comes directly before the backward it runs while the rank waits for the gradient; within a
 memory limit it may move further ahead, into idle time. Offload: what a forward keeps is copied to host memory and back,
-where both copies fit beside what the rank does until the backward. Leaves out what either costs: that is in the costs.
+where both copies fit together with what the rank does until the backward. Leaves out what either costs: that is in the
+costs.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ def recomputed_ahead(schedule: Schedule, costs: Costs, memory_limit_bytes: int, 
     costs : Costs
     memory_limit_bytes : int
         Of each rank, static part included; R holds its activation from its start. A rank whose messages then do not
-        fit beside them keeps its order.
+        fit together with them keeps its order.
     p2p : {"latency", "blocking", "links"}
 
     Returns
@@ -154,7 +155,7 @@ class _Copied:
 def with_offload(schedule: Schedule, costs: Costs, stages: Collection[int], p2p: str = "latency") -> Schedule:
     """Copy what forwards of some stages keep to the host and back, wherever that makes nothing wait.
 
-    OFFLOAD stands directly behind F, so that copies leave as early as they can; RELOADs stand as late as the step
+    OFFLOAD directly follows F, so that copies leave as early as they can; RELOADs come as late as the step
     without them allows, one behind the other. A forward whose backward follows too soon for both copies keeps its
     activation. So the step takes as long as without, and no rank ever holds more.
 
@@ -175,7 +176,7 @@ def with_offload(schedule: Schedule, costs: Costs, stages: Collection[int], p2p:
     """
     _check_stages(schedule, stages, Kind.OFFLOAD)
     if schedule.paired:
-        raise InvalidInput("an OFFLOAD would stand between the two of an overlapped pair; take orders without pairs")
+        raise InvalidInput("an OFFLOAD would come between the two of an overlapped pair; take orders without pairs")
     times = Structure(schedule, p2p).times(costs)
     orders = (_offloaded(schedule, costs, times, rank, stages) for rank in range(schedule.graph.num_ranks))
     return replace(schedule, orders=tuple(tuple(order) for order in orders))

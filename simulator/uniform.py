@@ -17,7 +17,7 @@ from simulator.schedule import chain_edges
 
 
 def share_bytes(chunks: int = 1, w_memory_fraction: float | str = 0.5, slices: int = 1) -> int:
-    """Return the bytes that stand for one activation share: chunks times slices times the fraction's denominator.
+    """Return the bytes that represent one activation share: chunks times slices times the fraction's denominator.
 
     Parameters
     ----------

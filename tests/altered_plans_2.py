@@ -64,7 +64,7 @@ def base(name: str) -> Plan:
     graph = with_works(operator_graph(captured(), (2,)), captured())
     sizes, count = [tensor.size_bytes[0] for tensor in graph.tensors], plan.batch.num_microbatches
     stage = replace(plan.stages[0], ranks=(0, 1), config=configs[0])
-    from costmodel.machines.parts import Host
+    from costmodel.machines.cluster_parts import Host
 
     known = plan.prediction
     return replace(

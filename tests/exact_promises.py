@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.links import LinkClass, Links, SizeRange
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
 from planner.candidate.candidate import Candidate, StagePlacement
@@ -132,13 +132,13 @@ class _Here:
         self._found = list(map(loads, stream.getvalue().splitlines()))
         self.busy = True
 
-    def heard(self, _: float) -> list[dict[str, Any]]:
+    def received(self, _: float) -> list[dict[str, Any]]:
         self.busy, found, self._found = False, self._found, []
         return found
 
     def findings(self, request: Request, _: Deadline) -> Iterator[dict[str, Any]]:
         self.ask(request)
-        yield from self.heard(0.0)
+        yield from self.received(0.0)
 
 
 def random_case(seed: int) -> Case:
@@ -308,7 +308,7 @@ def _ways(problem: Problem, num_stages: int) -> Iterator[tuple[StageConfig, int]
 def every_plan(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[Evaluated]:
     """Simulate numbered partitions in every way that the problem leaves open, as graphs and as lines."""
     pieces = Atoms(problem.profile.graph, tuple((i,) for i in range(len(problem.profile.graph.operators))))
-    free, orders = replace(problem, pins=None), Families(problem).orders
+    free, orders = replace(problem, pins=None), Families(problem).device_permutations
     evaluators = {size: Evaluator(free, pieces, size) for size in range(1, 5)}
     for cut in cuts:
         num_stages = max(cut) + 1

@@ -1,10 +1,10 @@
 """A GPT as Korthikanti et al. (2022) count its activations: every stored value one storage, masks one byte."""
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.model.work import Work
 
 TWO = 2

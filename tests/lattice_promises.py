@@ -7,7 +7,7 @@ lattice does not tell apart; with backwards in halves, against the orders that `
 from dataclasses import replace
 from random import Random
 
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import Problem

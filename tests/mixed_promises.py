@@ -11,7 +11,7 @@ from random import Random
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan

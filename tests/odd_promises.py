@@ -13,9 +13,9 @@ from random import Random
 
 from costmodel.errors import LimitReached, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from planner.answer.decide import plan
 from planner.candidate.candidate import Candidate, StagePlacement

@@ -1,7 +1,7 @@
 """Questions whose answer hangs on memory: one host of H100s with memory or none, every rung open."""
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner import Effort, Problem, Space
 

@@ -10,11 +10,11 @@ from random import Random
 
 from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.collectives import all_reduce_ns
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Device, Profile
-from costmodel.model.whole import SplitRatios, WholeModelMeasurements
+from costmodel.model.whole_model import SplitRatios, WholeModelMeasurements
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.answer.decide import plan

@@ -18,11 +18,11 @@ from costmodel.capture.models import load_model
 from costmodel.capture.parts import extract
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.blocks import signatures, split_into_blocks
 from costmodel.profiling.measure.blockwise import Bench, measure_blocks
 from costmodel.profiling.measure.memory import counted_graph
 from costmodel.profiling.measure.piecewise import state_bytes
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.timing import MarkCost, time_in_context, time_whole
 from costmodel.profiling.measure.walk import Walk
 from costmodel.profiling.options import Options

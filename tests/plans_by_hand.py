@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.capture.capture import Capture, operator_graph
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost

@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult

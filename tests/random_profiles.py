@@ -7,7 +7,7 @@ from random import Random
 from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 
 SIZES = (1, 2, 4)
 

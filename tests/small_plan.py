@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, Tensor
 from costmodel.stages.costs import StageCost
 from planner.plan import Assumptions, Batch, Plan, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training

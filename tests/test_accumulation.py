@@ -12,11 +12,11 @@ import torch
 from costmodel.errors import InvalidInput
 from costmodel.machines.catalogue import device
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.accumulation import accumulation_of
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile, read_profile, write_profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.options import Options
 from costmodel.profiling.run import profile
 from costmodel.roofline import scale_profile

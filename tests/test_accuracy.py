@@ -9,8 +9,8 @@ import pytest
 from benchmarks.accuracy import predicted, summary
 from benchmarks.accuracy_tables import read
 from costmodel.errors import InvalidInput
-from planner.measured.errors import judged, rank_correlation
 from planner.measured.predicted import Predicted, Predictor
+from planner.measured.prediction_errors import judged, rank_correlation
 from tests.published_data import folder
 
 EVERY = {"validation_vtrain_single.csv": 60, "validation_vtrain_multi.csv": 9, "validation_tables.csv": 7}

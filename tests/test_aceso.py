@@ -145,7 +145,7 @@ def test_a_configuration_is_a_candidate_with_its_own_degrees_and_recompute(tmp_p
     model = AcesoModel(read_archive(archive(tmp_path, files()), "a10g", "tiny"))
     found: AcesoConfiguration = model.archive.shape
     first, second = places(found)
-    assert first.config.again == ("0.enc-1st-layernorm", "0.enc-attention-qkv", "0.enc-attention-score")
+    assert first.config.recomputed_operators == ("0.enc-1st-layernorm", "0.enc-attention-qkv", "0.enc-attention-score")
     assert (second.config, second.ranks) == (StageConfig(tensor=2), (1, 2))
     predicted = model.predicted("two")
     again_us, own_us = 3 * 100, 15 * 200
@@ -162,7 +162,7 @@ def test_operators_that_run_again_keep_what_flows_into_them(tmp_path):
     plain = evaluator.simulate(candidate).priced.costs.stages[0].activation_bytes
     assert isinstance(plain, int)
     assert plain < held
-    config = StageConfig(recompute="operators", again=("0.enc-MLP-gelu",))
+    config = StageConfig(recompute="operators", recomputed_operators=("0.enc-MLP-gelu",))
     price = evaluator.pricer.models(candidate.places[0])[0]
     rows = range(15)
     kept = [price.stage(rows, each, (0,)).activation_bytes for each in (StageConfig(), config)]
@@ -197,7 +197,7 @@ def test_tables_of_a_folder_without_the_archive_say_what_is_missing(tmp_path):
     "config",
     [
         {"recompute": "operators"},
-        {"recompute": "full", "again": ("a",)},
+        {"recompute": "full", "recomputed_operators": ("a",)},
     ],
 )
 def test_operators_that_run_again_go_with_their_way_to_recompute(config):
@@ -216,7 +216,7 @@ def test_a_pin_file_names_operators_that_run_again(tmp_path, capsys):
     words = ["plan", str(profile), "--cluster", str(cluster), "--devices", "2", "--batch", "4", "--pin", str(pins)]
     assert main([*words, "--microbatch-size", "1", "-o", str(plan)]) == 0
     found = read_plan(plan)
-    assert found.stages[1].config.again == ("1.enc-MLP-gelu", "1.enc-MLP-GEMM-2")
+    assert found.stages[1].config.recomputed_operators == ("1.enc-MLP-gelu", "1.enc-MLP-GEMM-2")
     assert found.stages[1].cost.recompute_ns == 200_000
     assert main(["validate", str(plan)]) == 0
     pins.write_text(pins.read_text().replace("1.enc-MLP-gelu", "0.enc-MLP-gelu"))

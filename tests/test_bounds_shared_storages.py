@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.model.profile import Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered

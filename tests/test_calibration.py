@@ -235,7 +235,7 @@ def test_what_a_calibration_file_may_not_hold_is_named(tmp_path: Path) -> None:
     for rows, why in (
         ([{"name": "speed.h100", "value": 1.0}], "constants begin with"),
         ([{"name": "matmul.h100-sxm-80.bf16", "value": 99.0}], "lies between"),
-        ([{"name": "matmul.h100-sxm-80.bf16", "value": 1.0}] * 2, "stands twice"),
+        ([{"name": "matmul.h100-sxm-80.bf16", "value": 1.0}] * 2, "occurs twice"),
         ([{"name": "matmul.h100.bf16", "value": 1.0}], "the catalogue has no device 'h100'; near it are h100"),
         ([{"name": "network", "value": 1.0}], "it is called network.DEVICE"),
         ([{"name": "matmul.h100-sxm-80", "value": 1.0}], "it is called matmul.DEVICE.PRECISION, of fp32, tf32"),

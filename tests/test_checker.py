@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.graph import OperatorGraph, Parameter, Tensor
 from costmodel.stages.config import StageConfig
 from planner.checker import KINDS, check_plan
@@ -69,9 +69,9 @@ def test_a_plan_with_optimizer_steps_has_none_either_when_they_take_no_time() ->
 
 
 PARTITION = [
-    ("an operator that stands in two stages", with_stage(PLAN, 2, operators=("right", "left")), "operator", "'left'"),
+    ("an operator that is in two stages", with_stage(PLAN, 2, operators=("right", "left")), "operator", "'left'"),
     ("an operator the model does not have", with_stage(PLAN, 2, operators=("wrong",)), "operator", "'wrong'"),
-    ("an operator that stands in no stage", with_stage(PLAN, 3, operators=("loss",)), "operator", "'join'"),
+    ("an operator that is in no stage", with_stage(PLAN, 3, operators=("loss",)), "operator", "'join'"),
     ("a stage without operators", with_stage(PLAN, 3, operators=()), "operator", "no operators"),
     ("a wrong number of operators", replace(PLAN, num_operators=4), "operator", "4 operators are announced"),
     (
@@ -111,7 +111,7 @@ ORDERS = [
     ("what no stage of a plan needs", with_order(PLAN, 0, put("0UNSHARD")), "action", "no action"),
     ("a missing forward", with_order(PLAN, 3, drop("3F1")), "count", "3F1 is missing"),
     ("a missing backward", with_order(PLAN, 3, drop("3B1")), "count", "backward of 3F1: found none"),
-    ("a forward that stands twice", with_order(PLAN, 3, put("3F1")), "count", "stands 2 times"),
+    ("a forward that occurs twice", with_order(PLAN, 3, put("3F1")), "count", "occurs 2 times"),
     ("I without W", with_order(PLAN, 3, lambda o: o.__setitem__(o.index("3B1"), "3I1")), "count", "found 3I1"),
     ("B beside I and W", with_order(PLAN, 3, lambda o: o.extend(["3I1", "3W1"])), "count", "B alone or I and W"),
     ("an action on another's rank", with_order(PLAN, 2, put("1F1")), "rank", "on rank 1"),
@@ -136,7 +136,7 @@ def test_orders_refuse(what: str, plan: Plan, kind: str, words: str) -> None:
 MESSAGES = [
     ("a missing send", with_order(PLAN, 0, drop("0SEND_F1>2")), "message", "0SEND_F1>2 is missing"),
     ("a missing receive", with_order(PLAN, 2, drop("2RECV_B1<3")), "message", "2RECV_B1<3 is missing"),
-    ("a send that stands twice", with_order(PLAN, 0, put("0SEND_F1>2", at=6)), "message", "stands 2 times"),
+    ("a send that occurs twice", with_order(PLAN, 0, put("0SEND_F1>2", at=6)), "message", "occurs 2 times"),
     ("a send to a stage that reads nothing", with_order(PLAN, 1, put("1SEND_F0>2", at=2)), "message", "by no edge"),
     ("sending before computing", with_order(PLAN, 0, swap("0F0", "0SEND_F0>1")), "order", "before 0F0"),
     ("computing before receiving", with_order(PLAN, 1, swap("1RECV_F0<0", "1F0")), "order", "after 1F0"),
@@ -254,8 +254,8 @@ def test_tied_parameters_on_two_ranks_need_a_reduction() -> None:
     )
     tied = replace(GRAPH, operators=operators)
     assert [(p.kind, p.message) for p in check_plan(PLAN, tied)] == [
-        ("count", "0REDUCE stands 0 times; 1 is right"),
-        ("count", "1REDUCE stands 0 times; 1 is right"),
+        ("count", "0REDUCE occurs 0 times; 1 is right"),
+        ("count", "1REDUCE occurs 0 times; 1 is right"),
     ]
     assert check_plan(closed("REDUCE"), tied) == ()
 
@@ -264,7 +264,7 @@ def test_an_operator_in_place_stands_in_its_producers_stage() -> None:
     operators = tuple(replace(o, in_place=True) if o.name == "left" else o for o in GRAPH.operators)
     problems = check_plan(PLAN, replace(GRAPH, operators=operators))
     assert [(p.kind, p.place) for p in problems] == [("operator", "stage 1")]
-    assert "must stand in its stage 0" in problems[0].message
+    assert "must be in its stage 0" in problems[0].message
 
 
 def chain_with_a_skip() -> tuple[Plan, OperatorGraph]:
@@ -412,7 +412,7 @@ def test_a_replicated_stage_sums_its_gradients() -> None:
             prediction=replace(PLAN.prediction, peak_memory_bytes=(25,) * 5, peak_memory_upper_bytes=(25,) * 5),
         )
 
-    assert [p.message for p in check_plan(replicated())] == ["3REDUCE stands 0 times; 1 is right"] * 2
+    assert [p.message for p in check_plan(replicated())] == ["3REDUCE occurs 0 times; 1 is right"] * 2
     # legal with them, and faster than predicted: 3F0 and 3F1 no longer wait for each other
     assert {p.kind for p in check_plan(replicated("3REDUCE"))} == {"time", "memory"}
 

@@ -30,7 +30,7 @@ def test_a_divided_plan_as_the_planner_makes_it_has_nothing_wrong(name):
 
 UNITS = ("layers.0", "layers.1", "layers.2", "layers.3")
 WRONG = [
-    ("zero-3", {"units": (*UNITS, "layers.1")}, "the unit 'layers.1' stands twice"),
+    ("zero-3", {"units": (*UNITS, "layers.1")}, "the unit 'layers.1' occurs twice"),
     ("zero-3", {"units": (*UNITS, "layers.1.up")}, "lie in each other"),
     ("zero-3", {"units": (*UNITS, "tail")}, "'tail' is no block that it holds whole"),
     ("zero-3", {"units": UNITS[1:]}, "all_gather: "),

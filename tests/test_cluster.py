@@ -9,8 +9,8 @@ from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster, cluster_from_node, read_cluster
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.links import LinkClass, Links, SizeRange
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
 HEAD = 'format = "penstock-cluster"\nversion = 1\n'
 A100 = '[[device]]\nname = "a100"\ncatalogue = "a100-sxm-80"\n'

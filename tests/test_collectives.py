@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from costmodel.errors import InvalidInput
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
 from costmodel.machines.collectives.levels import levels_of
 from costmodel.machines.links import LinkClass, Links, SizeRange
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
 ALL = (all_reduce_ns, all_gather_ns, reduce_scatter_ns, all_to_all_ns)
 NVLINK_US, PCIE_US, NETWORK_US = 7.2, 7.6, 9.3

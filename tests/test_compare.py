@@ -93,7 +93,7 @@ OTHERS = {
     "ranks": (Timeline(5, MEASURED.spans), "measured on 5 ranks, and the plan has 4"),
     "order": (swapped(MEASURED), "rank 0 did 0F1 where the plan has 0F0"),
     "no sends": (without(MEASURED, SENDS), r"rank 0 did 0F1 where the plan has 0SEND_F0>1"),
-    "no receives": (without(MEASURED, RECEIVES), r"0RECV_B0<1 of rank 0 stands only in"),
+    "no receives": (without(MEASURED, RECEIVES), r"0RECV_B0<1 of rank 0 is only in"),
     "shorter": (Timeline(4, ()), "rank 0 did nothing more where the plan has 0F0"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.errors import LimitReached, NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import write_profile
 from planner import Effort, Problem, Space
 from planner.answer.decide import plan

@@ -231,7 +231,7 @@ def test_an_order_that_waits_on_itself_across_ranks_is_refused_with_the_blocked_
 @pytest.mark.parametrize(
     ("orders", "message"),
     [
-        (("0F0 0F0 0B0", "1F0 1B0"), "0F0 stands twice"),
+        (("0F0 0F0 0B0", "1F0 1B0"), "0F0 occurs twice"),
         (("0B0", "1F0 1B0"), "needs a result that no action of the orders makes"),
         (("0F0 0B0", "1F0 1B1"), "1B1: stages go up to 1, micro-batches to 0"),
         (("0F0 0B0", "2F0 1B0"), "2F0: stages go up to 1"),

@@ -15,7 +15,7 @@ import pytest
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.errors import DoesNotMatch
-from costmodel.machines.parts import Host, LinkGroup
+from costmodel.machines.cluster_parts import Host, LinkGroup
 from examples.train import train_alone
 from executor.__main__ import main
 from executor.plan_match.matching import check_hosts

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.machines.parts import Host
+from costmodel.machines.cluster_parts import Host
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from planner.commands import answer, main

@@ -54,7 +54,7 @@ def test_sums_over_one_piece_of_each_kind_are_those_of_the_whole_model(name: str
         assert sum(held.weights[kind]) == sum(held_of_piece.weights[kind][i] for i in small.standing_for)
     assert held.remade_peak == held_of_piece.remade_peak
     assert held.largest_unit == held_of_piece.largest_unit
-    assert held.working == held_of_piece.working
+    assert held.workspace == held_of_piece.workspace
     assert len(small.profile.graph.operators) < len(profile.graph.operators)
 
 

@@ -28,7 +28,7 @@ BROKEN = [
     ("NaN", '{"a": NaN}', "found NaN; only finite numbers are allowed"),
     ("infinity", '{"a": [-Infinity]}', "found -Infinity; only finite numbers are allowed"),
     ("a number that overflows", '{"a": 1e999}', "found 1e999; only finite numbers are allowed"),
-    ("a duplicate key", '{"a": {"b": 1, "b": 1}}', "the key 'b' stands twice in one object; keep one of them"),
+    ("a duplicate key", '{"a": {"b": 1, "b": 1}}', "the key 'b' occurs twice in one object; keep one of them"),
     ("half a file", '{"a": [1,', "not JSON at line 1: Expecting value; was the file cut off?"),
     ("nothing", "", "not JSON at line 1: Expecting value; was the file cut off?"),
     ("two documents", "{} {}", "not JSON at line 1: Extra data; was the file cut off?"),

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import graphpipe as evaluation
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from planner.candidate.evaluate import Evaluated
 from planner.question.effort import Effort

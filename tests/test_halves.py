@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from costmodel.model.profile import Profile, write_profile
-from costmodel.model.whole import SplitRatios, WholeModelMeasurements
+from costmodel.model.whole_model import SplitRatios, WholeModelMeasurements
 from planner.answer.decide import plan
 from planner.commands import main
 from planner.plan import Plan

@@ -110,7 +110,7 @@ CSV = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
         (["megatron-layout", "Et*4|t*3L", "--stages", "2", "--batch", "8"], 6, "has 7 't', and llama has 8 layers"),
         (["megatron-layout", "none.txt", "--stages", "2", "--batch", "8"], 3, "the sign 'n'"),
         (["torch-csv", "orders.csv", "--batch", "8"], 2, "drop --stages and --batch"),
-        (["torch-csv", "orders.csv", "--parts", "twice.json"], 3, "stands in stage 0 too"),
+        (["torch-csv", "orders.csv", "--parts", "twice.json"], 3, "is in stage 0 too"),
         (["torch-csv", "orders.csv", "--parts", "less.json"], 3, "'model.layers.7' is in no stage"),
         (["torch-csv", "orders.csv", "--parts", "unknown.json"], 3, "'nowhere' is no module or operator"),
         (["torch-csv", "orders.csv", "--parts", "one.json"], 3, "2 lists are needed"),

@@ -10,7 +10,7 @@ from costmodel.errors import InvalidInput
 from costmodel.model.launches import Launches, steady
 from costmodel.model.profile import Device, Profile, read_profile, write_profile
 from costmodel.roofline import scale_profile
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import TrainingJob
 from costmodel.stages.strategies.division import Degrees
 from costmodel.stages.strategies.efficiency import Efficiency

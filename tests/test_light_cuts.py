@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner.graph.atoms import Partition
 from planner.search.proposers.low_traffic import NEAR_ENOUGH, light
-from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.partitions import FamilyPartitions, by_stage
 from tests.pipelines import cuts_of, pipelines
 from tests.random_profiles import random_profile
@@ -56,7 +56,7 @@ def test_a_light_cut_is_the_best_of_all_cuts_of_its_order(seed: int) -> None:
     cuts = cuts_of(pipelines(narrow_here_and_there(Random(seed)), 8, 8, cluster=joined_by(0.05)))
     order = list(range(len(cuts.atoms)))
     for num_stages in range(2, 6):
-        even = tuple(balanced([list(cuts.shares_ns)] * num_stages) or ())
+        even = tuple(bottleneck_partition([list(cuts.shares_ns)] * num_stages) or ())
         every = (
             tuple(sum(end <= atom for end in ends) for atom in order)
             for ends in combinations(range(1, len(order)), num_stages - 1)
@@ -69,5 +69,5 @@ def test_a_light_cut_is_the_best_of_all_cuts_of_its_order(seed: int) -> None:
 
 def test_where_links_are_fast_there_is_no_other_cut() -> None:
     cuts = cuts_of(pipelines(narrow_here_and_there(Random(0)), 8, 8, cluster=joined_by(50.0)))
-    even = tuple(balanced([list(cuts.shares_ns)] * 4) or ())
+    even = tuple(bottleneck_partition([list(cuts.shares_ns)] * 4) or ())
     assert light(cuts, list(range(len(cuts.atoms))), even) is None

@@ -1,4 +1,4 @@
-"""Bounds of pipelines on a line of waists: below every plan of their family, by brute force, and worth having."""
+"""Bounds of pipelines along a chain of bottlenecks: below every plan of their family, by brute force, worth having."""
 
 from dataclasses import replace
 from itertools import combinations

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.errors import InvalidInput
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from planner import Effort, Problem, Space
@@ -16,7 +16,7 @@ from planner.candidate.evaluate import Evaluator
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms
 from planner.plan import Plan, read_plan, write_plan
-from planner.search.space.device_permutations import device_orders
+from planner.search.space.device_permutations import device_permutations
 from tests.exact_promises import slower, solved_here
 from tests.mixed_promises import failures, twice
 from tests.random_profiles import branches, chain
@@ -94,17 +94,17 @@ def test_replicas_on_the_smaller_devices_have_to_fit_too() -> None:
 
 
 def test_few_arrangements_are_all_tried_and_kinds_of_many_stay_together() -> None:
-    assert device_orders([(FAST, 1.0)] * 3) == ((0, 1, 2),)
-    assert device_orders([(SLOW, 1.0), (FAST, 1.0), (FAST, 1.0)]) == ((1, 2, 0), (1, 0, 2), (0, 1, 2))
+    assert device_permutations([(FAST, 1.0)] * 3) == ((0, 1, 2),)
+    assert device_permutations([(SLOW, 1.0), (FAST, 1.0), (FAST, 1.0)]) == ((1, 2, 0), (1, 0, 2), (0, 1, 2))
     many = [(SLOW, 1.0)] * 8 + [(FAST, 1.0)] * 8
-    assert device_orders(many) == ((*range(8, 16), *range(8)), tuple(range(16)))
+    assert device_permutations(many) == ((*range(8, 16), *range(8)), tuple(range(16)))
 
 
 def test_an_order_of_devices_that_are_not_there_is_refused() -> None:
     whole = Cluster((DeviceType("a", 1),), (Host("a", 2),), (LinkGroup("all", 0, 1.0, 0),))
-    with pytest.raises(InvalidInput, match="a rank stands on device 2; devices are 0 to 1"):
+    with pytest.raises(InvalidInput, match="a rank is on device 2; devices are 0 to 1"):
         replace(whole, order=(2,))
-    with pytest.raises(InvalidInput, match="two ranks stand on the device 1"):
+    with pytest.raises(InvalidInput, match="two ranks are on the device 1"):
         replace(whole, order=(1, 1))
 
 

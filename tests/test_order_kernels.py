@@ -11,8 +11,8 @@ from planner.search.solvers.order_kernels import load
 from simulator.engine import Structure
 from simulator.schedule import Schedule, stage_graph
 from simulator.schedules import build_schedule
-from simulator.schedules.jobs import jobs_of
-from simulator.schedules.jobs_times import JobShop, starts
+from simulator.schedules.job_shop import job_shop_of
+from simulator.schedules.job_shop_times import ShopArrays, starts
 from simulator.schedules.order_kernels import Active, OrderKernels
 
 
@@ -62,7 +62,7 @@ def test_times_of_orders_are_the_engines_where_messages_occupy_nothing(
     stages = tuple(replace(stage, reduce_ns=0, optimizer_ns=0) for stage in given.stages)  # orders have neither
     costs = replace(given, stages=stages)
     schedule: Schedule = build_schedule("graph-zb", costs, 5, effort=0.1)
-    jobs = jobs_of(costs, stage_graph(costs), 5, None, split=True)
+    jobs = job_shop_of(costs, stage_graph(costs), 5, None, split=True)
     sequences = jobs.sequences(schedule.orders)
     for Active.kernels in both:
         found = starts(jobs, sequences)
@@ -73,9 +73,9 @@ def test_times_of_orders_are_the_engines_where_messages_occupy_nothing(
 def test_orders_that_wait_on_each_other_have_no_times(both: tuple[OrderKernels, OrderKernels]) -> None:
     """The second stage's first forward stands behind a backward that waits for it."""
     costs = Costs((StageCost(1, 1, 1), StageCost(1, 1, 1)), (EdgeCost(0, 1),))
-    jobs = jobs_of(costs, stage_graph(costs), 1, None, split=True)
+    jobs = job_shop_of(costs, stage_graph(costs), 1, None, split=True)
     backwards = tuple(tuple(reversed([job for queue in queues for job in queue])) for queues in jobs.queues)
     for Active.kernels in both:
-        shop = JobShop(jobs)
+        shop = ShopArrays(jobs)
         assert shop.step_ns(shop.row(backwards)) == -1
         assert starts(jobs, backwards) is None

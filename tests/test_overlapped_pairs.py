@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import InvalidInput
 from costmodel.stages.costs import Costs, PairCost, StageCost, read_costs
-from costmodel.stages.written import write_costs
+from costmodel.stages.costs_file import write_costs
 from planner.commands import main
 from simulator.actions import Action, Kind, parse_action
 from simulator.bounds import bound_of
@@ -129,9 +129,9 @@ def test_a_critical_path_through_pairs_takes_the_step() -> None:
 @pytest.mark.parametrize(
     ("paired", "message"),
     [
-        ("1F0", "1F0 is to run beside a whole backward, but 0F0 stands behind it"),
-        ("1B0", "1B0 is to run beside a whole backward, but 0B0 stands behind it"),
-        ("0F7", "0F7 is to run beside a whole backward, but nothing stands behind it"),
+        ("1F0", "1F0 is to overlap a whole backward, but 0F0 follows it"),
+        ("1B0", "1B0 is to overlap a whole backward, but 0B0 follows it"),
+        ("0F7", "0F7 is to overlap a whole backward, but nothing follows it"),
     ],
 )
 def test_what_is_no_pair_is_refused(paired: str, message: str) -> None:
@@ -243,7 +243,7 @@ def test_costs_files_say_what_pairs_take(tmp_path: Path) -> None:
         ([{"forward": 0, "backward": 2, "pair_ns": 7}], r"a pair of the stages \(0, 2\)"),
         (
             [{"forward": 0, "backward": 1, "pair_ns": 7}] * 2,
-            r"the pair of the stages \(0, 1\) stands twice; keep one",
+            r"the pair of the stages \(0, 1\) occurs twice; keep one",
         ),
         ([{"forward": 0, "backward": 1}], "the key 'pair_ns' is missing"),
     ):

@@ -200,7 +200,7 @@ def test_operators_that_no_cut_divides_are_not_kept_apart(tmp_path):
 
 REFUSED = {
     "pattern that matches nothing": (stage(["op1", "opp*"]), r"/stage/0: the pattern 'opp\*' matches no .*near are op"),
-    "operator in two stages": (stage(["op[0-4]"]) + stage(["op[4-7]"]), r"/stage/1: .*'op4' stands in stage 0 already"),
+    "operator in two stages": (stage(["op[0-4]"]) + stage(["op[4-7]"]), r"/stage/1: .*'op4' is in stage 0 already"),
     "nothing left for the rest": (stage(["op*"]) + stage(["*"]), r"/stage/1: nothing is left for this stage"),
     "cycle": (stage(["op0", "op2"]) + stage(["op1"]) + stage(["*"]), r"the stages \[0, 1\] each read an output"),
     "rank out of range": (stage(["*"], ranks=[3]), r"rank 3 is not one of the 3 devices"),
@@ -235,7 +235,7 @@ def test_more_stages_than_devices_need_their_ranks_given(tmp_path):
 
 
 def test_an_in_place_operator_stays_with_its_producer(tmp_path):
-    with pytest.raises(InvalidInput, match=r"'op1', 'op2' change one value in place and stand in the stages \[0, 1\]"):
+    with pytest.raises(InvalidInput, match=r"'op1', 'op2' change one value in place and are in the stages \[0, 1\]"):
         planned(tmp_path, stage(["op[01]"]) + stage(["*"]), chain(4, in_place=frozenset({2})))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.errors import DoesNotMatch, InvalidInput, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Device, Profile, write_profile
 from planner import Effort, PlanAnswer, Problem, Space, make_plan, read_plan, write_plan
 from planner.answer.decide import plan

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.stages.config import StageConfig
 from planner.plan.gathering import why_out_of_step
-from planner.plan.limits import of_a_sample
+from planner.plan.provenance import of_a_sample
 from planner.plan.rung import cost_per_million_samples
 from tests.small_plan import CLUSTER, PLAN
 

@@ -8,7 +8,7 @@ from planner.candidate.candidate import in_loop
 from planner.plan.lockstep import blocks_of, in_blocks, spread
 from planner.question.problem import Problem
 from planner.question.space import Space
-from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.family_work import Families
 from tests.described_models import described
 
@@ -66,7 +66,7 @@ def test_a_block_is_the_ranks_that_divide_one_replica_and_one_value_a_block_spre
 
 
 def test_the_largest_stage_takes_least_each_at_its_own_pace() -> None:
-    assert balanced([[1, 1, 1, 1, 4], [1, 1, 1, 1, 4]]) == [0, 0, 0, 0, 1]
-    assert balanced([[1] * 6, [2] * 6]) == [0, 0, 0, 0, 1, 1]  # the second device takes twice as long
-    assert balanced([[5, 0, 0]] * 3) == [0, 1, 2]  # a stage is never empty
-    assert balanced([[1, 1]] * 3) is None
+    assert bottleneck_partition([[1, 1, 1, 1, 4], [1, 1, 1, 1, 4]]) == [0, 0, 0, 0, 1]
+    assert bottleneck_partition([[1] * 6, [2] * 6]) == [0, 0, 0, 0, 1, 1]  # the second device takes twice as long
+    assert bottleneck_partition([[5, 0, 0]] * 3) == [0, 1, 2]  # a stage is never empty
+    assert bottleneck_partition([[1, 1]] * 3) is None

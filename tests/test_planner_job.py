@@ -9,7 +9,7 @@ import pytest
 from costmodel.architectures.command import make
 from costmodel.errors import InvalidInput, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES

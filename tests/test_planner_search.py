@@ -11,9 +11,9 @@ import pytest
 
 from costmodel.errors import InvalidInput, NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile, write_profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from planner.answer.decide import plan
 from planner.checker import check_plan
 from planner.commands import main

@@ -7,8 +7,8 @@ import pytest
 
 from costmodel.model.graph import OperatorGraph
 from planner.graph.atoms import Atoms, group, prepare
-from planner.graph.orders import orders
 from planner.graph.thinning import thin
+from planner.graph.topological_orders import orders
 from tests.random_profiles import branches, chain, profile_of, random_profile, u_net
 
 
@@ -54,17 +54,17 @@ def test_long_skips_vanish_from_the_transitive_reduction() -> None:
     assert atoms.reduction == ((1,), (2,), (3,), (4,), (5,), ())
 
 
-def test_waists_are_atoms_that_all_others_lead_to_or_come_from() -> None:
+def test_bottlenecks_are_atoms_that_all_others_lead_to_or_come_from() -> None:
     """Two branches of two operators meet in 4; 5 follows."""
     atoms = prepare(branches(2, 2).graph)
-    assert atoms.waists == atoms.gradient_waists == (4, 5)
-    assert prepare(chain(3).graph).waists == (0, 1, 2)
+    assert atoms.bottlenecks == atoms.gradient_bottlenecks == (4, 5)
+    assert prepare(chain(3).graph).bottlenecks == (0, 1, 2)
 
 
-def test_a_waist_that_a_frozen_branch_leads_to_is_none_for_gradients() -> None:
+def test_a_bottleneck_that_a_frozen_branch_leads_to_is_none_for_gradients() -> None:
     graph = profile_of([1] * 3, [(0, 2), (1, 2)], frozen=frozenset({0})).graph
-    assert prepare(graph).waists == (2,)
-    assert prepare(graph).gradient_waists == ()
+    assert prepare(graph).bottlenecks == (2,)
+    assert prepare(graph).gradient_bottlenecks == ()
 
 
 @pytest.mark.parametrize("seed", range(5))

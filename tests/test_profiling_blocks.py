@@ -71,7 +71,7 @@ def test_equal_layers_are_equal_blocks_and_every_operator_is_in_one_block(small_
     blocks = split_into_blocks(graph, alike, alike, 2)
     assert sorted(name for block in blocks for name in block.operators) == sorted(small_gpt.operators)
     layers = [block for block in blocks if len(block.operators) > 5]
-    assert (len(layers), len({block.likeness for block in layers})) == (3, 1)
+    assert (len(layers), len({block.equivalence_key for block in layers})) == (3, 1)
 
 
 def test_blocks_that_do_not_fit_are_divided_and_an_operator_that_does_not_is_named(small_gpt):

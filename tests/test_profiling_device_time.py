@@ -11,8 +11,8 @@ from costmodel.capture.clock import DeviceClock, EventClock, traced
 from costmodel.capture.parts import extract
 from costmodel.model.launches import QUEUE, compose, steady
 from costmodel.profiling.measure.assemble import Assembled, assemble
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.blocks import like
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.records import sum_kernels
 from costmodel.profiling.measure.rounds import measure_round
 from costmodel.profiling.measure.timing import measure_mark_cost

@@ -106,7 +106,7 @@ def test_damaged_lines_are_counted_aloud_and_a_line_that_a_kill_cut_short_is_not
     path.write_bytes(b"".join([*lines[:3], b"?\n", *lines[3:5], lines[5][:-1]]))
     begin_journal(path, HEADING, False, said.append)
     taken = f"resumed: 2 measured items are taken over from {path}"
-    assert said == [f"{path}: 3 lines are damaged, or stand behind one; what they held is measured again", taken]
+    assert said == [f"{path}: 3 lines are damaged, or follow a damaged one; what they held is measured again", taken]
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-1])
     said.clear()
     begin_journal(path, HEADING, False, said.append)

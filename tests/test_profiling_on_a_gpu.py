@@ -56,7 +56,7 @@ def runs_out(name, above, monkeypatch):
     monkeypatch.setattr(run, name, measure)
 
 
-@pytest.mark.parametrize("name", ["weight_shares", "working_bytes", "highest_bytes"])
+@pytest.mark.parametrize("name", ["weight_shares", "working_bytes", "peak_memory_bytes"])
 def test_a_size_that_runs_out_of_memory_in_any_measurement_is_left_out_and_told(name, monkeypatch):
     runs_out(name, 2, monkeypatch)
     said = []

@@ -16,8 +16,8 @@ from costmodel.capture.models import load_model
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.profile import read_profile
 from costmodel.profiling.command import add_arguments, run
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.memory import observe_memory, saved_per_sample
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.timing import measure_mark_cost, time_in_context
 from costmodel.profiling.measure.walk import Walk
 from costmodel.profiling.options import Options

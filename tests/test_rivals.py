@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names
 from planner import Effort, Problem, Space, make_plan

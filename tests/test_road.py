@@ -138,7 +138,7 @@ def test_a_duplicate_key_is_one_clear_error(road: Path, command: Callable[..., D
     text = (road / "profile.json").read_text().replace('"dtype"', '"dtype": "x", "dtype"', 1)
     (road / "twice.json").write_text(text)
     done = command("plan", "twice.json", "--devices", 2, "--batch", 8, "-o", "never.json")
-    assert (done.returncode, "'dtype' stands twice" in done.stderr) == (3, True)
+    assert (done.returncode, "'dtype' occurs twice" in done.stderr) == (3, True)
 
 
 def test_too_little_memory_exits_4_and_says_by_how_much(command: Callable[..., Done]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import device, devices
 from costmodel.machines.cluster import uniform_cluster
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Profile, read_profile

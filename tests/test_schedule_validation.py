@@ -214,7 +214,7 @@ def test_slices_take_their_share_of_the_memory() -> None:
 def test_a_problem_shows_ranks_by_steps_with_its_cell_marked() -> None:
     problem = validate_schedule(schedule_of(2, "0F0 0F1 0W0 0I0 0B1", "1F0 1B0 1F1 1B1"))[0]
     assert str(problem).splitlines() == [
-        "weight-before-input: rank 0, step 2: 0W0 stands before 0I0, whose result it needs",
+        "weight-before-input: rank 0, step 2: 0W0 comes before 0I0, whose result it needs",
         "step    0    1    2      3    4",
         "rank 0  0F0  0F1  [0W0]  0I0  0B1",
         "rank 1  1F0  1B0  1F1    1B1",

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.links import LinkClass, Links, SizeRange
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import numbered
 from planner.question.pins import Group, Pins

@@ -15,7 +15,7 @@ from costmodel.capture.clock import HostClock
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.profile import Profile, read_profile, write_profile
-from costmodel.model.whole import SplitRatios, WholeModelMeasurements
+from costmodel.model.whole_model import SplitRatios, WholeModelMeasurements
 from costmodel.profiling.measure.assemble import InOrder, Round, assemble
 from costmodel.profiling.measure.rounds import Rounds, time_split
 from costmodel.profiling.measure.timing import MarkCost, time_whole

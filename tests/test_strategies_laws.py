@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import PER_ACTION, StageCost
 from costmodel.stages.strategies import MemoryTerms, StrategyModel, TrainingJob
 from costmodel.stages.strategies.groups import GroupFinder
-from costmodel.stages.strategies.unions import UnionSums
+from costmodel.stages.strategies.shared_sums import SharedSums
 from tests.gpt_graph import cluster, gpt
 
 MACHINES = cluster(64, 4096)
@@ -172,7 +172,7 @@ items = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3), st.integers(0, 
 
 @given(items, st.lists(st.integers(0, 9), min_size=8, max_size=8), st.sets(st.integers(0, 7), min_size=1))
 def test_union_sums_count_what_is_shared_once(rows, own, chosen):
-    sums = UnionSums(rows, 8, own)
+    sums = SharedSums(rows, 8, own)
     largest = {key: max(size for _, k, size in rows if k == key) for _, key, _ in rows}
     for operators in (sorted(chosen), range(min(chosen), max(chosen) + 1)):
         keys = {key for i, key, _ in rows if i in operators}

@@ -39,7 +39,7 @@ def test_the_whole_takes_what_one_stage_of_all_operators_takes(name: str, overla
 
 def test_the_kinds_of_a_language_model_are_few_and_count_all_operators() -> None:
     profile = described("llama")
-    likeness = StrategyModel(profile, MACHINES, 2, TrainingJob())._build.likeness
-    assert sum(likeness.operators.values()) == len(profile.graph.operators)
-    assert sum(likeness.tensors.values()) == len(profile.graph.tensors)
-    assert len(likeness.operators) < len(profile.graph.operators) / 3
+    equivalence = StrategyModel(profile, MACHINES, 2, TrainingJob())._build.equivalence
+    assert sum(equivalence.operators.values()) == len(profile.graph.operators)
+    assert sum(equivalence.tensors.values()) == len(profile.graph.tensors)
+    assert len(equivalence.operators) < len(profile.graph.operators) / 3

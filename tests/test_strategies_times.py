@@ -13,7 +13,7 @@ from costmodel.model.profile import Profile
 from costmodel.model.work import Work
 from costmodel.roofline import estimate
 from costmodel.stages.config import StageConfig
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from costmodel.stages.strategies.division import Degrees
 from costmodel.stages.strategies.efficiency import Efficiency

@@ -66,7 +66,7 @@ def test_what_is_no_compute_only_file_is_refused_with_its_place(text: str, messa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("0B1", "0B0", "duplicated: rank 0, step 3: 0B0 stands at step 2 already"),
+        ("0B1", "0B0", "duplicated: rank 0, step 3: 0B0 is at step 2 already"),
         (",0B1", "", "missing: rank 0, step 3: 0B1 is missing"),
         ("1F0,1B0", "1B0,1F0", "backward-before-forward: rank 1, step 0"),
         ("1I1,1W1", "1W1,1I1", "weight-before-input: rank 1, step 3"),

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from costmodel.errors import UsageError
-from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, with_devices, with_link
+from costmodel.machines.changed_cluster import BANDWIDTH, capped_by_pairs, with_devices, with_link
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.links import LinkClass, Links, SizeRange
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile, write_profile
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.config import StageConfig
 from planner import Problem, make_plan
 from planner.commands import main
@@ -30,8 +30,8 @@ from planner.plan.replay import replay
 from planner.question.effort import Effort
 from planner.question.pins import read_pins
 from planner.question.space import Space
-from planner.report.whatif.changed import PlanChanges, changed_cluster, structure_of
 from planner.report.whatif.outcome import Consequence
+from planner.report.whatif.plan_changes import PlanChanges, changed_cluster, structure_of
 from planner.report.whatif.scenarios import scenarios
 from planner.report.whatif.settings import Change, change_of, parse_change, parse_sweep
 from planner.report.whatif.tornado import inputs
@@ -272,7 +272,7 @@ WRONG = [
     ("--sweep devices=2,4", 2, "give --profile"),
     ("--sweep microbatches=4,8,...,15", 2, "name the values"),
     ("--sweep microbatches=4,...,16", 2, "two values before it"),
-    ("--sweep microbatches=4,4", 2, "stands twice"),
+    ("--sweep microbatches=4,4", 2, "occurs twice"),
     ("--replan --set stage.1.time=2x --profile profile.json", 2, "drop one of the two"),
     ("--jitter 5", 2, "as in 5%"),
     ("--tornado --chart picture.gif", 2, "a chart is written as"),

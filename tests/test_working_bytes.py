@@ -14,10 +14,10 @@ from costmodel.capture.capture import capture
 from costmodel.model.profile import read_profile, write_profile
 from costmodel.profiling.measure.memory import observe_memory
 from costmodel.profiling.measure.walk import Walk
-from costmodel.profiling.measure.working import working_bytes
+from costmodel.profiling.measure.workspace_memory import working_bytes
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
-from costmodel.stages.strategies.working import Working
+from costmodel.stages.strategies.workspace_memory import WorkspaceMemory
 from tests.gpt_graph import cluster, gpt
 from tests.schema_corpus import validator
 
@@ -50,7 +50,7 @@ def test_an_operators_temporaries_and_gradients_are_seen_and_what_is_saved_is_no
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=12), st.data())
 def test_a_stage_of_neighbours_and_one_of_any_operators_are_judged_alike(rows, data) -> None:
-    working = Working([w for w, _ in rows], [(i, i, kept) for i, (_, kept) in enumerate(rows)])
+    working = WorkspaceMemory([w for w, _ in rows], [(i, i, kept) for i, (_, kept) in enumerate(rows)])
     start = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(start + 1, len(rows)))
     kept = [rows[i][1] for i in range(start, stop)]

@@ -21,7 +21,7 @@ from costmodel.capture.batches import TrainingModel, split_batch
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.profiling.device import describe_device
 from executor import Pipeline
 from planner.plan import Plan, write_plan

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from benchmarks.peer_problems import command
 from planner.commands import main_of
-from planner.interrupts import listen
+from planner.interrupts import defer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -14,5 +14,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    listen()
+    defer()
     sys.exit(main(sys.argv[1:]))

@@ -6,45 +6,45 @@ tensor-parallel group, as in Megatron-LM. Leaves out attention with absorbed wei
 
 from dataclasses import replace
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
+from costmodel.architectures.layer_operators import Heads, LayerOperators, join
 from costmodel.architectures.shapes import Decoder, Latent
 
 
-def grouped_attention(blocks: Blocks, path: str, x: Value, shape: Decoder, windowed: bool) -> Value:
+def grouped_attention(builder: LayerOperators, path: str, x: Value, shape: Decoder, windowed: bool) -> Value:
     """Add projections, head norms, rotation, core and output projection."""
     heads = _window(shape.heads, windowed)
-    q = blocks.linear(join(path, "q_proj"), x, heads.num_heads * heads.width, "column", bias=shape.query_bias)
-    k = blocks.linear(join(path, "k_proj"), x, heads.num_kv_heads * heads.width, "column", bias=shape.query_bias)
-    v = blocks.linear(join(path, "v_proj"), x, heads.num_kv_heads * heads.width, "column", bias=shape.query_bias)
+    q = builder.linear(join(path, "q_proj"), x, heads.num_heads * heads.width, "column", bias=shape.query_bias)
+    k = builder.linear(join(path, "k_proj"), x, heads.num_kv_heads * heads.width, "column", bias=shape.query_bias)
+    v = builder.linear(join(path, "v_proj"), x, heads.num_kv_heads * heads.width, "column", bias=shape.query_bias)
     if shape.head_norms:
-        q = blocks.norm(join(path, "q_norm"), q, split="inner", width=heads.width)
-        k = blocks.norm(join(path, "k_norm"), k, split="inner", width=heads.width)
-    q = blocks.elementwise(join(path, "rope_q"), "rope", [q], split="inner")
-    k = blocks.elementwise(join(path, "rope_k"), "rope", [k], split="inner")
+        q = builder.norm(join(path, "q_norm"), q, split="inner", width=heads.width)
+        k = builder.norm(join(path, "k_norm"), k, split="inner", width=heads.width)
+    q = builder.elementwise(join(path, "rope_q"), "rope", [q], split="inner")
+    k = builder.elementwise(join(path, "rope_k"), "rope", [k], split="inner")
     sinks = {join(path, "sinks"): (heads.num_heads,)} if shape.sinks else None
-    mixed = blocks.attention(join(path, "attention"), q, k, v, heads, parameters=sinks)
-    return blocks.linear(join(path, "o_proj"), mixed, shape.hidden, "row", bias=shape.output_bias)
+    mixed = builder.attention(join(path, "attention"), q, k, v, heads, parameters=sinks)
+    return builder.linear(join(path, "o_proj"), mixed, shape.hidden, "row", bias=shape.output_bias)
 
 
-def latent_attention(blocks: Blocks, path: str, x: Value, shape: Decoder, latent: Latent) -> Value:
+def latent_attention(builder: LayerOperators, path: str, x: Value, shape: Decoder, latent: Latent) -> Value:
     """Add compressed queries, keys and values, their expansion per head, core and output projection."""
     heads = shape.heads
     q = x
     if latent.query_rank:
-        q = blocks.linear(join(path, "q_a_proj"), x, latent.query_rank, "sequence", bias=shape.query_bias)
-        q = blocks.norm(join(path, "q_a_layernorm"), q)
+        q = builder.linear(join(path, "q_a_proj"), x, latent.query_rank, "sequence", bias=shape.query_bias)
+        q = builder.norm(join(path, "q_a_layernorm"), q)
     name = "q_b_proj" if latent.query_rank else "q_proj"
-    q = blocks.linear(join(path, name), q, heads.num_heads * heads.width, "column")
+    q = builder.linear(join(path, name), q, heads.num_heads * heads.width, "column")
     rank = latent.key_rank + latent.rotary_width
-    low = blocks.linear(join(path, "kv_a_proj_with_mqa"), x, rank, "sequence", bias=shape.query_bias)
-    normed = blocks.norm(join(path, "kv_a_layernorm"), replace(low, width=latent.key_rank))
+    low = builder.linear(join(path, "kv_a_proj_with_mqa"), x, rank, "sequence", bias=shape.query_bias)
+    normed = builder.norm(join(path, "kv_a_layernorm"), replace(low, width=latent.key_rank))
     wide = heads.num_heads * (latent.plain_width + heads.value_width)
-    kv = blocks.linear(join(path, "kv_b_proj"), normed, wide, "column")
-    q = blocks.elementwise(join(path, "rope_q"), "rope", [q], split="inner")
-    k = blocks.elementwise(join(path, "rope_k"), "rope", [kv, low], split="inner", width=heads.num_heads * heads.width)
-    mixed = blocks.attention(join(path, "attention"), q, k, kv, heads)
-    return blocks.linear(join(path, "o_proj"), mixed, shape.hidden, "row", bias=shape.output_bias)
+    kv = builder.linear(join(path, "kv_b_proj"), normed, wide, "column")
+    q = builder.elementwise(join(path, "rope_q"), "rope", [q], split="inner")
+    k = builder.elementwise(join(path, "rope_k"), "rope", [kv, low], split="inner", width=heads.num_heads * heads.width)
+    mixed = builder.attention(join(path, "attention"), q, k, kv, heads)
+    return builder.linear(join(path, "o_proj"), mixed, shape.hidden, "row", bias=shape.output_bias)
 
 
 def _window(heads: Heads, windowed: bool) -> Heads:

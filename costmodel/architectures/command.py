@@ -49,7 +49,7 @@ def make(
     precision : str
         One of `PRECISIONS`.
     trainer : str
-        By whose habits plans of a described model are priced where nothing else is said.
+        Trainer whose habits price plans of a described model, where the command names no other.
     calibration : Calibration, optional
         Rates in place of the published ones, of a model that is described.
 

@@ -148,7 +148,7 @@ def _value(node: Node, key: str, default: Default) -> Default:
 
 
 def _given(members: Mapping[str, Node], key: str) -> bool:
-    """Whether a key stands there and is not null, as transformers writes what a configuration does not have."""
+    """Whether a key is there and is not null, as transformers writes what a configuration does not have."""
     return key in members and members[key].value is not None
 
 

@@ -6,67 +6,67 @@ section 2.2). Leaves out dropout, which these models train without.
 """
 
 from costmodel.architectures.attention import grouped_attention, latent_attention
-from costmodel.architectures.blocks import Blocks, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.feed_forward import gated_feed_forward, mixture
+from costmodel.architectures.layer_operators import LayerOperators, join
 from costmodel.architectures.shapes import Decoder
 
 
-def decoder(blocks: Blocks, shape: Decoder, tokens: int) -> None:
+def decoder(builder: LayerOperators, shape: Decoder, tokens: int) -> None:
     """Add the whole training model, loss included."""
-    x = embed(blocks, shape, tokens)
+    x = embed(builder, shape, tokens)
     for i in range(shape.num_layers):
-        x = layer(blocks, shape, x, i)
-    finish(blocks, shape, x)
+        x = layer(builder, shape, x, i)
+    finish(builder, shape, x)
 
 
-def embed(blocks: Blocks, shape: Decoder, tokens: int) -> Value:
+def embed(builder: LayerOperators, shape: Decoder, tokens: int) -> Value:
     """Add the token embedding."""
-    return blocks.embedding(join(shape.prefix, "embed_tokens"), tokens, shape.vocabulary, shape.hidden)
+    return builder.embedding(join(shape.prefix, "embed_tokens"), tokens, shape.vocabulary, shape.hidden)
 
 
-def layer(blocks: Blocks, shape: Decoder, x: Value, i: int) -> Value:
+def layer(builder: LayerOperators, shape: Decoder, x: Value, i: int) -> Value:
     """Add layer `i`."""
     path = join(shape.prefix, f"layers.{i}")
-    normed = blocks.norm(join(path, "input_layernorm"), x)
-    mixed = _attend(blocks, join(path, "self_attn"), normed, shape, i in shape.windowed)
-    x = blocks.elementwise(join(path, "add_1"), "add", [x, mixed])
-    normed = blocks.norm(join(path, "post_attention_layernorm"), x)
-    out = feed_forward(blocks, join(path, "mlp"), normed, shape, i in shape.sparse)
-    return blocks.elementwise(join(path, "add_2"), "add", [x, out])
+    normed = builder.norm(join(path, "input_layernorm"), x)
+    mixed = _attend(builder, join(path, "self_attn"), normed, shape, i in shape.windowed)
+    x = builder.elementwise(join(path, "add_1"), "add", [x, mixed])
+    normed = builder.norm(join(path, "post_attention_layernorm"), x)
+    out = feed_forward(builder, join(path, "mlp"), normed, shape, i in shape.sparse)
+    return builder.elementwise(join(path, "add_2"), "add", [x, out])
 
 
-def feed_forward(blocks: Blocks, path: str, x: Value, shape: Decoder, sparse: bool) -> Value:
+def feed_forward(builder: LayerOperators, path: str, x: Value, shape: Decoder, sparse: bool) -> Value:
     """Add the feed-forward block, with experts where `sparse`."""
     if sparse and shape.experts:
-        return mixture(blocks, path, x, shape.experts)
-    return gated_feed_forward(blocks, path, x, shape.ffn, shape.ffn_bias)
+        return mixture(builder, path, x, shape.experts)
+    return gated_feed_forward(builder, path, x, shape.ffn, shape.ffn_bias)
 
 
-def finish(blocks: Blocks, shape: Decoder, x: Value) -> None:
+def finish(builder: LayerOperators, shape: Decoder, x: Value) -> None:
     """Add final norm, layers of multi-token prediction, head and loss."""
     embedding = join(shape.prefix, "embed_tokens.weight")
     tied = embedding if shape.tied else "lm_head.weight"
-    normed = blocks.norm(join(shape.prefix, "norm"), x)
-    logits = [blocks.linear("lm_head", normed, shape.vocabulary, "column", tied=tied)]
+    normed = builder.norm(join(shape.prefix, "norm"), x)
+    logits = [builder.linear("lm_head", normed, shape.vocabulary, "column", tied=tied)]
     for i in range(shape.num_layers, shape.num_layers + shape.num_predict):
         path = join(shape.prefix, f"layers.{i}")
-        x = _predict(blocks, shape, x, i, embedding)
-        normed = blocks.norm(join(path, "shared_head.norm"), x)
-        logits.append(blocks.linear(join(path, "shared_head.head"), normed, shape.vocabulary, "column", tied=tied))
-    blocks.cross_entropy(logits)
+        x = _predict(builder, shape, x, i, embedding)
+        normed = builder.norm(join(path, "shared_head.norm"), x)
+        logits.append(builder.linear(join(path, "shared_head.head"), normed, shape.vocabulary, "column", tied=tied))
+    builder.cross_entropy(logits)
 
 
-def _attend(blocks: Blocks, path: str, x: Value, shape: Decoder, windowed: bool) -> Value:
+def _attend(builder: LayerOperators, path: str, x: Value, shape: Decoder, windowed: bool) -> Value:
     if shape.latent:
-        return latent_attention(blocks, path, x, shape, shape.latent)
-    return grouped_attention(blocks, path, x, shape, windowed)
+        return latent_attention(builder, path, x, shape, shape.latent)
+    return grouped_attention(builder, path, x, shape, windowed)
 
 
-def _predict(blocks: Blocks, shape: Decoder, x: Value, i: int, embedding: str) -> Value:
+def _predict(builder: LayerOperators, shape: Decoder, x: Value, i: int, embedding: str) -> Value:
     path = join(shape.prefix, f"layers.{i}")
-    ahead = blocks.embedding(join(path, "embed_tokens"), x.tokens, shape.vocabulary, shape.hidden, tied=embedding)
-    both = [blocks.norm(join(path, "enorm"), ahead), blocks.norm(join(path, "hnorm"), x)]
-    pair = blocks.elementwise(join(path, "cat"), "cat", both, width=2 * shape.hidden)
-    joined = blocks.linear(join(path, "eh_proj"), pair, shape.hidden, "sequence")
-    return layer(blocks, shape, joined, i)
+    ahead = builder.embedding(join(path, "embed_tokens"), x.tokens, shape.vocabulary, shape.hidden, tied=embedding)
+    both = [builder.norm(join(path, "enorm"), ahead), builder.norm(join(path, "hnorm"), x)]
+    pair = builder.elementwise(join(path, "cat"), "cat", both, width=2 * shape.hidden)
+    joined = builder.linear(join(path, "eh_proj"), pair, shape.hidden, "sequence")
+    return layer(builder, shape, joined, i)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from costmodel import limits
-from costmodel.architectures.blocks import Blocks
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import LayerOperators
 from costmodel.architectures.registry import BUILDERS
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import OperatorGraph, Parameter
@@ -105,9 +105,9 @@ def _graph(name: str, config: Config, tokens: int, precision: str, microbatch_si
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
     _check_shapes(config)
-    blocks = Blocks(name, PRECISIONS[precision], microbatch_sizes)
-    BUILDERS[config.model_type](blocks, config, tokens)
-    return blocks.graph()
+    builder = LayerOperators(name, PRECISIONS[precision], microbatch_sizes)
+    BUILDERS[config.model_type](builder, config, tokens)
+    return builder.graph()
 
 
 def count(parameter: Parameter) -> int:

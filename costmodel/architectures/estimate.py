@@ -1,6 +1,6 @@
 """A profile of a described model: every operator's times estimated on a device of the catalogue.
 
-Times are the roofline's central ones; lowest and highest sums stand in ``extra``. The provenance marks them as
+Times are the roofline's central ones; lowest and highest sums are in ``extra``. The provenance marks them as
 estimates, and so does a plan's. Leaves out the launch of whole steps and what lives between operators.
 """
 
@@ -13,7 +13,7 @@ from costmodel.machines.catalogue import CatalogueDevice, check_precision
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
 
 PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns")

@@ -3,8 +3,8 @@
 Where keys of one meaning have several names, this is where they meet. Leaves out the reading (`configs`).
 """
 
-from costmodel.architectures.blocks import Heads
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Heads
 from costmodel.architectures.shapes import Decoder, Experts, Latent
 from costmodel.errors import InvalidInput
 

@@ -5,56 +5,58 @@ Experts are one grouped matrix product over the rows that `dispatch` sent to the
 tokens dropped for capacity.
 """
 
-from costmodel.architectures.blocks import Blocks, join
 from costmodel.architectures.builder import Shape, Value
+from costmodel.architectures.layer_operators import LayerOperators, join
 from costmodel.architectures.shapes import Experts
 from costmodel.model.work import Work
 
 
 def gated_feed_forward(
-    blocks: Blocks, path: str, x: Value, width: int, bias: bool = False, activation: str = "silu"
+    builder: LayerOperators, path: str, x: Value, width: int, bias: bool = False, activation: str = "silu"
 ) -> Value:
     """Add gate, up, activation and down."""
-    gate = blocks.linear(join(path, "gate_proj"), x, width, "column", bias=bias)
-    up = blocks.linear(join(path, "up_proj"), x, width, "column", bias=bias)
-    inner = blocks.gated(join(path, "act_fn"), activation, gate, up)
-    return blocks.linear(join(path, "down_proj"), inner, x.width, "row", bias=bias)
+    gate = builder.linear(join(path, "gate_proj"), x, width, "column", bias=bias)
+    up = builder.linear(join(path, "up_proj"), x, width, "column", bias=bias)
+    inner = builder.gated(join(path, "act_fn"), activation, gate, up)
+    return builder.linear(join(path, "down_proj"), inner, x.width, "row", bias=bias)
 
 
-def mixture(blocks: Blocks, path: str, x: Value, shape: Experts) -> Value:
+def mixture(builder: LayerOperators, path: str, x: Value, shape: Experts) -> Value:
     """Add router, dispatch, experts, combine and the shared expert."""
-    routed = _routed(blocks, path, x, shape)
+    routed = _routed(builder, path, x, shape)
     if not shape.shared_width:
         return routed
-    shared = gated_feed_forward(blocks, join(path, shape.shared_name), x, shape.shared_width)
+    shared = gated_feed_forward(builder, join(path, shape.shared_name), x, shape.shared_width)
     reads = [routed, shared]
     if shape.shared_gate:
-        gate = blocks.linear(join(path, "shared_expert_gate"), x, 1, "sequence")
-        return blocks.elementwise(join(path, "add"), "add", [*reads, gate], keeps=[shared, gate], module=path)
-    return blocks.elementwise(join(path, "add"), "add", reads, module=path)
+        gate = builder.linear(join(path, "shared_expert_gate"), x, 1, "sequence")
+        return builder.elementwise(join(path, "add"), "add", [*reads, gate], keeps=[shared, gate], module=path)
+    return builder.elementwise(join(path, "add"), "add", reads, module=path)
 
 
-def _routed(blocks: Blocks, path: str, x: Value, shape: Experts) -> Value:
+def _routed(builder: LayerOperators, path: str, x: Value, shape: Experts) -> Value:
     num, rows = shape.num_experts, x.tokens * shape.active
-    scores = blocks.linear(join(path, shape.router), x, num, "whole", bias=shape.biased)
+    scores = builder.linear(join(path, shape.router), x, num, "whole", bias=shape.biased)
     owner = join(path, "experts")
     correction = {join(path, f"{shape.router}.e_score_correction_bias"): (num,)} if shape.corrected else None
-    chosen = blocks.elementwise(
+    chosen = builder.elementwise(
         join(path, "topk"), "topk", [scores], split="whole", width=shape.active, keeps=[scores], buffers=correction,
         module=path,
     )  # fmt: skip
-    sent = blocks.elementwise(join(path, "dispatch"), "dispatch", [x, chosen], tokens=rows, keeps=[chosen], module=path)
-    up = _expert_product(blocks, owner, "gate_up_proj", sent, 2 * shape.width, shape)
+    sent = builder.elementwise(
+        join(path, "dispatch"), "dispatch", [x, chosen], tokens=rows, keeps=[chosen], module=path
+    )
+    up = _expert_product(builder, owner, "gate_up_proj", sent, 2 * shape.width, shape)
     work = Work("elementwise", "expert", rows, outer=shape.width, passes=3, experts=num)
     act = join(owner, "act_fn")
-    inner = blocks.add(act, "silu_mul", act, [up], work, shape.width, saved=[up.saved])
-    down = _expert_product(blocks, owner, "down_proj", inner, x.width, shape)
+    inner = builder.add(act, "silu_mul", act, [up], work, shape.width, saved=[up.saved])
+    down = _expert_product(builder, owner, "down_proj", inner, x.width, shape)
     work = Work("elementwise", "sequence", x.tokens, outer=x.width, passes=1 + shape.active)
     saved = [down.saved, chosen.saved]
-    return blocks.add(join(path, "combine"), "combine", path, [down, chosen], work, x.width, saved=saved)
+    return builder.add(join(path, "combine"), "combine", path, [down, chosen], work, x.width, saved=saved)
 
 
-def _expert_product(blocks: Blocks, owner: str, name: str, x: Value, outer: int, shape: Experts) -> Value:
+def _expert_product(builder: LayerOperators, owner: str, name: str, x: Value, outer: int, shape: Experts) -> Value:
     num, path = shape.num_experts, join(owner, name)
     weight: Shape = (num, x.width, outer) if shape.biased else (num, outer, x.width)
     parameters = {path: weight}
@@ -62,6 +64,6 @@ def _expert_product(blocks: Blocks, owner: str, name: str, x: Value, outer: int,
         parameters[f"{path}_bias"] = (num, outer)
     tokens = x.tokens // shape.active
     work = Work("matmul", "expert", tokens, inner=x.width, outer=outer, experts=num, active=shape.active)
-    return blocks.add(
+    return builder.add(
         path, "grouped_linear", owner, [x], work, outer, parameters=parameters, saved=[x.saved], tokens=x.tokens
     )

@@ -5,77 +5,77 @@ layer (2022, section 4.1) follows from its operators. GPT-NeoX's layer sums atte
 Leaves out dropout of attention's scores: the flash kernel draws it again in the backward.
 """
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Value
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Heads, LayerOperators, join
 
 
-def gpt2(blocks: Blocks, config: Config, tokens: int) -> None:
+def gpt2(builder: LayerOperators, config: Config, tokens: int) -> None:
     """Add GPT-2's training model."""
     hidden, vocabulary = config.integer("n_embd"), config.integer("vocab_size")
-    words = blocks.embedding("transformer.wte", tokens, vocabulary, hidden)
-    places = blocks.embedding(
+    words = builder.embedding("transformer.wte", tokens, vocabulary, hidden)
+    places = builder.embedding(
         "transformer.wpe", tokens, config.integer("n_positions"), hidden, split="sequence", batched=False
     )
-    x = blocks.elementwise("transformer.add", "add", [words, places])
-    x = blocks.dropout("transformer.drop", x, config.number("embd_pdrop"))
+    x = builder.elementwise("transformer.add", "add", [words, places])
+    x = builder.dropout("transformer.drop", x, config.number("embd_pdrop"))
     for i in range(config.integer("n_layer")):
-        x = _gpt2_layer(blocks, config, f"transformer.h.{i}", x)
-    x = blocks.norm("transformer.ln_f", x, bias=True)
+        x = _gpt2_layer(builder, config, f"transformer.h.{i}", x)
+    x = builder.norm("transformer.ln_f", x, bias=True)
     tied = "transformer.wte.weight" if config.flag("tie_word_embeddings") else ""
-    blocks.head_and_loss(x, "lm_head", vocabulary, tied)
+    builder.head_and_loss(x, "lm_head", vocabulary, tied)
 
 
-def gpt_neox(blocks: Blocks, config: Config, tokens: int) -> None:
+def gpt_neox(builder: LayerOperators, config: Config, tokens: int) -> None:
     """Add GPT-NeoX's training model."""
     hidden, vocabulary = config.integer("hidden_size"), config.integer("vocab_size")
-    x = blocks.embedding("gpt_neox.embed_in", tokens, vocabulary, hidden)
-    x = blocks.dropout("gpt_neox.emb_dropout", x, config.number("hidden_dropout"))
+    x = builder.embedding("gpt_neox.embed_in", tokens, vocabulary, hidden)
+    x = builder.dropout("gpt_neox.emb_dropout", x, config.number("hidden_dropout"))
     for i in range(config.integer("num_hidden_layers")):
-        x = _neox_layer(blocks, config, f"gpt_neox.layers.{i}", x)
-    x = blocks.norm("gpt_neox.final_layer_norm", x, bias=True)
+        x = _neox_layer(builder, config, f"gpt_neox.layers.{i}", x)
+    x = builder.norm("gpt_neox.final_layer_norm", x, bias=True)
     tied = "gpt_neox.embed_in.weight" if config.flag("tie_word_embeddings") else ""
-    blocks.head_and_loss(x, "lm_head", vocabulary, tied)
+    builder.head_and_loss(x, "lm_head", vocabulary, tied)
 
 
-def _gpt2_layer(blocks: Blocks, config: Config, path: str, x: Value) -> Value:
+def _gpt2_layer(builder: LayerOperators, config: Config, path: str, x: Value) -> Value:
     rate, num_heads = config.number("resid_pdrop"), config.integer("n_head")
     heads = Heads(num_heads, num_heads, x.width // num_heads, x.width // num_heads)
-    normed = blocks.norm(join(path, "ln_1"), x, bias=True)
-    qkv = blocks.linear(join(path, "attn.c_attn"), normed, 3 * x.width, "column", bias=True, transposed=True)
-    mixed = blocks.attention(join(path, "attn.attention"), qkv, qkv, qkv, heads)
-    out = blocks.linear(join(path, "attn.c_proj"), mixed, x.width, "row", bias=True, transposed=True)
-    out = blocks.dropout(join(path, "attn.resid_dropout"), out, rate)
-    x = blocks.elementwise(join(path, "add_1"), "add", [x, out])
-    normed = blocks.norm(join(path, "ln_2"), x, bias=True)
+    normed = builder.norm(join(path, "ln_1"), x, bias=True)
+    qkv = builder.linear(join(path, "attn.c_attn"), normed, 3 * x.width, "column", bias=True, transposed=True)
+    mixed = builder.attention(join(path, "attn.attention"), qkv, qkv, qkv, heads)
+    out = builder.linear(join(path, "attn.c_proj"), mixed, x.width, "row", bias=True, transposed=True)
+    out = builder.dropout(join(path, "attn.resid_dropout"), out, rate)
+    x = builder.elementwise(join(path, "add_1"), "add", [x, out])
+    normed = builder.norm(join(path, "ln_2"), x, bias=True)
     width = config.optional("n_inner") or 4 * x.width
-    up = blocks.linear(join(path, "mlp.c_fc"), normed, width, "column", bias=True, transposed=True)
-    inner = blocks.activation(join(path, "mlp.act"), "gelu", up)
-    out = blocks.linear(join(path, "mlp.c_proj"), inner, x.width, "row", bias=True, transposed=True)
-    out = blocks.dropout(join(path, "mlp.dropout"), out, rate)
-    return blocks.elementwise(join(path, "add_2"), "add", [x, out])
+    up = builder.linear(join(path, "mlp.c_fc"), normed, width, "column", bias=True, transposed=True)
+    inner = builder.activation(join(path, "mlp.act"), "gelu", up)
+    out = builder.linear(join(path, "mlp.c_proj"), inner, x.width, "row", bias=True, transposed=True)
+    out = builder.dropout(join(path, "mlp.dropout"), out, rate)
+    return builder.elementwise(join(path, "add_2"), "add", [x, out])
 
 
-def _neox_layer(blocks: Blocks, config: Config, path: str, x: Value) -> Value:
+def _neox_layer(builder: LayerOperators, config: Config, path: str, x: Value) -> Value:
     rate, parallel = config.number("hidden_dropout"), config.flag("use_parallel_residual")
-    out = _neox_attention(blocks, config, path, blocks.norm(join(path, "input_layernorm"), x, bias=True))
-    out = blocks.dropout(join(path, "post_attention_dropout"), out, rate)
-    middle = x if parallel else blocks.elementwise(join(path, "add_1"), "add", [x, out])
-    normed = blocks.norm(join(path, "post_attention_layernorm"), middle, bias=True)
-    up = blocks.linear(
+    out = _neox_attention(builder, config, path, builder.norm(join(path, "input_layernorm"), x, bias=True))
+    out = builder.dropout(join(path, "post_attention_dropout"), out, rate)
+    middle = x if parallel else builder.elementwise(join(path, "add_1"), "add", [x, out])
+    normed = builder.norm(join(path, "post_attention_layernorm"), middle, bias=True)
+    up = builder.linear(
         join(path, "mlp.dense_h_to_4h"), normed, config.integer("intermediate_size"), "column", bias=True
     )
-    inner = blocks.activation(join(path, "mlp.act"), "gelu", up)
-    down = blocks.linear(join(path, "mlp.dense_4h_to_h"), inner, x.width, "row", bias=True)
-    down = blocks.dropout(join(path, "post_mlp_dropout"), down, rate)
-    return blocks.elementwise(join(path, "add_2"), "add", [down, out, x] if parallel else [down, middle])
+    inner = builder.activation(join(path, "mlp.act"), "gelu", up)
+    down = builder.linear(join(path, "mlp.dense_4h_to_h"), inner, x.width, "row", bias=True)
+    down = builder.dropout(join(path, "post_mlp_dropout"), down, rate)
+    return builder.elementwise(join(path, "add_2"), "add", [down, out, x] if parallel else [down, middle])
 
 
-def _neox_attention(blocks: Blocks, config: Config, path: str, x: Value) -> Value:
+def _neox_attention(builder: LayerOperators, config: Config, path: str, x: Value) -> Value:
     num_heads, bias = config.integer("num_attention_heads"), config.flag("attention_bias")
     heads = Heads(num_heads, num_heads, x.width // num_heads, x.width // num_heads)
-    qkv = blocks.linear(join(path, "attention.query_key_value"), x, 3 * x.width, "column", bias=bias)
-    q = blocks.elementwise(join(path, "attention.rope_q"), "rope", [qkv], split="inner", width=x.width)
-    k = blocks.elementwise(join(path, "attention.rope_k"), "rope", [qkv], split="inner", width=x.width)
-    mixed = blocks.attention(join(path, "attention.attention"), q, k, qkv, heads)
-    return blocks.linear(join(path, "attention.dense"), mixed, x.width, "row", bias=bias)
+    qkv = builder.linear(join(path, "attention.query_key_value"), x, 3 * x.width, "column", bias=bias)
+    q = builder.elementwise(join(path, "attention.rope_q"), "rope", [qkv], split="inner", width=x.width)
+    k = builder.elementwise(join(path, "attention.rope_k"), "rope", [qkv], split="inner", width=x.width)
+    mixed = builder.attention(join(path, "attention.attention"), q, k, qkv, heads)
+    return builder.linear(join(path, "attention.dense"), mixed, x.width, "row", bias=bias)

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Mapping
 
-from costmodel.architectures.blocks import Blocks
 from costmodel.architectures.configs import Config
 from costmodel.architectures.decoder import decoder
 from costmodel.architectures.encoder_decoder import t5
 from costmodel.architectures.families import decoder_shape
 from costmodel.architectures.gpt import gpt2, gpt_neox
+from costmodel.architectures.layer_operators import LayerOperators
 from costmodel.architectures.mllama import mllama
 from costmodel.architectures.qwen_vision import qwen_vl
 from costmodel.architectures.towers import clip, vit
 
-Build = Callable[[Blocks, Config, int], None]
+Build = Callable[[LayerOperators, Config, int], None]
 
 
-def _decoder(blocks: Blocks, config: Config, tokens: int) -> None:
-    decoder(blocks, decoder_shape(config), tokens)
+def _decoder(builder: LayerOperators, config: Config, tokens: int) -> None:
+    decoder(builder, decoder_shape(config), tokens)
 
 
 _DECODERS = (
@@ -35,4 +35,4 @@ BUILDERS: Mapping[str, Build] = {
     "qwen2_5_vl": qwen_vl,
     "mllama": mllama,
 }
-"""Model type -> the function that adds its operators for so many tokens of text."""
+"""Model type -> the function that adds its operators for a number of tokens of text."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from costmodel.architectures.blocks import Heads
+from costmodel.architectures.layer_operators import Heads
 from costmodel.errors import InvalidInput
 
 

@@ -8,9 +8,9 @@ costs of the towers. Leaves out ViT's pooler, which classification does not use.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.architectures.blocks import Blocks, Heads, join
 from costmodel.architectures.builder import Shape, Value
 from costmodel.architectures.configs import Config
+from costmodel.architectures.layer_operators import Heads, LayerOperators, join
 from costmodel.model.graph import LOSS
 from costmodel.model.work import Work
 
@@ -29,61 +29,61 @@ class Tower:
     dropout: float = 0.0
 
 
-def vit(blocks: Blocks, config: Config, tokens: int) -> None:
+def vit(builder: LayerOperators, config: Config, tokens: int) -> None:
     """Add ViT with a classification head; `tokens` follow from the image."""
-    x = patches(blocks, config, "vit.embeddings.patch_embeddings.projection", True)
+    x = patches(builder, config, "vit.embeddings.patch_embeddings.projection", True)
     rows = x.tokens + 1
     extra = {"vit.embeddings.cls_token": (1, 1, x.width), "vit.embeddings.position_embeddings": (1, rows, x.width)}
-    x = prepend(blocks, "vit.embeddings.add", x, extra)
-    x = blocks.dropout("vit.embeddings.dropout", x, config.number("hidden_dropout_prob"))
+    x = prepend(builder, "vit.embeddings.add", x, extra)
+    x = builder.dropout("vit.embeddings.dropout", x, config.number("hidden_dropout_prob"))
     tower = Tower(
         _heads(config, x.width, False), config.integer("intermediate_size"), ("layernorm_before", "layernorm_after"),
         "attention", "o_proj", config.flag("qkv_bias"), dropout=config.number("hidden_dropout_prob"),
     )  # fmt: skip
     for i in range(config.integer("num_hidden_layers")):
-        x = layer(blocks, f"vit.layers.{i}", x, tower)
-    pooled = first_row(blocks, "vit.pool", blocks.norm("vit.layernorm", x, bias=True))
-    blocks.cross_entropy([blocks.linear("classifier", pooled, config.integer("num_labels"), "whole", bias=True)])
+        x = layer(builder, f"vit.layers.{i}", x, tower)
+    pooled = first_row(builder, "vit.pool", builder.norm("vit.layernorm", x, bias=True))
+    builder.cross_entropy([builder.linear("classifier", pooled, config.integer("num_labels"), "whole", bias=True)])
 
 
-def clip(blocks: Blocks, config: Config, tokens: int) -> None:
+def clip(builder: LayerOperators, config: Config, tokens: int) -> None:
     """Add both towers of CLIP, their projections and the contrastive loss; texts have `tokens`."""
     width = config.integer("projection_dim")
-    image = _clip_image(blocks, config.parts["vision_config"])
-    image = blocks.linear("visual_projection", image, width, "whole")
-    text = _clip_text(blocks, config.parts["text_config"], tokens)
-    text = blocks.linear("text_projection", text, width, "whole")
+    image = _clip_image(builder, config.parts["vision_config"])
+    image = builder.linear("visual_projection", image, width, "whole")
+    text = _clip_text(builder, config.parts["text_config"], tokens)
+    text = builder.linear("text_projection", text, width, "whole")
     work = Work("loss", "whole", 2, outer=width)
-    blocks.add(
+    builder.add(
         LOSS, LOSS, "", [image, text], work, 1, parameters={"logit_scale": ()}, saved=[image.saved, text.saved],
         tokens=1, element_bytes=4, fixed=True,
     )  # fmt: skip
 
 
-def layer(blocks: Blocks, path: str, x: Value, tower: Tower) -> Value:
+def layer(builder: LayerOperators, path: str, x: Value, tower: Tower) -> Value:
     """Add one pre-norm layer."""
-    normed = blocks.norm(join(path, tower.norms[0]), x, bias=True)
+    normed = builder.norm(join(path, tower.norms[0]), x, bias=True)
     owner, width = join(path, tower.attention), tower.heads.num_heads * tower.heads.width
-    q, k, v = (blocks.linear(join(owner, f"{n}_proj"), normed, width, "column", bias=tower.bias) for n in "qkv")
-    mixed = blocks.attention(join(owner, "attention"), q, k, v, tower.heads)
-    out = blocks.linear(join(owner, tower.output), mixed, x.width, "row", bias=True)
-    out = blocks.dropout(join(path, "dropout_1"), out, tower.dropout)
-    x = blocks.elementwise(join(path, "add_1"), "add", [x, out])
+    q, k, v = (builder.linear(join(owner, f"{n}_proj"), normed, width, "column", bias=tower.bias) for n in "qkv")
+    mixed = builder.attention(join(owner, "attention"), q, k, v, tower.heads)
+    out = builder.linear(join(owner, tower.output), mixed, x.width, "row", bias=True)
+    out = builder.dropout(join(path, "dropout_1"), out, tower.dropout)
+    x = builder.elementwise(join(path, "add_1"), "add", [x, out])
     out = plain_feed_forward(
-        blocks, path, blocks.norm(join(path, tower.norms[1]), x, bias=True), tower.ffn, tower.activation
+        builder, path, builder.norm(join(path, tower.norms[1]), x, bias=True), tower.ffn, tower.activation
     )
-    out = blocks.dropout(join(path, "dropout_2"), out, tower.dropout)
-    return blocks.elementwise(join(path, "add_2"), "add", [x, out])
+    out = builder.dropout(join(path, "dropout_2"), out, tower.dropout)
+    return builder.elementwise(join(path, "add_2"), "add", [x, out])
 
 
-def plain_feed_forward(blocks: Blocks, path: str, x: Value, width: int, activation: str) -> Value:
+def plain_feed_forward(builder: LayerOperators, path: str, x: Value, width: int, activation: str) -> Value:
     """Add the two linear layers of `mlp` with the activation between."""
-    up = blocks.linear(join(path, "mlp.fc1"), x, width, "column", bias=True)
-    inner = blocks.activation(join(path, "mlp.activation_fn"), activation, up)
-    return blocks.linear(join(path, "mlp.fc2"), inner, x.width, "row", bias=True)
+    up = builder.linear(join(path, "mlp.fc1"), x, width, "column", bias=True)
+    inner = builder.activation(join(path, "mlp.activation_fn"), activation, up)
+    return builder.linear(join(path, "mlp.fc2"), inner, x.width, "row", bias=True)
 
 
-def patches(blocks: Blocks, config: Config, module: str, bias: bool, width: str = "hidden_size") -> Value:
+def patches(builder: LayerOperators, config: Config, module: str, bias: bool, width: str = "hidden_size") -> Value:
     """Add the convolution that turns each patch into a row."""
     side, channels = config.integer("patch_size"), config.integer("num_channels")
     num = (config.integer("image_size") // side) ** 2
@@ -92,17 +92,17 @@ def patches(blocks: Blocks, config: Config, module: str, bias: bool, width: str 
     if bias:
         parameters[f"{module}.bias"] = (hidden,)
     work = Work("matmul", "sequence", num, inner=pixels, outer=hidden)
-    return blocks.add(module, "conv", module, (), work, hidden, parameters=parameters)
+    return builder.add(module, "conv", module, (), work, hidden, parameters=parameters)
 
 
-def prepend(blocks: Blocks, path: str, x: Value, parameters: Mapping[str, Shape]) -> Value:
+def prepend(builder: LayerOperators, path: str, x: Value, parameters: Mapping[str, Shape]) -> Value:
     """Add the class token in front and the learned positions."""
-    return blocks.elementwise(path, "add", [x], tokens=x.tokens + 1, parameters=parameters)
+    return builder.elementwise(path, "add", [x], tokens=x.tokens + 1, parameters=parameters)
 
 
-def first_row(blocks: Blocks, path: str, x: Value) -> Value:
+def first_row(builder: LayerOperators, path: str, x: Value) -> Value:
     """Take one row a sample: the class token's, or the one at the end of a text."""
-    return blocks.elementwise(path, "select", [x], split="whole", tokens=1)
+    return builder.elementwise(path, "select", [x], split="whole", tokens=1)
 
 
 def _heads(config: Config, hidden: int, causal: bool) -> Heads:
@@ -116,28 +116,28 @@ def _clip_tower(config: Config, hidden: int, causal: bool) -> Tower:
     return Tower(_heads(config, hidden, causal), ffn, names, "self_attn", "out_proj", activation="quick_gelu")
 
 
-def _clip_image(blocks: Blocks, config: Config) -> Value:
-    x = patches(blocks, config, "vision_model.embeddings.patch_embedding", False)
+def _clip_image(builder: LayerOperators, config: Config) -> Value:
+    x = patches(builder, config, "vision_model.embeddings.patch_embedding", False)
     owner = "vision_model.embeddings"
     extra = {f"{owner}.class_embedding": (x.width,), f"{owner}.position_embedding.weight": (x.tokens + 1, x.width)}
-    x = prepend(blocks, f"{owner}.add", x, extra)
-    x = blocks.norm("vision_model.pre_layrnorm", x, bias=True)
+    x = prepend(builder, f"{owner}.add", x, extra)
+    x = builder.norm("vision_model.pre_layrnorm", x, bias=True)
     tower = _clip_tower(config, x.width, False)
     for i in range(config.integer("num_hidden_layers")):
-        x = layer(blocks, f"vision_model.encoder.layers.{i}", x, tower)
-    pooled = first_row(blocks, "vision_model.pool", x)
-    return blocks.norm("vision_model.post_layernorm", pooled, bias=True, split="whole")
+        x = layer(builder, f"vision_model.encoder.layers.{i}", x, tower)
+    pooled = first_row(builder, "vision_model.pool", x)
+    return builder.norm("vision_model.post_layernorm", pooled, bias=True, split="whole")
 
 
-def _clip_text(blocks: Blocks, config: Config, tokens: int) -> Value:
+def _clip_text(builder: LayerOperators, config: Config, tokens: int) -> Value:
     owner, hidden = "text_model.embeddings", config.integer("hidden_size")
-    words = blocks.embedding(f"{owner}.token_embedding", tokens, config.integer("vocab_size"), hidden)
-    places = blocks.embedding(
+    words = builder.embedding(f"{owner}.token_embedding", tokens, config.integer("vocab_size"), hidden)
+    places = builder.embedding(
         f"{owner}.position_embedding", tokens, config.integer("max_position_embeddings"), hidden, "sequence",
         batched=False,
     )  # fmt: skip
-    x = blocks.elementwise(f"{owner}.add", "add", [words, places])
+    x = builder.elementwise(f"{owner}.add", "add", [words, places])
     tower = _clip_tower(config, hidden, True)
     for i in range(config.integer("num_hidden_layers")):
-        x = layer(blocks, f"text_model.encoder.layers.{i}", x, tower)
-    return first_row(blocks, "text_model.pool", blocks.norm("text_model.final_layer_norm", x, bias=True))
+        x = layer(builder, f"text_model.encoder.layers.{i}", x, tower)
+    return first_row(builder, "text_model.pool", builder.norm("text_model.final_layer_norm", x, bias=True))

@@ -263,4 +263,4 @@ PARTS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
         },
     },
 }
-"""Keys of the parts of models with several towers; a part's keys may stand at the top where none of the top's do."""
+"""Keys of the parts of models with several towers; a part's keys may be at the top where none of the top's are."""

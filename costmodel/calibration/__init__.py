@@ -1,9 +1,9 @@
 """Constants that measurements of whole jobs set: sustained rates, shares of links, what a call costs a host.
 
-Each is a factor or a time with bounds, named by what it stands for and on what: ``matmul.b200-sxm-180.bf16`` is by how
+Each is a factor or a time with bounds, named by what it represents and on what: ``matmul.b200-sxm-180.bf16`` is by how
 much large matmuls there take longer than the tables of `costmodel.roofline` say. `constants.toml` holds those fitted
 on published jobs (docs/validation.md), a calibration file those of a user's own; what neither holds is 1, or no time at
-all. Leaves out fitting (`planner.measured.fit`).
+all. Leaves out fitting (`planner.measured.fit_constants`).
 """
 
 import hashlib
@@ -37,7 +37,7 @@ LEAST_ERROR = 0.03
 MOST_ERROR = 10.0
 """Beyond it an interval says nothing, and its ends no file takes."""
 FOUR_OF_FIVE = 1.6
-"""Errors spread as a normal distribution lie within so many times their mean size in four cases of five."""
+"""Normally distributed errors are below this multiple of their mean size in four cases of five."""
 UNKNOWN = {"host": 10.0, "coupled": 0.1}
 """Where fits begin that know nothing of these; others begin at 1."""
 
@@ -50,7 +50,7 @@ class Calibration:
     ----------
     values : mapping of str to float
     digest : str
-        Of what was read beside `constants.toml`; empty for that alone.
+        Of what was read in addition to `constants.toml`; empty for that alone.
     errors : mapping of str to float
         Of a constant, where it is known: mean relative error of steps of jobs that its fit was without.
     """
@@ -142,7 +142,7 @@ def interval_ns(step_ns: int, error: float) -> tuple[int, int]:
 
 
 def to_toml(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return a calibration file: a table a constant, with what is to be said of it."""
+    """Return a calibration file: a table for each constant, with its remarks."""
     lines = [f'format = "{FORMAT}"', f"version = {VERSION}"]
     for row in rows:
         lines += ["", "[[constant]]", *(f"{key} = {_written(value)}" for key, value in row.items())]
@@ -167,7 +167,7 @@ def _read(path: str | Path) -> tuple[dict[str, float], dict[str, float]]:
         row = node.members(("name", "value"), ("low", "high", "fitted_on", "rows", "error_percent", "left_out_percent"))
         name, value = row["name"].text(), row["value"].number()
         if name in found:
-            row["name"].fail("it stands twice; keep one of them")
+            row["name"].fail("it occurs twice; keep one of them")
         if name.partition(".")[0] not in BOUNDS:
             row["name"].fail(f"constants begin with {', '.join(BOUNDS)}")
         _check_name(row["name"])

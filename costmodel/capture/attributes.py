@@ -19,7 +19,7 @@ Change = tuple[str, str, str]
 
 
 class Attributes:
-    """What the code of a model reads beside its parameters and buffers, as it was when this was made."""
+    """What the code of a model reads besides its parameters and buffers, as it was when this was made."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -34,7 +34,7 @@ class Attributes:
         self._latest = Reachable(self._module, self._left_out)
         then, now = self._then.told(), self._latest.told()
         found = [name for name in {**then, **now} if not _same(then.get(name), now.get(name))]
-        if not found:  # what nobody reads has come or gone, or an equal object stands there
+        if not found:  # what nobody reads has come or gone, or an equal object is there
             self._then = self._latest
         return [(name, _shown(then.get(name)), _shown(now.get(name))) for name in found]
 

@@ -34,7 +34,7 @@ class TrainingModel:
     args, kwargs
         Inputs, positional and by keyword.
     targets
-        What `loss` takes beside the output; meaningless unless `has_targets`.
+        What `loss` takes besides the output; meaningless unless `has_targets`.
     loss : callable
         ``loss(output)`` or ``loss(output, targets)``: a scalar, or (sum, weight).
     split : mapping

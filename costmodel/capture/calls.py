@@ -68,7 +68,7 @@ class ModuleCall:
 class _Noted:
     """A call while it is traced: what had been left out before, and its leaves, tensors and sizes not among them.
 
-    None stands for leaves of which a part could not make others.
+    A leaf of which a part could not make others is None.
     """
 
     path: str

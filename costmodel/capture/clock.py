@@ -1,7 +1,7 @@
 """Clocks: the host's on a CPU; on a GPU events of the device's own stream, and what the device wrote down itself.
 
 Work on one CPU thread is timed by that thread's own time: on a quiet machine it is the wall's, and on a
-busy one the wall holds the other work too (measured beside other jobs, operators' shares were 20-40 %
+busy one the wall holds the other work too (measured while other jobs ran, operators' shares were 20-40 %
 wrong by the wall and 2-5 % by the thread's time).
 
 A mark is taken where work is issued; spans are read after `wait`. Leaves out what lies between two events of a

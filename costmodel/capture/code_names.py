@@ -17,7 +17,7 @@ _SHIFTS = {
     "IMPORT_NAME": 0,
     "IMPORT_FROM": 0,
 }
-"""Operations that read a name, and by how many bits its number stands shifted in their argument."""
+"""Operations that read a name, and by how many bits its number is shifted in their argument."""
 
 _READING = {dis.opmap[name]: (name, shift) for name, shift in _SHIFTS.items() if name in dis.opmap}
 

@@ -40,7 +40,7 @@ class OpaqueFunction(HigherOrderOperator):
 
     @staticmethod
     def of(function: type[torch.autograd.Function]) -> "OpaqueFunction":
-        """Return the one target that stands for a function."""
+        """Return the one target that represents a function."""
         if function not in _known:
             _known[function] = OpaqueFunction(function, f"{function.__name__}_{len(_known)}")
         return _known[function]

@@ -48,7 +48,7 @@ def program_digests(captured: Capture) -> dict[str, str]:
 
 
 def model_digests(captured: Capture) -> dict[str, str]:
-    """Return digests of what belongs to a captured model beside its program, by what people call them."""
+    """Return digests of what belongs to a captured model besides its program, by what people call them."""
     model = captured.model
     states = [(name, _like(value), value.requires_grad) for name, value in model.module.named_parameters()]
     states += [(name, _like(value), False) for name, value in model.module.named_buffers()]

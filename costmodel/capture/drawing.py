@@ -21,7 +21,7 @@ def random_states() -> dict[str, int]:
 
 
 def state_of(value: Any) -> str:
-    """Return what a generator of random numbers, a counter or an iterator stands at; nothing for what is neither."""
+    """Return what a generator of random numbers, a counter or an iterator is at; nothing for what is neither."""
     if isinstance(value, random.Random):
         return str(hash(value.getstate()))
     if isinstance(value, itertools.count):

@@ -129,7 +129,7 @@ class MadeCall(nn.Module):
         self._returned = [i for i, leaf in enumerate(call.outputs.leaves) if isinstance(leaf, fx.Node)]
         self._cached = configs_with_cache(module)
         self._around: Callable[[], AbstractContextManager[Any]] | None = None
-        # The usual call, of tensors that stand alone and give one, is spared what takes microseconds each time.
+        # The usual call, of single tensors that give one, is spared what takes microseconds each time.
         positions = range(len(self._given))
         args, kwargs = pytree.tree_unflatten(positions, self._spec)
         self._plain = all(self._given) and not kwargs and list(args) == list(positions)

@@ -23,7 +23,7 @@ from costmodel.errors import DoesNotMatch
 from costmodel.model.graph import LOSS
 
 LOSS_WEIGHT = "loss_weight"
-"""Key of a part's result under which the weight of a (sum, weight) loss stands."""
+"""Key of a part's result under which the weight of a (sum, weight) loss is stored."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def extract(
 
 
 class _Cutter:
-    """Copies nodes of a program into a new graph; placeholders stand for all that lies outside."""
+    """Copies nodes of a program into a new graph; placeholders represent all that lies outside."""
 
     def __init__(
         self, capture: Capture, inside: set[fx.Node], calls: Iterable[ModuleCall], view: nn.Module | None
@@ -180,7 +180,7 @@ class _Cutter:
         return fx.GraphModule(self.attributes, self.graph)
 
     def _value(self, node: fx.Node) -> fx.Node:
-        """Return the copy of a node, or the placeholder that stands for it."""
+        """Return the copy of a node, or the placeholder that represents it."""
         if node in self.copies:
             return self.copies[node]
         if node.op == "placeholder":

@@ -168,7 +168,7 @@ class Reachable:
         self.places += [space.place() for space in self._spaces.values() if space.names or space.is_open]
 
     def told(self) -> dict[str, tuple[Any, ...]]:
-        """Return all values by what people call them; for a container its type stands beside what it holds."""
+        """Return all values by what people call them; for a container its type and what it holds."""
         found: dict[str, tuple[Any, ...]] = {}
         for place in (*self.places, *self._fixed):
             kept = [type(value) if _contents(value) else value for value in place.kept]
@@ -317,7 +317,7 @@ def _elements(contents: Callable[[Any], Iterable[Any]], value: Any) -> tuple[Any
 
 
 def _array(found: Any) -> Iterable[Any]:
-    """Return what an array of numpy's holds; of a large one every so many elements."""
+    """Return the values of a numpy array; of a large one a sample at regular distances."""
     return found.shape, found.flat[:: found.size // 4096 | 1].tobytes()
 
 

@@ -1,4 +1,4 @@
-"""Backward in two halves: I gives the input gradients at once, W the weight gradients when the plan says so.
+"""Split backward: I gives the input gradients at once, W the weight gradients when the plan says so.
 
 Every call whose weight is a trainable parameter (linear, convolution, embedding, the matrix products) is made so that
 its weight gradient waits (`split_calls`); linear layers and convolutions by formulas that are written down
@@ -49,7 +49,7 @@ _VIEWS = frozenset(
     {_aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.view.default, _aten.reshape.default,
      _aten.unsqueeze.default, _aten.squeeze.dim, _aten.expand.default, _aten.numpy_T.default}
 )  # fmt: skip
-"""What may stand between a parameter and the call that uses it as its weight."""
+"""What may come between a parameter and the call that uses it as its weight."""
 
 
 class _Call(nn.Module):
@@ -112,7 +112,7 @@ def _weights(module: fx.GraphModule) -> dict[fx.Node, nn.Parameter]:
 
 
 def _plain(node: fx.Node) -> bool:
-    """Whether every computed argument is a tensor and stands by itself, neither a number nor within a list."""
+    """Whether every computed argument is a tensor by itself, neither a number nor within a list."""
     direct = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, fx.Node)]
     computed = [source for source in direct if source.op not in ("get_attr", "placeholder")]
     return set(direct) == set(node.all_input_nodes) and all(

@@ -131,7 +131,7 @@ class Deferring:
         weights: Mapping[Any, nn.Parameter],
         queue: Queue,
     ) -> tuple["Deferring", list[Any]]:
-        """Return it for a call, with what stands for its tensors: nodes of a program, or the tensors themselves.
+        """Return it for a call, with what represents its tensors: nodes of a program, or the tensors themselves.
 
         `weights` are those among them that are a weight.
         """

@@ -1,7 +1,7 @@
 """A Kineto trace, the Chrome JSON that ``torch.profiler`` exports, one file a rank: the events that tell of a pipeline.
 
 Reading is bounded and runs nothing. Events that are not needed are dropped as they are read, for traces are large; what
-Kineto writes beside them is passed over. Leaves out what the events mean (`costmodel.importers.kineto_actions`).
+Kineto writes in addition is passed over. Leaves out what the events mean (`costmodel.importers.kineto_actions`).
 """
 
 import gzip

@@ -83,7 +83,7 @@ def traced_steps(trace: RankTrace, place: int) -> list[list[TracedAction]]:
             seen = set()
         seen.add(key)
         start_ns, end_ns = worked.get(index, (mark.event.start_ns, mark.event.end_ns))
-        before_ns = steps[-1][-1].end_ns if steps[-1] else start_ns  # streams beside each other
+        before_ns = steps[-1][-1].end_ns if steps[-1] else start_ns  # streams that run at the same time
         start_ns = max(start_ns, before_ns)
         steps[-1].append(TracedAction(*key, start_ns, max(start_ns, end_ns), mark.event))
     return steps

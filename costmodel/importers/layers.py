@@ -15,7 +15,7 @@ from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 
 COLUMNS = ("name", "after", "forward_ms", "backward_ms", "parameter_bytes", "output_bytes", "saved_bytes")
 WEIGHT = "backward_weight_ms"

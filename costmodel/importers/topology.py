@@ -20,7 +20,7 @@ NIC_GBS, NIC_US, HOP_US = 25.0, 10.0, 2.0
 """Assumed: one 200 Gb/s port a GPU, its latency, and what each level of switches adds."""
 
 MOST_NAMES = 1_000_000
-"""Names that one range of Slurm's may stand for; more is a slip of the pen."""
+"""Names that one range of Slurm's may represent; more is a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Topology:
 
 
 def read_topology(path: str | Path, devices_per_host: int = 8) -> Topology:
-    """Read either kind of file, told apart by what stands in it.
+    """Read either kind of file, told apart by what is in it.
 
     Parameters
     ----------

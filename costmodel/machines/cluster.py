@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
+from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.cluster_rules import check_cluster, check_order
 from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links, read_links
-from costmodel.machines.parts import GIB, DeviceType, Host, LinkGroup
 
 if TYPE_CHECKING:
     from costmodel.machines.collectives.price import Price
@@ -34,7 +34,7 @@ class Cluster:
     Raises
     ------
     InvalidInput
-        On an unknown device type or catalogue id, a name or rank that stands twice, a group that does not divide the
+        On an unknown device type or catalogue id, a name or rank that occurs twice, a group that does not divide the
         devices or does not hold whole groups of the link before it, or two devices that no link joins.
     """
 
@@ -65,7 +65,7 @@ class Cluster:
 
     @cached_property
     def seats(self) -> tuple[int, ...]:
-        """Number of the host on which each rank stands."""
+        """Number of the host of each rank."""
         counts = [host.devices for host in self.hosts for _ in range(host.count)]
         hosts = [number for number, count in enumerate(counts) for _ in range(count)]
         return tuple(hosts[device] for device in self.order) if self.order else tuple(hosts)
@@ -155,7 +155,7 @@ class Cluster:
         return 0 if first == second or not self.links else self.links.host_ns(size_bytes)
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON that stands in a plan: the keys of the TOML file."""
+        """Return the JSON that is in a plan: the keys of the TOML file."""
         body: dict[str, object] = {
             "device": [
                 {
@@ -191,7 +191,7 @@ class Cluster:
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Read a cluster file (TOML); ``links`` in it names a links file beside it."""
+    """Read a cluster file (TOML); ``links`` in it names a links file in the same folder."""
     root = read_toml(path)
     top = document(root, CLUSTER_FORMAT, CLUSTER_VERSION, ("device", "host"), ("link", "rank", "links", "extra"))
     links = read_links(Path(path).parent / top["links"].text()) if "links" in top else None
@@ -199,7 +199,7 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def cluster_from_node(node: Node) -> Cluster:
-    """Read the cluster that stands inside a plan."""
+    """Read the cluster that is inside a plan."""
     top = node.members(("device", "host"), ("link", "rank", "links", "order"))
     links = Links.from_node(top["links"].members(LINKS_KEYS, LINKS_OPTIONAL)) if "links" in top else None
     order = top["order"].integers() if "order" in top else ()
@@ -209,7 +209,7 @@ def cluster_from_node(node: Node) -> Cluster:
 def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -> Cluster:
     """Return one host of `num_devices` devices alike, joined by the measured links.
 
-    Without measured links the transfer is taken as free, which is said in the plan's provenance.
+    Without measured links the transfer is taken as free, which the plan's provenance records.
     """
     group = LinkGroup("local", 0, 1e9, 0)
     if links and "p2p" in links.classes:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from costmodel.errors import InvalidInput
 from costmodel.machines import catalogue
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.links import SLOWEST_GBS
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
 SLOWEST = 1e-6
 """Speed factor of a rank: at least this, at most its inverse."""
@@ -44,10 +44,10 @@ def check_cluster(
 
 def check_order(order: Sequence[int], num_devices: int) -> None:
     """Raise `InvalidInput` where the devices of ranks are not devices, or one of them is two ranks."""
-    _check_distinct("ranks stand on the device", order)
+    _check_distinct("ranks are on the device", order)
     for device in order:
         if not 0 <= device < num_devices:
-            raise InvalidInput(f"a rank stands on device {device}; devices are 0 to {num_devices - 1}")
+            raise InvalidInput(f"a rank is on device {device}; devices are 0 to {num_devices - 1}")
 
 
 def _check_distinct(kind: str, names: Sequence[object]) -> None:

@@ -60,7 +60,7 @@ class LinkClass:
 class Links:
     """Measured links: backend, device, number of ranks, and a `LinkClass` for each class measured.
 
-    `overlap_slowdown` is compute's time beside a sum over all ranks against its time alone; 0 where not measured.
+    `overlap_slowdown` is compute's time during a sum over all ranks against its time alone; 0 where not measured.
     """
 
     backend: str

@@ -1,17 +1,17 @@
 """A typical cluster of one device of the catalogue, for what is planned without a cluster file or measured links.
 
 Hosts (or racks) of the catalogue's scale-up domain, joined by the network of a typical host with such devices;
-latencies are those that NCCL itself assumes (docs/cluster.md). Devices that fill no whole number of hosts stand in
+latencies are those that NCCL itself assumes (docs/cluster.md). Devices that fill no whole number of hosts are in
 equal parts on hosts as full as that allows. Leaves out racks, oversubscription and host memory.
 """
 
 from costmodel.errors import UsageError
 from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 
 GRACE_LINK, GRACE_DEVICES = "nvlink-c2c", 4
-"""Hosts with this link to their devices hold so many, however many hosts a scale-up domain joins."""
+"""Devices of a host with this link to them, however many hosts a scale-up domain joins."""
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""
 
@@ -19,7 +19,7 @@ SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 def typical_cluster(
     device_id: str, num_devices: int, host_network_gbs: float = 0.0, shares: tuple[float, float] = (1.0, 1.0)
 ) -> Cluster:
-    """Return hosts of a catalogue device, with the network that is said of a host, or else the catalogue's.
+    """Return hosts of a catalogue device, with the host's own network where it is given, or else the catalogue's.
 
     Parameters
     ----------

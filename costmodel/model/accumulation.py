@@ -25,7 +25,7 @@ class Accumulation:
         return self.part_ns(sum(self.weight_of.get(name, 0) for name in names))
 
     def part_ns(self, weight: int) -> int:
-        """Return the time of parameters, or shards of them, that count for so much together."""
+        """Return the time of parameters, or shards of them, whose shares add up to this."""
         return round(self.whole_ns * weight / self._total)
 
     def least_ns(self, weight: int) -> int:

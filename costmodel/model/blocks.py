@@ -1,4 +1,4 @@
-"""A model by the paths of its modules: blocks, which are one of a list of layers that repeat, and what stands beside.
+"""A model by the paths of its modules: blocks, of lists of layers that repeat, and modules outside of blocks.
 
 A part is what trainers divide a model into: a block, or the outermost module that holds no list of blocks
 (``layers.3``, ``norm``; ``model.layers.3``, ``model.norm``, ``lm_head``). Leaves out what they hold.
@@ -25,7 +25,7 @@ def part_names(
     """Return the part of each operator; empty for all where no module tells any.
 
     An operator that lies in no part goes with the last of those that it reads, else with the next one; the loss with
-    what stands beside the blocks last.
+    modules outside of blocks last.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from costmodel.model.accumulation import accumulation_of
 from costmodel.model.graph import LOSS
 from costmodel.model.launches import Launches
 from costmodel.model.profile import OperatorTimes, Profile, Shards
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class OperatorGraph:
     Raises
     ------
     InvalidInput
-        On a name that stands twice, a tensor of an unknown operator, a parameter that is not listed,
+        On a name that occurs twice, a tensor of an unknown operator, a parameter that is not listed,
         or a cycle; the message names the operators.
     """
 
@@ -203,7 +203,7 @@ class OperatorGraph:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The part of each operator (`costmodel.model.blocks.part_names`): a block, or a module beside the blocks."""
+        """The part of each operator (`costmodel.model.blocks.part_names`): a block, or a module outside of blocks."""
         modules, losses = zip(*((operator.module, operator.kind == "loss") for operator in self.operators), strict=True)
         return part_names(modules, self.predecessors, losses)
 

@@ -59,7 +59,7 @@ KEYS = tuple(member.name for member in fields(Launches))
 
 
 def compose(calls: Iterable[Call]) -> list[float]:
-    """Return by how much each call moves the end of the device's work, the host starting beside an idle device.
+    """Return by how much each call moves the end of the device's work, the host starting while the device is idle.
 
     Parameters
     ----------

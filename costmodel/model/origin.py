@@ -1,6 +1,6 @@
 """Where a profile comes from, as far as it steers what may be done with it: typed, and not in free provenance.
 
-Leaves out what only readers want to know: versions, options, dates stand in the profile's `provenance`.
+Leaves out what only readers want to know: versions, options, dates are in the profile's `provenance`.
 """
 
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from costmodel.files import Node
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What steers planning, beside the numbers.
+    """What steers planning, in addition to the numbers.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStora
 from costmodel.model.launches import KEYS as LAUNCHES_KEYS
 from costmodel.model.launches import Launches
 from costmodel.model.origin import ROOFLINE, Origin
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.model.work import Work
 
 PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 2

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="insist on continuing the journal beside the output file; by default it is continued if it agrees",
+        help="insist on continuing the journal next to the output file; by default it is continued if it agrees",
     )
     parser.add_argument(
         "--companions",
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, object]:
     """Profile the model, write the file and return the answer."""
-    from costmodel.profiling.companions import default_companions
+    from costmodel.profiling.load_generators import num_default_load_generators
     from costmodel.profiling.options import Options
 
     start = time.perf_counter()
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         repeats=args.repeats,
         links=not args.no_links,
         seed=args.seed,
-        companions=default_companions(max(1, args.threads)) if args.companions is None else args.companions,
+        companions=num_default_load_generators(max(1, args.threads)) if args.companions is None else args.companions,
         dry_run=args.dry_run,
         autocast=args.autocast,
         memory_limit_bytes=round(args.memory_limit * 2**30),

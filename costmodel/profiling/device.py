@@ -60,7 +60,7 @@ def catalogue_id(name: str, memory_bytes: int) -> str:
 
 
 def describe_settings(device: torch.device) -> dict[str, object]:
-    """Return what times on this device depend on beside versions: precision of products, attention, driver, clocks."""
+    """Return what times on this device depend on besides versions: precision of products, attention, driver, clocks."""
     if device.type != "cuda":
         return {}
     backends: Any = torch.backends.cuda
@@ -87,7 +87,7 @@ def _float32_precision() -> dict[str, str]:
 
 
 def clock_mhz(device: torch.device) -> float:
-    """Return the clock of a device's multiprocessors as it stands; 0 on a CPU, and where the driver does not say."""
+    """Return the clock of a device's multiprocessors at this moment; 0 on a CPU, and where the driver does not say."""
     if device.type != "cuda":
         return 0.0
     said: Any = _driver(device).get("driver", {})
@@ -99,7 +99,7 @@ _ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.d
 
 
 def _driver(device: torch.device) -> dict[str, object]:
-    """Return what the driver says of the device, under load as it stands; nothing where its tool is missing."""
+    """Return what the driver says of the device, under its present load; nothing where its tool is missing."""
     identity = str(torch.cuda.get_device_properties(device).uuid)
     command = ["nvidia-smi", f"--id=GPU-{identity}", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
     try:

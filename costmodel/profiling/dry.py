@@ -15,7 +15,7 @@ from costmodel.capture.separation import check_separates
 from costmodel.errors import InvalidInput
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.measure.memory import counted_graph
 from costmodel.profiling.options import Options
 

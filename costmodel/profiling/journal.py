@@ -1,7 +1,7 @@
 """A journal of measured items, one JSON line each, flushed to disk: profiling resumes where it was cut off.
 
 The first line says what is measured and how; a journal of anything else is not continued. Each line carries a
-checksum, and what stands behind one that is not as it was written is measured again. Leaves out what an item means:
+checksum, and what follows one that is not as it was written is measured again. Leaves out what an item means:
 its key and value are the caller's.
 """
 
@@ -100,7 +100,7 @@ def begin_journal(path: Path | None, heading: Mapping[str, Any], resume: bool, s
     """Return the journal, and say what is taken over from it."""
     journal = Journal(path, heading, resume)
     if journal.num_lost:
-        say(f"{path}: {journal.num_lost} lines are damaged, or stand behind one; what they held is measured again")
+        say(f"{path}: {journal.num_lost} lines are damaged, or follow a damaged one; what they held is measured again")
     if journal.items:
         say(f"resumed: {len(journal.items)} measured items are taken over from {path}")
     elif resume and path is not None:

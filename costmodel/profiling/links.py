@@ -71,7 +71,7 @@ def measure_links(
     classes : tuple of str
         Which of `costmodel.machines.links.CLASSES`.
     overlap : bool
-        Measure too by what compute slows beside a sum over all ranks.
+        Measure too by what compute slows during a sum over all ranks.
 
     Raises
     ------

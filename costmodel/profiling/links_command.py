@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="links file to write")
     parser.add_argument("--ranks", type=int, default=2, help="local processes to start (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s")
-    parser.add_argument("--overlap", action="store_true", help="measure by what compute slows beside a sum, too")
+    parser.add_argument("--overlap", action="store_true", help="measure by what compute slows during a sum, too")
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""By what compute slows while a sum over all ranks is under way beside it.
+"""By what compute slows while a sum over all ranks is under way.
 
-Rounds of matrix products are timed by turns alone and beside an all-reduce that takes longer than they do: of a GPU by
+Rounds of matrix products are timed by turns alone and during an all-reduce that takes longer than they do: of a GPU by
 events of its stream. Leaves out how much longer the sum takes for it.
 """
 
@@ -20,7 +20,7 @@ SHARE = 0.5
 
 
 def slowdown(dtype: torch.dtype, device: str) -> float:
-    """Return compute's time beside an all-reduce against its time alone, at least 1; collective over all ranks."""
+    """Return compute's time during an all-reduce against its time alone, at least 1; collective over all ranks."""
     clock = clock_for(torch.device(device), 2 if device == "cpu" else 1)
     values = torch.zeros(SUM_BYTES[device] // dtype.itemsize, dtype=dtype, device=device)
     matrix = torch.zeros(WIDTH[device], WIDTH[device], dtype=dtype, device=device)

@@ -31,7 +31,7 @@ class Options:
         Whether to measure links between two local ranks.
     seed : int
     companions : int
-        Processes that train the same model beside the measured one, as neighbouring ranks would (CPU only).
+        Processes that train the same model at the same time, as neighbouring ranks would (CPU only).
     dry_run : bool
         Run nothing: graph, operations and bytes alone, on the meta device.
     autocast : str

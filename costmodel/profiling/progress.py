@@ -24,7 +24,7 @@ class Progress:
         self._start = self._last = time.monotonic()
 
     def advance(self, text: str, work: float) -> None:
-        """Note that `work` more is done; say so unless a line was said just now."""
+        """Note that `work` more is done; print it unless a line was printed just now."""
         self._done += work
         now = time.monotonic()
         if now - self._last < SECONDS_BETWEEN_LINES:

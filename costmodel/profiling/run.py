@@ -26,26 +26,26 @@ from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
-from costmodel.model.whole import WholeModelMeasurements
-from costmodel.profiling.companions import companions
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal, begin_journal
 from costmodel.profiling.links import measure_links
+from costmodel.profiling.load_generators import load_generators
 from costmodel.profiling.measure.assemble import Round, assemble
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.blocks import GIB, signatures
 from costmodel.profiling.measure.blockwise import Bench
-from costmodel.profiling.measure.highest import highest_bytes
 from costmodel.profiling.measure.memory import counted_graph, observe_memory, saved_bytes
 from costmodel.profiling.measure.optimizer import time_optimizer
+from costmodel.profiling.measure.peak_memory import peak_memory_bytes
 from costmodel.profiling.measure.piecewise import profile_in_blocks, profile_reusing, read_old, state_bytes
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.records import doubts
 from costmodel.profiling.measure.rounds import Rounds, settle
 from costmodel.profiling.measure.tensor import degrees_without_shards, shard_times
 from costmodel.profiling.measure.timing import MarkCost, measure_mark_cost, trained_parameters
 from costmodel.profiling.measure.walk import Walk
-from costmodel.profiling.measure.working import working_bytes
+from costmodel.profiling.measure.workspace_memory import working_bytes
 from costmodel.profiling.options import Options
 from costmodel.profiling.progress import Progress
 
@@ -184,14 +184,14 @@ class _Session:
     def profile(self) -> Profile:
         """Measure whatever is missing and return the profile."""
         item = self.journal.item
-        with companions(self.options, self.sizes[-1]):
+        with load_generators(self.options, self.sizes[-1]):
             marks = MarkCost(*item("marks", self._marks))
             rounds = self._at_each_size(partial(self._rounds, marks))
             self.progress.say("splitting backwards into input and weight gradients")
             shares = self._at_each_size(self._kept("shares", self._shares))
             optimizer_ns = item("optimizer", lambda: time_optimizer(self.captured.model.module, self.clock))
         working = self._at_each_size(self._kept("working", self._working))
-        highest = self._at_each_size(self._kept("highest", self._highest))
+        peaks = self._at_each_size(self._kept("highest", self._peak_memory))
         links = _measured_links(self.options, self.journal, self.progress.say)
         self.progress.say("looking at memory")
         measured = len(self.sizes)
@@ -210,7 +210,7 @@ class _Session:
             WholeModelMeasurements(found.step_ns, found.loss_ns, sum(found.accumulate_ns), optimizer_ns, found.split),
             links,
             _provenance(self.options),
-            self._extra(found.unscaled, highest, graph),
+            self._extra(found.unscaled, peaks, graph),
             dict(zip(trained_parameters(self.captured, graph.index), found.accumulate_ns, strict=True)),
             Origin(plan_only=self.captured.program.plan_only, autocast=self.options.autocast),
             shards,
@@ -296,15 +296,15 @@ class _Session:
         captured.model.module.zero_grad(set_to_none=True)
         return found
 
-    def _highest(self, size: int) -> int:
-        """Measure one whole step's memory at its highest."""
+    def _peak_memory(self, size: int) -> int:
+        """Measure the peak memory of one whole step."""
         captured, piece = self._at(size)
-        found = highest_bytes(extract(captured, captured.operators), piece, self.clock, self.device)
+        found = peak_memory_bytes(extract(captured, captured.operators), piece, self.clock, self.device)
         captured.model.module.zero_grad(set_to_none=True)
         return found
 
     def _beside(self, unscaled: Mapping[str, list[float]]) -> dict[str, list[float]]:
-        """Return what was measured of a device beside its steps, and say where it makes their times doubtful."""
+        """Return what was measured of a device besides its steps, and tell where it makes their times doubtful."""
         if "kernel_ns" not in unscaled:
             return {}
         items = self.journal.items
@@ -317,22 +317,20 @@ class _Session:
         before, after = ([pair[i] for pair in clocks] for i in (0, 1))
         return {"plain_kernel_ns": plain, "clock_before_mhz": before, "clock_after_mhz": after}
 
-    def _extra(
-        self, unscaled: Mapping[str, list[float]], highest: list[int], graph: OperatorGraph
-    ) -> dict[str, object]:
+    def _extra(self, unscaled: Mapping[str, list[float]], peaks: list[int], graph: OperatorGraph) -> dict[str, object]:
         last = self.sizes[-1]
         extra: dict[str, object] = {
             "unscaled": {**unscaled, **self._beside(unscaled)},
             "signatures": signatures(self.captured.at(last), last),
         }
         if self.device.type == "cuda":
-            pairs = zip(self.sizes, highest, strict=True)
+            pairs = zip(self.sizes, peaks, strict=True)
             extra["workspace_bytes"] = [max(0, most - saved_bytes(graph, size)) for size, most in pairs]
         return extra
 
 
 def versions() -> dict[str, str]:
-    """Return what measured times depend on beside the options."""
+    """Return what measured times depend on besides the options."""
     return {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
 
 

@@ -22,7 +22,7 @@ def num_pairs(work: Work) -> int:
 
 
 def attention_ns(rates: Rates, work: Work, samples: int) -> tuple[Scenarios, Scenarios]:
-    """Return forward and backward of attention over so many samples."""
+    """Return forward and backward of attention over a number of samples."""
     moved = samples * work.tokens * work.heads * (work.inner + work.outer)
     moved += samples * work.context * work.kv_heads * (work.inner + work.outer)
     return (

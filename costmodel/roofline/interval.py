@@ -35,7 +35,7 @@ class Interval:
         return Interval(self.low_ns + other.low_ns, self.central_ns + other.central_ns, self.high_ns + other.high_ns)
 
     def times(self, factor: float) -> "Interval":
-        """Return each value so many times as long."""
+        """Return each value times a factor."""
         if factor == 1:
             return self
         return rounded_up((self.low_ns * factor, self.central_ns * factor, self.high_ns * factor))
@@ -59,7 +59,7 @@ class OperatorEstimate:
     backward_weight: Interval = NOTHING
 
     def times(self, factor: float) -> "OperatorEstimate":
-        """Return each time so many times as long."""
+        """Return each time times a factor."""
         if factor == 1:
             return self
         parts = self.forward, self.backward_input, self.backward_weight

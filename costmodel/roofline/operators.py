@@ -102,7 +102,7 @@ def _traffic(rates: Rates, kind: str, part: str, size_bytes: int) -> Interval:
 
 
 def traffic_ns(bandwidth: float, row: tables.KernelTraffic, size_bytes: int) -> Interval:
-    """Return the time of kernels that move so many bytes, times the row's factor, and do nothing else that counts."""
+    """Return the time of kernels that only move bytes: their number times the row's factor over the bandwidth."""
     launch = tables.overhead("kernel_ns")
     low, central, high = (
         row.num_kernels * launch[i] + size_bytes * row.factor / (bandwidth * row.fraction[i]) for i in range(3)

@@ -15,7 +15,7 @@ from costmodel.machines.catalogue import CatalogueDevice, device
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.launches import Composed, Launches, Times, kernel_ratios
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import tables
 from costmodel.roofline.operators import estimate
 from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
@@ -47,7 +47,7 @@ def scale_profile(profile: Profile, device_id: str, microbatch_sizes: Sequence[i
     UsageError
         When the profile's device has no catalogue id, or a device lacks the profile's precision.
     InvalidInput
-        On an unknown device, or a dtype that no precision of the catalogue stands for.
+        On an unknown device, or a dtype that no precision of the catalogue represents.
     """
     if not profile.device.catalogue:
         raise UsageError(

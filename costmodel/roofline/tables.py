@@ -1,4 +1,4 @@
-"""The efficiency tables beside this module, each row with its source and confidence.
+"""The efficiency tables in this folder, each row with its source and confidence.
 
 Fractions are of a device's data-sheet peak, given as (high, central, low) so that they make (low, central, high)
 times. Leaves out which device has which peak: `costmodel.machines.catalogue`.

@@ -20,7 +20,7 @@ NUM_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
 def optimizer_step_ns(
     parameter_bytes: int, device: CatalogueDevice, optimizer: str = "adam", precision: str = "bf16"
 ) -> Interval:
-    """Return the time of one optimizer step over parameters of so many bytes in their working precision.
+    """Return the time of one optimizer step over parameters, given their bytes in their working precision.
 
     Gradient and parameter, states and (in mixed precision) master copy are read, all but the gradient written.
 
@@ -43,7 +43,7 @@ def optimizer_step_ns(
 
 
 def accumulate_ns(gradient_bytes: int, device: CatalogueDevice) -> Interval:
-    """Return the time to add gradients of so many bytes to those that are there: two read, one written."""
+    """Return the time to add gradients, given their bytes, to earlier ones: two reads, one write."""
     if not gradient_bytes:
         return NOTHING
     return traffic_ns(device.memory_gbs, tables.traffic()["accumulate", "step"], 3 * gradient_bytes)

@@ -11,6 +11,8 @@ from costmodel.files import Node
 RECOMPUTE = ("none", "selective", "full")
 BY_OPERATOR = "operators"
 """Recompute that names the operators; no search looks for it."""
+AGAIN = "again"
+"""The JSON key of the operators that run again."""
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 
@@ -18,8 +20,8 @@ OFFLOAD = ("none", "optimizer", "parameters", "activations")
 class StageConfig:
     """Degrees of data, tensor, sequence, context and expert parallelism, ZeRO stage 0-3, recompute, offload.
 
-    `again` names the operators whose forward runs again under recompute ``operators``; those that follow each other run
-    again together, from what flows into the first.
+    `recomputed_operators` names the operators whose forward runs again under recompute ``operators`` (``again`` in
+    JSON); those that follow each other run again together, from what flows into the first.
     """
 
     data: int = 1
@@ -30,7 +32,7 @@ class StageConfig:
     zero: int = 0
     recompute: str = "none"
     offload: str = "none"
-    again: tuple[str, ...] = ()
+    recomputed_operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "sequence", "context", "expert"):
@@ -41,10 +43,10 @@ class StageConfig:
         if self.recompute not in (*RECOMPUTE, BY_OPERATOR):
             known = ", ".join((*RECOMPUTE, BY_OPERATOR))
             raise InvalidInput(f"config.recompute is {self.recompute!r}; allowed are {known}")
-        if bool(self.again) != (self.recompute == BY_OPERATOR):
+        if bool(self.recomputed_operators) != (self.recompute == BY_OPERATOR):
             raise InvalidInput(
-                f"config.again names {len(self.again)} operators under recompute {self.recompute!r}; it goes with "
-                f"recompute {BY_OPERATOR!r}, which needs one at least"
+                f"config.again names {len(self.recomputed_operators)} operators under recompute {self.recompute!r}; it "
+                f"goes with recompute {BY_OPERATOR!r}, which needs one at least"
             )
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
@@ -52,7 +54,7 @@ class StageConfig:
     @property
     def remade(self) -> str | tuple[str, ...]:
         """What runs again: a way to recompute, or the operators by name."""
-        return self.again or self.recompute
+        return self.recomputed_operators or self.recompute
 
     @property
     def gathers(self) -> bool:
@@ -71,18 +73,22 @@ class StageConfig:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "again"}
-        return {**found, "again": list(self.again)} if self.again else found
+        found = {name: getattr(self, name) for name in _names() if name != "recomputed_operators"}
+        return {**found, AGAIN: list(self.recomputed_operators)} if self.recomputed_operators else found
 
     @classmethod
     def from_node(cls, node: Node) -> "StageConfig":
         """Read the JSON form; a key left out has its default."""
-        members = node.members((), [field.name for field in fields(cls)])
-        values = {name: _read(name, member) for name, member in members.items()}
+        name_of = {AGAIN if name == "recomputed_operators" else name: name for name in _names()}
+        values = {name_of[key]: _read(key, member) for key, member in node.members((), list(name_of)).items()}
         return node.build(lambda: cls(**values))  # type: ignore[arg-type]
 
 
-def _read(name: str, node: Node) -> object:
-    if name == "again":
+def _names() -> list[str]:
+    return [field.name for field in fields(StageConfig)]
+
+
+def _read(key: str, node: Node) -> object:
+    if key == AGAIN:
         return node.texts()
-    return node.text() if name in ("recompute", "offload") else node.integer()
+    return node.text() if key in ("recompute", "offload") else node.integer()

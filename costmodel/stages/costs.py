@@ -160,7 +160,7 @@ class Costs:
         for pair in self.pairs:
             ends = (pair.forward, pair.backward)
             if ends in seen:
-                raise InvalidInput(f"the pair of the stages {ends} stands twice; keep one of them")
+                raise InvalidInput(f"the pair of the stages {ends} occurs twice; keep one of them")
             if min(ends) < 0 or max(ends) >= len(self.stages):
                 raise InvalidInput(f"a pair of the stages {ends}: stages are numbered 0 to {len(self.stages) - 1}")
             seen.add(ends)
@@ -174,7 +174,7 @@ class Costs:
             if edge.source == edge.target or min(ends) < 0 or max(ends) >= len(self.stages):
                 raise InvalidInput(f"edge {ends[0]} -> {ends[1]}: stages are numbered 0 to {len(self.stages) - 1}")
             if ends in seen:
-                raise InvalidInput(f"edge {ends[0]} -> {ends[1]} stands twice; join the two into one")
+                raise InvalidInput(f"edge {ends[0]} -> {ends[1]} occurs twice; join the two into one")
             seen.add(ends)
             after[edge.source].append(edge.target)
             waiting[edge.target] += 1
@@ -325,13 +325,13 @@ def _pair(node: Node) -> PairCost:
 
 
 def stage_to_json(cost: StageCost) -> dict[str, object]:
-    """Return the JSON form of one stage's cost, as it stands in a plan."""
+    """Return the JSON form of one stage's cost, as it is in a plan."""
     body = {key: value if isinstance(value := getattr(cost, key), int) else list(value) for key in PER_ACTION}
     return {**body, "backward": cost.backward, "memory_terms": dict(cost.memory_terms)}
 
 
 def stage_from_node(node: Node) -> StageCost:
-    """Read one stage's cost as it stands in a plan."""
+    """Read one stage's cost as it is in a plan."""
     fields = node.members(_REQUIRED, (*PER_ACTION, "backward", "memory_terms"))
     terms = fields["memory_terms"].entries() if "memory_terms" in fields else {}
     return replace(_stage(fields), memory_terms=tuple((name, term.integer()) for name, term in terms.items()))

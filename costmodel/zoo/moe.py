@@ -1,6 +1,6 @@
 """A Mixtral-like decoder: each token goes to two of several experts, by top-k routing with fixed shapes.
 
-Every sample has room for so many tokens at each expert (its capacity); what finds no room skips that
+Every expert has room for a number of tokens of each sample (its capacity); a token without room skips that
 expert. So no shape depends on data, no Python branches on it, and samples do not compete with each other:
 the loss separates over micro-batches. Leaves out the load-balancing loss.
 """

@@ -11,7 +11,7 @@ from random import Random
 
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 
 SIZES = (1, 2, 4, 8)
 FLOP_PER_NS, BYTES_PER_NS, LAUNCH_NS = 100_000.0, 1_000.0, 4_000.0

@@ -29,7 +29,7 @@ MOST_ACTIONS = 30_000
 GIB = 2**30
 
 
-class Changes:
+class Counterfactuals:
     """The changes of one problem, under which others are held against the chosen plan."""
 
     def __init__(self, setting: PreparedProblem, incumbent: CandidatePool, chosen: Evaluated) -> None:
@@ -38,7 +38,7 @@ class Changes:
         self._evaluators: dict[tuple[int, int], Evaluator] = {}
         self._best: dict[tuple[int, str], Evaluated | None] = {}
 
-    def better_if(self, each: Evaluated) -> str:
+    def under_other_conditions(self, each: Evaluated) -> str:
         """Say which change makes a strategy that fits, and is slower, faster than the chosen one."""
         recut = each.candidate.num_stages > 1 and self.chosen.candidate.num_stages > 1
         if recut or each.step_time_ns > FAR * self._step_ns:

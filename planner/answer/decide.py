@@ -93,7 +93,7 @@ MOST_NOT_RUN = 6
 def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
     """Return the first choice that the target takes and that some trainer runs; where none is, the first it takes.
 
-    What a faster one that nobody runs would gain stands in the plan beside it (`best_unrun`). Whoever asks for a proof,
+    What a faster one that nobody runs would gain is told in the plan (`best_unrun`). Whoever asks for a proof,
     or for what another planner does, gets just that.
     """
     setting, incumbent, old = outcome.setting, outcome.incumbent, outcome.old_plan
@@ -104,7 +104,7 @@ def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
     old_ns = old.never_above_ns if old else None
     for chosen in incumbent.choices(old_ns, outcome.baselines.get("chain")):
         if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
-            break  # no answer is slower than an old plan that stands
+            break  # no answer is slower than an old plan that can still be used
         pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
         if asks_who_runs and (
             not incumbent.somebody_may_run(chosen)

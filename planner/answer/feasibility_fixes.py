@@ -21,14 +21,14 @@ from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
 
 SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 9.0
-"""For each question what holds least, for planning again, and after which nothing more is tried without a clock."""
+"""Looking for the least memory, planning again, and the time after which nothing more is tried without a clock."""
 LEAST_SECONDS = 0.5
-"""For ways out, however little the search has left of its time, unless it took as much more than it had."""
+"""Seconds for feasibility fixes, however little time is left, unless the search overran its limit by as much."""
 MOST_TIMES = 16
 """Times as many devices up to which more of them are tried."""
 UNTRIED = "; no change that helps was verified in the time that there was"
 MARGIN = 1.02
-"""Part of the memory of what holds least that is named: a short search may miss it by some bytes."""
+"""Factor on the least memory found before it is named: a short search may miss the least by some bytes."""
 GIB = 2**30
 
 TryPlan = Callable[[Problem], Plan]
@@ -43,7 +43,7 @@ def feasibility_fixes(problem: Problem, try_plan: TryPlan, whole: Deadline | Non
     try_plan : function
         Plans a changed problem.
     whole : Deadline, optional
-        The deadline of the command; without one so long as `MOST_SECONDS`.
+        The deadline of the command; `MOST_SECONDS` where it has none.
     """
     if whole and whole.passed_s > LEAST_SECONDS:
         return UNTRIED

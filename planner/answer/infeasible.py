@@ -1,7 +1,7 @@
 """No plan: why nothing was found, or the refusal of the candidate that is least over its limit, with the way out.
 
-That no plan fits is said only where it is proved: by states alone, or because every configuration was priced or is
-bounded. Else the limit was reached, and what was looked at is said.
+An answer is that no plan fits only where this is proved: by states alone, or because every configuration was priced or
+is bounded. Else the limit was reached, and the answer tells what was tried.
 """
 
 from collections.abc import Sequence
@@ -87,6 +87,6 @@ def _not_apart(num_stages: int, mixed: int, rest: str) -> str:
     """Say by how much a plan breaks the [[apart]] pins."""
     return (
         f"no plan that was found keeps to the [[apart]] pins: the nearest has {num_stages} stages and {mixed} pieces "
-        "beside some that they are to be apart from; allow more stages (--devices, --max-stages) or time, take another "
+        "with pieces that they must be apart from; allow more stages (--devices, --max-stages) or time, take another "
         f"--planner, or give every [[stage]]{rest}"
     )

@@ -1,11 +1,12 @@
 """The ladder: the best plan of every strategy that was searched, who runs it, and why it was chosen or lost.
 
-Of a strategy on one rung that nothing fits on, the plan that lacks least. Leaves out how the plans were found.
+Where no plan of a rung's strategy fits, the rung has the plan that exceeds memory least. Leaves out how the plans were
+found.
 """
 
 from dataclasses import dataclass
 
-from planner.answer.counterfactuals import Changes, gibibytes
+from planner.answer.counterfactuals import Counterfactuals, gibibytes
 from planner.answer.whole_models import WholeModels
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
@@ -42,7 +43,7 @@ def ladder(
     if chosen not in listed:
         listed.append(chosen)
     others = [faster[each.strategy] for each in listed if each.strategy in faster]
-    rungs = _Rungs(setting, incumbent, chosen, plan, Changes(setting, incumbent, chosen))
+    rungs = _Rungs(setting, incumbent, chosen, plan, Counterfactuals(setting, incumbent, chosen))
     made: list[Rung] = []
     for each in (*listed, *others):
         with setting.dropped.candidate():
@@ -60,18 +61,18 @@ class _Rungs:
     incumbent: CandidatePool
     chosen: Evaluated
     plan: Plan
-    changes: Changes
+    counterfactuals: Counterfactuals
 
     def of(self, each: Evaluated) -> Rung:
         """Return the rung of a plan that fits."""
         made = self.plan if each is self.chosen else _made(self.setting, each)
         peak, text = max(made.prediction.peak_memory_bytes), why(self.incumbent, each, self.chosen, made)
-        return self._rung(each, peak, made.runs_on, text, self._better_if(each, made))
+        return self._rung(each, peak, made.runs_on, text, self._counterfactual(each, made))
 
     def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
         """Return the rungs of strategies that nothing was found to fit on; no trainer runs these plans here.
 
-        That nothing of one fits is said where all of it was priced.
+        A rung tells that nothing of its strategy fits where all of it was priced.
         """
         found = whole.misfits()
         return [
@@ -81,7 +82,7 @@ class _Rungs:
                 (),
                 f"{'' if name in whole.priced else NOT_ALL}over the memory by {gibibytes(row[0].excess_bytes)}: "
                 f"{_how(row[0])}",
-                self.changes.with_memory(row),
+                self.counterfactuals.with_memory(row),
             )
             for name, row in ((name, found[name]) for name in RUNGS if name in found)
         ]
@@ -107,7 +108,7 @@ class _Rungs:
             better_if,
         )
 
-    def _better_if(self, each: Evaluated, made: Plan) -> str:
+    def _counterfactual(self, each: Evaluated, made: Plan) -> str:
         if each is self.chosen or (self.plan.runs_on and not made.runs_on):
             return ""
         if not self.incumbent.runs(each):
@@ -115,7 +116,7 @@ class _Rungs:
         if each.step_time_ns <= self.chosen.step_time_ns:
             lead = self.chosen.step_time_ns / each.step_time_ns - 1
             return f"a lead of 1 %, not {lead:.2%}" if lead <= NEAR - 1 else ""
-        return self.changes.better_if(each)
+        return self.counterfactuals.under_other_conditions(each)
 
 
 def _made(setting: PreparedProblem, each: Evaluated) -> Plan:

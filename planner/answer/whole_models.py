@@ -43,7 +43,7 @@ class WholeModels:
             self._try({each.strategy for each in incumbent.found.values() if each.fits})
 
     def misfits(self) -> dict[str, list[Evaluated]]:
-        """Return the candidates of each strategy on one rung that nothing fits on, what lacks least first."""
+        """Return the candidates of each strategy of which none fits, those that exceed memory least first."""
         met = (*self._incumbent.found.values(), *self._tried)
         fitting = {each.strategy for each in met if each.fits}
         rows: dict[str, list[Evaluated]] = {}
@@ -64,7 +64,7 @@ class WholeModels:
         for family in chain.from_iterable(each for each in groups if each.chunks == (1,)):
             if family.config.offload == "none":
                 name = strategy_of([family.config], is_line=True)
-                rows.setdefault((name, family.config.recompute, family.order), []).append(family)
+                rows.setdefault((name, family.config.recompute, family.device_permutation), []).append(family)
         self.priced = {name for name, _, _ in rows if name not in fitting}
         for (name, _, _), row in rows.items():
             most = max(family.config.data for family in row)

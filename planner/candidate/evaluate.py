@@ -1,7 +1,7 @@
 """Candidates are ranked by what the simulator says of them, never by an estimate.
 
 A candidate is priced, its micro-batches ordered, the step closed and timed. Where all replicas do the same, the first
-stands for all of them. Leaves out which candidates are worth trying.
+represents all of them. Leaves out which candidates are worth trying.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, alike
 from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations
@@ -56,9 +56,9 @@ class Run:
         With the costs that the simulated ranks have: all blocks, or the first of each `replicas`.
     times : Times
     replicas : int
-        How many replicas one simulated rank stands for.
+        How many replicas one simulated rank represents.
     left : int
-        Micro-batches of a replica that were not simulated: all goes on alike for so many.
+        Micro-batches of a replica that were not simulated, because the pipeline repeats itself.
     left_ns : int
         What the step takes longer for these.
     """
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that each simulated one stands for first."""
+        """The first ranks that each simulated one represents."""
         return self.priced.blocks[:: self.replicas]
 
 
@@ -130,7 +130,7 @@ class Evaluated:
 
     @property
     def strategy(self) -> str:
-        """The rungs of the ladder on which it stands."""
+        """The rungs of the ladder that it belongs to."""
         return strategy_of([place.config for place in self.candidate.places], self.is_line)
 
     @property
@@ -216,7 +216,7 @@ class Evaluator:
         return why or why_out_of_step(places, self.num_microbatches) or shared
 
     def limits(self, run: Run) -> list[int]:
-        """Return what each simulated rank may hold: the least of the replicas for which it stands."""
+        """Return what each simulated rank may hold: the least of the replicas that it represents."""
         limits, count = self._limits_of(run.priced.blocks), run.replicas
         return [min(limits[i : i + count]) for i in range(0, len(limits), count)]
 
@@ -264,13 +264,13 @@ class Evaluator:
         return self._run(candidate, priced, replicas, costs, self.num_microbatches // replicas)
 
     def _simulated(self, candidate: Candidate) -> tuple[Priced, int, Costs]:
-        """Return the price, how many replicas one simulated rank stands for, and the costs of the first of them."""
+        """Return the price, how many replicas one simulated rank represents, and the costs of the first of them."""
         priced = self.pricer.price(candidate.partition, candidate.places, candidate.line)
         replicas = self._replicas(candidate.places, priced)
         return priced, replicas, _first_replicas(priced.costs, replicas) if replicas > 1 else priced.costs
 
     def _run(self, candidate: Candidate, priced: Priced, replicas: int, costs: Costs, count: int) -> Run:
-        """Order, close and time so many micro-batches of each replica."""
+        """Order, close and time a number of micro-batches of each replica."""
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         limit = min(self._limits_of(priced.blocks))
         structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)

@@ -1,6 +1,6 @@
 """The one candidate of a problem whose choices are all fixed: equally many layers a stage, as trainers cut them.
 
-Layers are divided evenly, or else as evenly as may be with what stands before and behind them counted as a layer each
+Layers are divided evenly, or else as evenly as may be with what comes before and behind them counted as a layer each
 (Megatron-LM's `--account-for-embedding-in-pipeline-split` and its sister). Leaves out uneven layouts written by hand
 (`planner.question.pins`).
 """
@@ -61,7 +61,7 @@ def _cut(atoms: Atoms, num_stages: int) -> tuple[int, ...]:
 
 
 def nearly_equal(graph: OperatorGraph, num_stages: int) -> tuple[tuple[int, ...], ...]:
-    """Return the operators of each stage, as evenly as may be; what stands before and behind layers counts as one each.
+    """Return the operators of each stage, as evenly as may be; what comes before and behind layers counts as one each.
 
     Raises
     ------

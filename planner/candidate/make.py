@@ -12,7 +12,7 @@ from importlib import metadata
 from costmodel.calibration import interval_ns
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.gathering import with_gathering
@@ -41,7 +41,7 @@ def make(
     reason : str
         Why this candidate was chosen, for the reader of the plan.
     lowered : bool
-        Whether messages stand in the orders; a plan that is only looked at does without.
+        Whether messages are in the orders; a plan that is only looked at does without.
     """
     problem, graph = evaluator.problem, evaluator.problem.profile.graph
     run = evaluator.simulate(candidate)

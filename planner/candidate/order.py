@@ -1,10 +1,10 @@
-"""Orders for priced stages by a schedule of the catalogue, and their prices where it runs backwards in two halves.
+"""Orders for priced stages by a schedule of the catalogue, and their prices where it splits backwards.
 
 The stages come priced for F and whole B. With I and W apart F takes longer, and so do I and W together
 (`WholeModelMeasurements.split`: values live longer, calls pass through Python), by ratios that were measured on the
 whole model. The time of messages is scaled along. A schedule that plans within a limit on any stages gets it; where
-it finds no order within, one without says by how much it is too little. Leaves out what halves cost a trainer other
-than the executor.
+it finds no order within, one without says by how much it is too little. Leaves out what split backwards cost a trainer
+other than the executor.
 """
 
 from collections.abc import Collection, Iterator
@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from costmodel.errors import NoPlanFits
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.costs import Amount, Costs, StageCost
 from simulator.actions import Action, Kind
 from simulator.schedule import Schedule, stage_graph

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from costmodel.stages.strategies import StrategyModel
@@ -143,7 +143,7 @@ class Pricer:
 
         Replicas may take unequally many micro-batches: the fewest count.
         """
-        config = replace(place.config, zero=0, offload="none", recompute="none", again=())
+        config = replace(place.config, zero=0, offload="none", recompute="none", recomputed_operators=())
         operators = self._operators(atoms)
         works = [model.least_work_ns(operators, config, place.ranks) for model in self.models(place)]
         fewest = self.num_microbatches // (place.config.data * place.microbatch_multiple)
@@ -168,11 +168,11 @@ class Pricer:
         return next(device for device in self.problem.machines.devices if device.name == name)
 
     def message_bytes(self, tensors: Sequence[int], config: StageConfig, count: int) -> int:
-        """Return what one rank sends of some tensors for so many micro-batches."""
+        """Return the bytes of some tensors that one rank sends for a number of micro-batches."""
         return sum(map(self.tensor_bytes(count, config).__getitem__, tensors))
 
     def tensor_bytes(self, count: int, config: StageConfig = WHOLE) -> Sequence[int]:
-        """Return the bytes of each tensor on one rank for so many micro-batches."""
+        """Return the bytes of each tensor on one rank for a number of micro-batches."""
         model = self.problem.stage_model(self.problem.machines.device_of(0), self.microbatch_size * count)
         return model.tensor_bytes(config)
 

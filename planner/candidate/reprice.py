@@ -46,7 +46,7 @@ def repriced(plan: Plan, profile: Profile, *, host_time: bool = True) -> Plan:
 def calibrated(plan: Plan, profiles: Sequence[Profile], calibration: Calibration) -> Plan:
     """Return the plan as constants price it, with what its orders then take.
 
-    What was proved or tried beside it when it was planned is left out: it was priced by others.
+    What was proved or tried in addition when it was planned is left out: it was priced by others.
 
     Raises
     ------

@@ -15,7 +15,7 @@ later all that is early, has ended with its messages, the longer run holds what 
 q micro-batches take they give back. Where the second moment comes before the first, no rank's peak differs.
 
 This is how max-plus systems come to their periodic regime (Baccelli et al., Synchronization and Linearity, 1992,
-chapter 3). How soon depends on the times, so a run is asked, and nothing is said of one that has not come to it.
+chapter 3). How soon depends on the times, so a run is asked, and there is no regime for one that has not come to it.
 Leaves out other orders (all forwards first, split backwards) and actions whose times differ.
 """
 
@@ -32,7 +32,7 @@ _NEVER = np.iinfo(np.int64).max // 2
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """So many micro-batches on, everything that is not early is so much later."""
+    """The period of a pipeline: `microbatches` further on, all but the early actions are `time_ns` later."""
 
     microbatches: int
     time_ns: int
@@ -92,7 +92,7 @@ class _Run:
 
     @cached_property
     def leading(self) -> Ints:
-        """Where each rank's first B or R stands, where orders begin to repeat; at the second F where there is none."""
+        """Index of each rank's first B or R, from where orders repeat; of the second F where there is none."""
         first = np.searchsorted(self.arrays.rank[self.backs], self._ranks)
         has = np.append(self.arrays.rank[self.backs], -1)[first] == self._ranks
         return np.where(has, np.append(self.backs, 0)[first], self.begin + 1)
@@ -105,7 +105,7 @@ class _Run:
 
     @cached_property
     def early(self) -> Ints:
-        """Where each rank's first action stands that is not early."""
+        """Index of each rank's first action that is not early."""
         behind = np.minimum(self._last_forward + 1, self._stop - 1)
         more = (behind > self._last_forward) & ~self._closes[behind]
         cut = self.times.start[behind[more]].min(initial=_NEVER)

@@ -1,7 +1,7 @@
 """Sums of gradients over ranks: a stage's replicas, and stages that hold the same parameters.
 
 The executor makes one sum of each set of parameters over all ranks of all stages that hold them, after the last
-backward. Other trainers sum a stage's replicas (beside its last backward), then what is tied between places, as
+backward. Other trainers sum a stage's replicas (during its last backward), then what is tied between places, as
 Megatron-LM does with embeddings. Leaves out when a sum may begin: that is the schedule's.
 """
 

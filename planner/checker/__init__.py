@@ -52,7 +52,7 @@ def check_plan(
     graph : OperatorGraph, optional
         The model's operators: with it, that every tensor and gradient travels where it is needed is checked too.
     cluster : Cluster, optional
-        Machines that the plan must fit, beside those it was made for.
+        Machines that the plan must fit, in addition to those it was made for.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a plan says of itself beside its orders: the training it is for, who runs it, what its memory is made of.
+"""What a plan says of itself besides its orders: the training it is for, who runs it, what its memory is made of.
 
 Of other trainers than the executor it knows what holds in all their versions: stages in one line, all configured alike.
 Leaves out their schedules and whole layers (`planner.question.targets`).

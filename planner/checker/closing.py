@@ -55,7 +55,7 @@ def closing_problems(layout: Layout, orders: Orders, shared: frozenset[int]) -> 
 def _once(order: Sequence[Step], rank: int, kind: str, stage: int, needed: bool) -> Iterator[PlanProblem]:
     count = sum(step.kind == kind and step.stage == stage for step in order)
     if count != needed:
-        yield PlanProblem("count", f"rank {rank}", f"{stage}{kind} stands {count} times; {int(needed)} is right")
+        yield PlanProblem("count", f"rank {rank}", f"{stage}{kind} occurs {count} times; {int(needed)} is right")
 
 
 def _too_late(order: Sequence[Step]) -> Iterator[PlanProblem]:
@@ -64,11 +64,9 @@ def _too_late(order: Sequence[Step]) -> Iterator[PlanProblem]:
     ended = ""
     for step in order:
         if ended and step.kind != "OPT":
-            yield PlanProblem("order", step.place, f"stands after {ended}; only other OPT follow one")
+            yield PlanProblem("order", step.place, f"comes after {ended}; only other OPT follow one")
         if step.kind in BACKWARD and step.stage in closed:
-            yield PlanProblem(
-                "order", step.place, f"stands after {step.stage}REDUCE, which sums the finished gradients"
-            )
+            yield PlanProblem("order", step.place, f"comes after {step.stage}REDUCE, which sums the finished gradients")
         if step.kind == "REDUCE":
             closed.add(step.stage)
         if step.kind == "OPT":

@@ -46,7 +46,7 @@ def batch_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def prediction_problems(plan: Plan, orders: Orders, times: CheckedTimes, num_leads: int) -> Iterator[PlanProblem]:
-    """Yield predicted times that the orders and costs, of so many leads, do not give."""
+    """Yield predicted times that do not follow from the orders and costs."""
     prediction = plan.prediction
     rows = [[times.of(step) for step in order if step.kind in COMPUTE] for order in orders]
     span = max((max(e for _, e in row) - min(s for s, _ in row) for row in rows if row), default=0)
@@ -115,7 +115,7 @@ def search_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def _is_unrun(plan: Plan, best_ns: int) -> bool:
-    """Whether the best step is said to be of a plan that no trainer runs, unlike this one."""
+    """Whether the plan records that its best step is that of a plan that no trainer runs, unlike this one."""
     found = plan.extra.get("best_unrun")
     return bool(plan.runs_on) and isinstance(found, Mapping) and found.get("step_time_ns") == best_ns
 

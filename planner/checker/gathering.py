@@ -46,13 +46,13 @@ def _unit_problems(stage: PlanStage) -> Iterator[str]:
     for place, unit in enumerate(stage.units):
         for other in stage.units[place + 1 :]:
             if unit == other:
-                yield f"the unit {unit!r} stands twice"
+                yield f"the unit {unit!r} occurs twice"
             elif f"{other}.".startswith(f"{unit}.") or f"{unit}.".startswith(f"{other}."):
                 yield f"the unit {other!r} and the unit {unit!r} lie in each other; a parameter is in one unit"
 
 
 def _homes(stage: PlanStage, graph: OperatorGraph) -> dict[str, list[str]]:
-    """Return a stage's parameters by the block that could gather them by itself; beside such blocks under ``""``."""
+    """Return a stage's parameters by the block that could gather them by itself; others are under ``""``."""
     inside = set(stage.operators)
     elsewhere = {
         block for operator, block in zip(graph.operators, graph.blocks, strict=True) if operator.name not in inside

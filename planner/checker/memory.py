@@ -22,7 +22,7 @@ FREED, ACTING, TAKEN = range(3)
 
 
 class _Change(NamedTuple):
-    """A change of one rank's memory; sorted they stand in the order in which they happen."""
+    """A change of one rank's memory; sorted they are in the order in which they happen."""
 
     time_ns: int
     turn: int

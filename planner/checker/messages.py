@@ -53,7 +53,7 @@ def needed_messages(layout: Layout) -> Iterator[Message]:
 
 
 def message_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
-    """Yield sends and receives that are missing, stand twice or that nothing asks for."""
+    """Yield sends and receives that are missing, occur twice or that nothing asks for."""
     found = Counter((step.rank, step.text) for order in orders for step in order if step.kind in TRANSFERS)
     needed = {end for message in needed_messages(layout) for end in (message.send, message.receive)}
     for rank, text in sorted(needed - set(found)):
@@ -64,7 +64,7 @@ def message_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
                 "message", f"rank {rank}", f"{text} is asked for by no edge between this rank and another"
             )
         elif count > 1:
-            yield PlanProblem("message", f"rank {rank}", f"{text} stands {count} times; once is right")
+            yield PlanProblem("message", f"rank {rank}", f"{text} occurs {count} times; once is right")
 
 
 def data_problems(layout: Layout, orders: Orders, computed: Mapping[Key, Step]) -> Iterator[PlanProblem]:
@@ -79,13 +79,13 @@ def data_problems(layout: Layout, orders: Orders, computed: Mapping[Key, Step]) 
             made = backward_of(computed, message.source, message.source_group)
             read = backward_of(computed, message.target, message.target_group)
         if send.position < made.position:
-            yield PlanProblem("order", send.place, f"stands before {made.text}, which computes what it sends")
+            yield PlanProblem("order", send.place, f"comes before {made.text}, which computes what it sends")
         if receive.position > read.position:
-            yield PlanProblem("order", receive.place, f"stands after {read.text}, which needs what it receives")
+            yield PlanProblem("order", receive.place, f"comes after {read.text}, which needs what it receives")
 
 
 def pairing_problems(orders: Orders, peers: Mapping[tuple[int, str], tuple[int, str]]) -> Iterator[PlanProblem]:
-    """Yield directed pairs of ranks whose sends and receives stand in different orders.
+    """Yield directed pairs of ranks whose sends and receives are in different orders.
 
     `peers` gives the other end of each transfer.
     """

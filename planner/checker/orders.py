@@ -16,7 +16,7 @@ Key = tuple[str, int, int]
 
 
 def count_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
-    """Yield compute actions that are missing, stand twice or on another's rank."""
+    """Yield compute actions that are missing, occur twice or on another's rank."""
     steps = [step for order in orders for step in order if step.kind in COMPUTE]
     counts = Counter((step.kind, step.stage, step.microbatch) for step in steps)
     for step in steps:
@@ -27,7 +27,7 @@ def count_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
             yield PlanProblem("count", step.place, f"stage {step.stage} has forwards only")
     for (kind, stage, first), count in counts.items():
         if count > 1:
-            yield PlanProblem("count", f"stage {stage}", f"{stage}{kind}{first} stands {count} times; once is right")
+            yield PlanProblem("count", f"stage {stage}", f"{stage}{kind}{first} occurs {count} times; once is right")
     for stage in range(len(layout.ranks)):
         for first in layout.firsts(stage):
             yield from _missing(layout, counts, stage, first)
@@ -47,7 +47,7 @@ def _missing(layout: Layout, counts: Mapping[Key, int], stage: int, first: int) 
 
 
 def sequence_problems(layout: Layout, orders: Orders) -> Iterator[PlanProblem]:
-    """Yield actions that stand before another one of their own rank that they need."""
+    """Yield actions that come before another one of their own rank that they need."""
     at = compute_steps(orders)
     for step in at.values():
         for need in _own_needs(step, at):
@@ -81,4 +81,4 @@ def _own_needs(step: Step, at: Mapping[Key, Step]) -> Iterable[Step]:
 
 def _after(step: Step, need: Step) -> Iterator[PlanProblem]:
     if step.rank == need.rank and step.position < need.position:
-        yield PlanProblem("order", step.place, f"stands before {need.text}, which it needs")
+        yield PlanProblem("order", step.place, f"comes before {need.text}, which it needs")

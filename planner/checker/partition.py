@@ -11,7 +11,7 @@ from planner.plan import REPLICATE, Plan, PlanEdge
 
 
 def operator_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[PlanProblem]:
-    """Yield operators that stand in no stage, in two, or that the model does not have."""
+    """Yield operators that are in no stage, in two, or that the model does not have."""
     stage_of: dict[str, int] = {}
     for index, stage in enumerate(plan.stages):
         if not stage.operators:
@@ -19,14 +19,14 @@ def operator_problems(plan: Plan, graph: OperatorGraph | None) -> Iterator[PlanP
         for name in stage.operators:
             if name in stage_of:
                 yield PlanProblem(
-                    "operator", f"stage {index}", f"operator {name!r} stands in stage {stage_of[name]} already"
+                    "operator", f"stage {index}", f"operator {name!r} is in stage {stage_of[name]} already"
                 )
             stage_of[name] = index
             if graph and name not in graph.index:
                 yield PlanProblem("operator", f"stage {index}", f"operator {name!r} is not one of the model's")
     for name in graph.index if graph else ():
         if name not in stage_of:
-            yield PlanProblem("operator", "stages", f"operator {name!r} of the model stands in no stage")
+            yield PlanProblem("operator", "stages", f"operator {name!r} of the model is in no stage")
     known = len(graph.operators) if graph else len(stage_of)
     if plan.num_operators != known:
         where = "model has" if graph else "stages hold"
@@ -46,7 +46,7 @@ def configuration_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def border_problems(plan: Plan) -> Iterator[PlanProblem]:
-    """Yield edges whose tensors are said to be divided among the lanes of a stage that has one."""
+    """Yield edges whose tensors are recorded as divided among the lanes of a stage that has one lane."""
     for edge in plan.edges:
         config = plan.stages[edge.source].config
         if edge.border != REPLICATE and config.context * config.tensor == 1:
@@ -58,7 +58,7 @@ def border_problems(plan: Plan) -> Iterator[PlanProblem]:
 
 
 def flow_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
-    """Yield what is wrong between stages; every operator must stand in exactly one."""
+    """Yield what is wrong between stages; every operator must be in exactly one."""
     stage_of = {name: index for index, stage in enumerate(plan.stages) for name in stage.operators}
     yield from _cycle(graph, stage_of, len(plan.stages))
     yield from _apart_in_place(graph, stage_of)
@@ -84,7 +84,7 @@ def _shared_problems(plan: Plan, graph: OperatorGraph) -> Iterator[PlanProblem]:
             yield PlanProblem(
                 "model",
                 f"stage {index}",
-                f"it is said to share {sorted(stage.shared)} with other stages; by the model it is {sorted(expected)}",
+                f"it shares {sorted(stage.shared)} with other stages by the file, and {sorted(expected)} by the model",
             )
 
 
@@ -114,7 +114,7 @@ def _apart_in_place(graph: OperatorGraph, stage_of: Mapping[str, int]) -> Iterat
                 "operator",
                 f"stage {stage_of[operator.name]}",
                 f"operator {operator.name!r} changes the output of {' or '.join(map(repr, sources))} in place and "
-                f"must stand in its stage {stage_of[sources[0]]}",
+                f"must be in its stage {stage_of[sources[0]]}",
             )
 
 

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 KINDS = {
     "batch": "the batch does not divide as the stages say",
-    "operator": "an operator is missing, stands twice, is unknown or apart from what it changes in place",
+    "operator": "an operator is missing, occurs twice, is unknown or apart from what it changes in place",
     "cycle": "stages wait for each other's outputs",
     "edge": "a tensor or gradient does not travel where it is needed",
     "cost": "a stage's cost does not fit its number of actions",
     "action": "a text that is no action, or an action that a plan cannot hold",
     "rank": "an action or message on a rank that it does not belong to",
-    "count": "an action that is missing or stands twice",
+    "count": "an action that is missing or occurs twice",
     "order": "an action before what it needs, or after the end",
-    "message": "a send or receive that is missing, stands twice or meets another one",
+    "message": "a send or receive that is missing, occurs twice or meets another one",
     "deadlock": "ranks that wait for each other for ever",
     "time": "a time that the orders and costs do not give",
     "memory": "a peak that the orders and costs do not give, or that the device cannot hold",

@@ -15,7 +15,7 @@ Orders = Sequence[Sequence[Step]]
 Ends = Mapping[tuple[int, str], tuple[int, str]]
 
 CLOSE = "the end of the gradients"
-"""What stands, as a step, where all ranks meet."""
+"""The step that a rendezvous of all ranks takes."""
 
 
 def deadlock_problems(layout: Layout, orders: Orders, ends: Ends) -> Iterator[PlanProblem]:

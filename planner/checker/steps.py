@@ -1,7 +1,7 @@
 """The checker's own reading of a plan's orders: texts to steps, micro-batch groups, who works where.
 
 Written apart from `simulator.actions` on purpose: two readers of one format find each other's mistakes.
-Ranks that divide tensors or the sequence work in lockstep: the first of them, the lead, stands for all, and the
+Ranks that divide tensors or the sequence work in lockstep: the first of them, the lead, represents all, and the
 others must have its order. Knows whole sequences only; a sequence slice in a plan is refused. Also refused is what
 no stage of a plan needs today: UNSHARD, RESHARD, OFFLOAD and RELOAD.
 """
@@ -41,7 +41,7 @@ class Step:
 
     @property
     def place(self) -> str:
-        """Where the action stands, for people."""
+        """Where the action is, for people."""
         return f"rank {self.rank}, action {self.position} ({self.text})"
 
 
@@ -113,7 +113,7 @@ def leads_of(stage: PlanStage) -> tuple[int, ...]:
 
 
 def lead_of_ranks(plan: Plan) -> dict[int, int]:
-    """Return the rank that stands for each rank."""
+    """Return the rank that represents each rank."""
     found: dict[int, int] = {}
     for stage in plan.stages:
         size = stage.config.tensor * stage.config.context
@@ -159,7 +159,7 @@ def read_texts(plan: Plan, rows: Sequence[Sequence[str]]) -> tuple[Orders, list[
 
 
 def _parse(text: str, rank: int, position: int) -> Step | str:
-    """Return the step that a text stands for, or what is wrong with it."""
+    """Return the step that a text represents, or what is wrong with it."""
     if found := _COMPUTE.fullmatch(text):
         return Step(rank, position, found[2], int(found[1]), int(found[3]), -1, text)
     if (found := _TRANSFER.fullmatch(text)) and (found[4] == ">") == found[2].startswith("SEND"):

@@ -2,7 +2,7 @@
 
 Every action starts when the one before it on its rank has ended and what it needs has arrived; a message
 is a delay of its edge's `p2p_ns`, 0 within a rank. B takes I + W. A stage with a recompute time spends it in
-I or B, unless the orders hold its R. REDUCE runs beside compute once all ranks of its stage have issued it, one
+I or B, unless the orders hold its R. REDUCE overlaps compute once all ranks of its stage have issued it, one
 after the other on each rank; OPT waits for the REDUCE of its stage. A rank of speed s takes round(time / s),
 halves up. Leaves out other modes of transfer and of the optimizer: a plan's prediction is made in this one.
 """

@@ -20,7 +20,7 @@ from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.limits import LIMITS, raised, read_limits
 from costmodel.outputs import check_format, check_outputs
 from planner.commands.answer import INTERRUPTED, print_answer, print_error
-from planner.interrupts import as_before, hear, ignore, listen
+from planner.interrupts import as_before, defer, ignore, restore
 
 NEEDED_BY = {
     "torch": "profile, links, executor",
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
     if argv is None:
-        listen()
+        defer()
         code = _main(sys.argv[1:])
         ignore()
         exec("")  # noqa: S102 - after an interrupt inside exec, as in torch's, `python -m` ends by SIGINT, not by our code
@@ -152,7 +152,7 @@ def _answered(module: ModuleType, parser: Parser, arguments: list[str]) -> int:
     if not loads:  # operators and actions stay: to look for cycles among a million of them takes a fifth of the time
         gc.set_threshold(100_000, 20)
     if not getattr(module, "KEEPS_ITS_BEST", False):
-        hear()
+        restore()
     with raised(read_limits(parsed.limit)), redirect_stdout(sys.stderr):  # a user's model may print
         answer = module.run(parsed)
     if sys.stdout is None:

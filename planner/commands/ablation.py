@@ -29,14 +29,14 @@ def run(args: argparse.Namespace) -> Answer:
     """Plan row by row."""
     start = time.perf_counter()
     from planner.answer.decide import plan
-    from planner.interrupts import held_back
+    from planner.interrupts import deferred_signals
     from planner.report.whatif.ablation import ablation
 
     if args.chart:
         from simulator.charts.style import check_suffix
 
         check_suffix(args.chart)
-    with held_back():
+    with deferred_signals():
         found = ablation(problem_of(args, start), plan, say)
     if args.chart:
         from simulator.charts import save_figure

@@ -110,7 +110,7 @@ def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
         f"step {milliseconds(found.step_time_ns)}, {percent(search.gap)} above the lower bound "
         f"{milliseconds(search.lower_bound_ns)} ({search.scope})"
     )
-    yield f"chosen: {plan.extra.get('choice') or 'not said'} ({search.status})"
+    yield f"chosen: {plan.extra.get('choice') or 'not recorded'} ({search.status})"
     rivals = [f"{name} {_slower(found.step_time_ns, ns)}" for name, ns in found.next_best[:NUM_RIVALS]]
     yield f"next best: {', '.join(rivals) or 'nothing else was simulated'}"
 

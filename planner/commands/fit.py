@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Fit, write what moved and say how good it is."""
     from costmodel.calibration import published, read_calibration, to_toml
     from costmodel.files import write_text
-    from planner.measured.fit import fit
+    from planner.measured.fit_constants import fit
     from planner.measured.predicted import Predictor
     from planner.measured.runs import read_runs
 

@@ -12,7 +12,7 @@ pipeline layout (or a file that holds one), with costs from a profile. kineto re
 rank of a pipeline (torch.distributed.pipelining), says what F, B and waits took, and simulates the run as it was:
 --costs-output and --orders-output are its costs and orders for simulate, where another --schedule says what that would
 take. Modules are in the profile where the profiler ran with_stack=True. What each format holds, and what it leaves
-open, stands in docs/guide.md.
+open, is in docs/guide.md.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from planner.report.summary.text import Table, milliseconds
 if TYPE_CHECKING:
     from costmodel.importers.kineto import RankTrace
     from costmodel.importers.kineto_actions import TracedAction
-    from costmodel.machines.parts import DeviceType
+    from costmodel.machines.cluster_parts import DeviceType
     from costmodel.model.profile import Profile
     from simulator.traced_run import TracedRun
 
@@ -26,7 +26,7 @@ OUTPUTS = {
     "timeline_output": "kineto: the measured step as a timeline, with its waits",
     "costs_output": "kineto: what stages and messages cost, for simulate --costs",
     "orders_output": "kineto: the orders of the run (CSV), for simulate --schedule",
-    "cluster_output": "kineto: the ranks and their link as a cluster file; aceso: the cluster, and its links beside it",
+    "cluster_output": "kineto: the ranks and their link as a cluster file; aceso: cluster and links as two files",
 }
 UNKNOWN = "traces hold no bytes: memory and the size of messages are not known"
 PLAN_ONLY = "the profile is of a trace: there is no model to run"
@@ -92,7 +92,7 @@ def _device(args: argparse.Namespace, traces: Sequence["RankTrace"]) -> "DeviceT
     """Return the device that a person named, or what the trace shows."""
     from costmodel.importers.kineto import KERNELS
     from costmodel.machines import catalogue
-    from costmodel.machines.parts import DeviceType
+    from costmodel.machines.cluster_parts import DeviceType
 
     kind = "cuda" if any(event.category in KERNELS for trace in traces for event in trace.events) else "cpu"
     name = args.device or ("gpu" if kind == "cuda" else "cpu")
@@ -139,7 +139,7 @@ def _message_ns(found: "TracedRun") -> int:
 def _write(args: argparse.Namespace, found: "TracedRun", device: "DeviceType") -> dict[str, str]:
     """Write what else was asked for; return the files by what they are."""
     from costmodel.files import write_text
-    from costmodel.stages.written import write_costs
+    from costmodel.stages.costs_file import write_costs
     from simulator.timeline import write_timeline
 
     if args.timeline_output:

@@ -31,5 +31,5 @@ def run(args: argparse.Namespace) -> Answer:
     ]
     title = f"{body['output']}: {body['num_ranks']} ranks, {body['backend']} on {body['device']}"
     if "overlap_slowdown" in body:
-        title += f"; compute takes {body['overlap_slowdown']:.2f} times as long beside a sum over all"
+        title += f"; compute takes {body['overlap_slowdown']:.2f} times as long during a sum over all"
     return Answer(body, [Table(("class", "from bytes", "latency us", "GB/s"), rows, title)])

@@ -30,9 +30,9 @@ DEGREES = {
 
 HABITS = {
     "flash": "attention keeps no scores",
-    "overlap": "sum gradients beside the backward",
+    "overlap": "sum gradients during the backward",
     "overlap-gathers": "gather parameters ahead of use",
-    "overlap-tensor": "sum tensor-parallel gradients beside gradient matmuls",
+    "overlap-tensor": "sum tensor-parallel gradients during gradient matmuls",
     "summed-in-place": "sum gradients in the buffer that they are kept in",
     "fused": "norms and elementwise operators in few kernels",
 }
@@ -151,9 +151,9 @@ def said(args: argparse.Namespace) -> dict[str, object]:
 def run(args: argparse.Namespace) -> Answer:
     """Plan, check, write; Ctrl-C and SIGTERM wait from here on until there is a plan to keep."""
     start = time.perf_counter()  # before the libraries are loaded: the limit is of the whole command
-    from planner.interrupts import held_back
+    from planner.interrupts import deferred_signals
 
-    with held_back():
+    with deferred_signals():
         return _run(args, start)
 
 

@@ -3,7 +3,7 @@
     penstock profile zoo:mmt:small -o profile.json
     penstock profile zoo:uno:small -o profile.json --dry-run          counts and sizes; nothing is run
 
-Resumes from the journal beside the output. Needs torch and the standard library alone.
+Resumes from the journal next to the output. Needs torch and the standard library alone.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     penstock show plan.json
 
-Everything stands in the file; nothing is simulated (`penstock explain` says why, `penstock whatif` what if).
+Everything is in the file; nothing is simulated (`penstock explain` says why, `penstock whatif` what if).
 """
 
 import argparse
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _json(path: str, plan: "Plan") -> dict[str, object]:
     from planner.plan import plan_to_json
-    from planner.plan.limits import rank_limits
+    from planner.plan.provenance import rank_limits
     from planner.plan.rung import rung
     from planner.report.summary.rates import samples_per_s
 
@@ -79,12 +79,12 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
         f"batch        {batch.global_size} samples in {batch.num_microbatches} micro-batches of {batch.microbatch_size}"
         f", schedule {plan.schedule}"
     )
-    yield f"chosen       {plan.extra.get('choice') or 'not said'}"
+    yield f"chosen       {plan.extra.get('choice') or 'not recorded'}"
     step, bubble = milliseconds(prediction.step_time_ns), percent(prediction.bubble_ratio)
     yield f"step time    {step} predicted, {rate}, bubble {bubble}"
     yield from expected(plan)
     yield f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
-    yield f"scope        {search.scope or 'not said'}"
+    yield f"scope        {search.scope or 'not recorded'}"
     yield f"memory       {_memory(plan)}"
     yield f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}"
     yield f"assumes      {assumed(plan)}"
@@ -94,7 +94,7 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
 
 def _memory(plan: "Plan") -> str:
     """Say what the fullest rank holds, against what it may."""
-    from planner.plan.limits import rank_limits
+    from planner.plan.provenance import rank_limits
 
     peaks, limits = plan.prediction.peak_memory_bytes, rank_limits(plan)
     rank = max(range(len(peaks)), key=lambda each: (peaks[each] / (limits[each] or 2**62), -each))

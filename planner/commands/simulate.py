@@ -10,7 +10,7 @@ Without --costs, the --..-ns times are those of all of one rank's work for one m
 activation shares (peak_activations, no bytes); with --costs and for plans it is in bytes. graph-zb goes on seeking
 better orders until they are proved, for 20 s at most or --time-limit. --recompute puts an R, a forward run again,
 before each backward of some stages: without --costs it takes as long as the forward; with --memory-limit it runs
-earlier where a rank idles and the limit allows it. --offload copies what forwards keep to the host and back, beside
+earlier where a rank idles and the limit allows it. --offload copies what forwards keep to the host and back, during
 compute, where both copies fit before the backward: the step takes as long as without.
 """
 
@@ -162,7 +162,7 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 
 
 def _stages(text: str) -> tuple[int, ...]:
-    """Read a list of stages; none stand for all."""
+    """Read a list of stages; an empty one means all of them."""
     parts = text.split(",")
     if text != "all" and not all(part.strip().isdecimal() and part.isascii() for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: give all, or numbers of stages as 0,3")
@@ -215,7 +215,7 @@ def _answer(
     proved_ns: int = 0,
     replicas: int = 1,
 ) -> Answer:
-    """Answer for a timeline, each rank of which stands for those that do the same (`blocks`; else itself)."""
+    """Answer for a timeline, each rank of which represents those that do the same (`blocks`; else itself)."""
     from simulator.bounds import bound_of
     from simulator.bubbles import bubble_causes
 

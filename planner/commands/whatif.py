@@ -6,9 +6,9 @@
 
 The plan stays as it is (cut, ranks, strategy, orders) and is simulated with the changes, all of --set together; memory
 is held against the limit. With --profile every price is made anew, as `plan` would; without, messages are priced by
-their bytes, sums of gradients where the file has theirs, and what is left out is said. --replan says beside it what
-`plan` would now choose. A sweep of devices is always planned anew: the plan's cluster up to its size, beyond that more
-hosts like its last; the batch stays.
+their bytes, sums of gradients where the file has theirs, and the answer tells what is left out. --replan tells in
+addition what `plan` would now choose. A sweep of devices is always planned anew: the plan's cluster up to its size,
+beyond that more hosts like its last; the batch stays.
 
 Keys: link.NAME.bandwidth (GB/s), link.NAME.latency (us), link.NAME.shared (GB/s of a host), device.NAME.memory (GiB),
 device.NAME.speed, rank.N.speed, stage.N.time (a factor), microbatches (each as large as now: the batch changes),
@@ -27,8 +27,8 @@ from planner.report.summary.text import milliseconds
 
 if TYPE_CHECKING:
     from planner.report.whatif.answer import ChangesAnswer
-    from planner.report.whatif.changed import PlanChanges
     from planner.report.whatif.outcome import Consequence
+    from planner.report.whatif.plan_changes import PlanChanges
     from planner.report.whatif.settings import Change
 
 INTERRUPTED = 130
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
     from costmodel.model.profile import read_profile
     from planner.plan import read_plan
     from planner.report.whatif.answer import ChangesAnswer
-    from planner.report.whatif.changed import PlanChanges
+    from planner.report.whatif.plan_changes import PlanChanges
     from planner.report.whatif.settings import parse_change, parse_sweep
 
     fixed = tuple(map(parse_change, args.changes))
@@ -158,7 +158,7 @@ class _Asked:
             yield fixed
 
     def _row(self, changes: "tuple[Change, ...]") -> None:
-        """Answer one question; what stands against one value of a sweep is kept beside the others' rows."""
+        """Answer one question; what speaks against one value of a sweep is kept with the rows of the others."""
         swept = changes and changes[-1] in self.answer.swept
         try:
             if not self.answer.by_devices:
@@ -193,8 +193,8 @@ class _Asked:
         from planner.front import make_plan
         from planner.question.effort import Effort
         from planner.report.whatif.anew import problem_under
-        from planner.report.whatif.changed import structure_of
         from planner.report.whatif.outcome import Consequence
+        from planner.report.whatif.plan_changes import structure_of
 
         effort = Effort(self.args.time_limit, None, self.args.seed)
         problem = problem_under(self.changes.plan, self.changes.profiles, changes, effort)

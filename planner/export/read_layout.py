@@ -35,7 +35,7 @@ def read_layout(text: str, graph: OperatorGraph, num_places: int, config: StageC
     InvalidInput
         For what is no layout.
     UsageError
-        For a layout that breaks a rule of Megatron's on so many places.
+        For a layout that breaks a rule of Megatron's for its number of pipeline positions.
     DoesNotMatch
         When the model has other layers.
     """

@@ -64,9 +64,7 @@ def _listed(path: Path, graph: OperatorGraph, num_stages: int) -> tuple[tuple[in
                 )
             for position in by_part.get(name) or by_name[name]:
                 if home.setdefault(position, stage) != stage:
-                    raise InvalidInput(
-                        f"{path}: /{stage}: {name!r} stands in stage {home[position]} too; leave one out"
-                    )
+                    raise InvalidInput(f"{path}: /{stage}: {name!r} is in stage {home[position]} too; leave one out")
     left = next((i for i in range(len(graph.operators)) if i not in home), -1)
     if left >= 0:
         raise InvalidInput(f"{path}: {graph.parts[left] or graph.operators[left].name!r} is in no stage; add it to one")

@@ -12,7 +12,7 @@ from planner.plan import Plan
 from planner.question.pipeline_support import Job
 
 PLACEMENT = {True: "ZBVZeroBubble", False: "PipelineScheduleMulti"}
-"""The schedule whose placement of stages torchtitan takes beside a CSV of orders: in a V, or in a loop."""
+"""The schedule whose placement of stages torchtitan takes with a CSV of orders: in a V, or in a loop."""
 
 FOLDER = """
 import json

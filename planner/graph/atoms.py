@@ -136,14 +136,14 @@ class Atoms:
         return tuple(before)
 
     @cached_property
-    def waists(self) -> tuple[int, ...]:
-        """Atoms that every other atom leads to or comes from."""
+    def bottlenecks(self) -> tuple[int, ...]:
+        """Bottleneck atoms: every other atom leads to them or comes from them."""
         everything = (1 << len(self)) - 1
         return tuple(a for a in range(len(self)) if self.ancestors[a] | self.descendants[a] | 1 << a == everything)
 
     @cached_property
-    def gradient_waists(self) -> tuple[int, ...]:
-        """Waists to which all that comes before them leads by tensors that carry a gradient."""
+    def gradient_bottlenecks(self) -> tuple[int, ...]:
+        """Bottleneck atoms to which all atoms before them lead by tensors that carry a gradient."""
         before = [0] * len(self)
         carried: list[set[int]] = [set() for _ in self.members]
         for flow in self.flows:
@@ -153,7 +153,7 @@ class Atoms:
         for atom, sources in enumerate(carried):
             for source in sources:
                 before[atom] |= before[source] | 1 << source
-        return tuple(a for a in self.waists if before[a] == self.ancestors[a])
+        return tuple(a for a in self.bottlenecks if before[a] == self.ancestors[a])
 
     @cached_property
     def reduction(self) -> tuple[tuple[int, ...], ...]:

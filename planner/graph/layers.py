@@ -1,7 +1,7 @@
 """Whole layers: cuts as people make them by hand, equally many of a model's repeated blocks to each stage.
 
-Blocks are those of `costmodel.stages.strategies.blocks`. What stands before the first belongs to the first stage, what
-stands behind a block to that block's. Leaves out models whose stages do not follow the order of their operators.
+Blocks are those of `costmodel.stages.strategies.blocks`. What comes before the first belongs to the first stage, what
+follows a block to that block's. Leaves out models whose stages do not follow the order of their operators.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def equal_layers(
 ) -> tuple[tuple[int, ...], ...] | None:
     """Return the operators of each stage, equally many blocks each, or None where blocks do not divide.
 
-    `embedding` and `loss` are blocks that count with the first and the last stage beside their own.
+    `embedding` and `loss` are blocks that count with the first and the last stage in addition to their own layers.
     """
     starts = layer_starts(graph)
     each, left = divmod(len(starts) + embedding + loss, num_stages)

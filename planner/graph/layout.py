@@ -45,7 +45,7 @@ def parse_layout(text: str) -> Rows:
 
 
 def layout_text(rows: Rows) -> str:
-    """Return the layout of some stages; equal stages in a row, and equal letters, stand once with their number."""
+    """Return the layout of some stages; runs of equal stages, and of equal letters, are written once with a number."""
     text = ""
     runs = [(letters, len(list(run))) for letters, run in groupby(rows[:-1])]
     for letters, times in runs:
@@ -60,7 +60,7 @@ def _in_short(letters: str) -> str:
 
 
 def layout_problem(rows: Rows, num_places: int) -> str:
-    """Return which rule of Megatron's a layout breaks on so many places; nothing where it keeps all."""
+    """Return the rule of Megatron's that a layout breaks, given the number of positions; empty where it keeps all."""
     whole = "".join(rows)
     if len(rows) % num_places:
         return f"{len(rows)} stages on {num_places} places, which do not divide them"
@@ -83,7 +83,7 @@ def layout_problem(rows: Rows, num_places: int) -> str:
 def part_letters(parts: Sequence[str]) -> dict[str, str]:
     """Return the letter of each part of a model, in the order of its operators; nothing where its layers are no list.
 
-    What stands before the first layer is the embedding, what stands behind it the head with its loss. Layers behind
+    What comes before the first layer is the embedding, what follows it the head with its loss. Layers behind
     that are for multi-token prediction.
     """
     order = list(dict.fromkeys(filter(None, parts)))
@@ -101,7 +101,7 @@ def part_letters(parts: Sequence[str]) -> dict[str, str]:
 def layer_letters(parts: Sequence[Sequence[str]]) -> Rows:
     """Return the letters of stages that hold these parts of a model; nothing where its layers are no list.
 
-    With layers for multi-token prediction norms stand with the last layer, as in Megatron.
+    With layers for multi-token prediction norms belong to the last layer, as in Megatron.
     """
     letters = part_letters([name for row in parts for name in row])
     if not letters:

@@ -2,7 +2,7 @@
 
 Its rules (`torchtitan/distributed/pipeline_parallel.py`, commit 02ef790): a name is an attribute of the model
 (``norm``) or an entry of a list that is one (``layers.3``), and what no name keeps is dropped from a stage, so each
-stands in exactly one. A model inside another (Hugging Face's ``model.layers.3`` beside ``lm_head``) gets the names that
+is in exactly one. A model inside another (Hugging Face's ``model.layers.3`` next to ``lm_head``) gets the names that
 torchtitan's own definitions of such models have. Leaves out whether torchtitan has the model.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from costmodel.model.blocks import block_of, list_of
 
 OWN_NAMES = {"embed_tokens": "tok_embeddings", "lm_head": "output"}
-"""torchtitan's names of what Hugging Face's decoders hold beside layers and norm."""
+"""torchtitan's names of what Hugging Face's decoders hold besides layers and norm."""
 
 
 def model_part_names(parts: Sequence[Sequence[str]]) -> tuple[list[list[str]], str]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from costmodel.stages.strategies.blocks import block_names
 from planner.graph.atoms import MOST_ATOMS, Apart, Atoms, group
-from planner.graph.orders import orders
+from planner.graph.topological_orders import orders
 from planner.graph.towers import Rows, towers
 
 
@@ -101,7 +101,7 @@ def _alike(order: Sequence[int], groups: Iterable[Rows]) -> dict[int, list[int]]
 
 
 def _join(line: "_Segments", crossing: Sequence[int], alike: Mapping[int, Sequence[int]], most: int) -> None:
-    """Join two neighbours, and those alike, again and again until at most so many are left.
+    """Join two neighbours, and all pairs like them, until at most `most` segments are left.
 
     First such as a tensor joins, that make a segment of the least order of magnitude of work, and of these the ones
     between which most bytes cross.

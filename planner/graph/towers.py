@@ -1,4 +1,4 @@
-"""Equal towers of a graph: long branches of which one stands for another, atom by atom.
+"""Equal towers of a graph: long branches of which one represents another, atom by atom.
 
 Told by sizes: around atoms at the same place all tensors and parameters, up to the graph's ends, are as large, and they
 take about as long (measured times are never the same). Leaves out short branches that are few: they hardly make a graph
@@ -13,12 +13,12 @@ import networkx as nx
 from planner.graph.atoms import Atoms
 
 Rows = tuple[tuple[int, ...], ...]
-"""Towers that are equal: atoms of each, those at the same place standing for each other."""
+"""Towers that are equal: atoms of each, those at equal positions represent each other."""
 
 NEAR = 1.25
 """By how much the work of atoms at the same place may differ."""
 LEAST_PART, MANY = 1 / 64, 4
-"""Part of the graph's work from which on a branch is a tower; so many equal ones are, however short."""
+"""Part of the graph's work that makes a branch a tower; number of equal branches that are towers at any length."""
 
 
 def towers(atoms: Atoms, work_ns: Sequence[int], bytes_of: Sequence[int]) -> list[Rows]:

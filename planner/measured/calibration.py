@@ -4,7 +4,7 @@ Of each stage F moves its operators' forward, and B (or I and W together) their 
 the first on each rank left out where others are enough, and a ratio that rests on few or scattered actions moves part
 of the way (`Ratio.moves`). OPT moves the optimizer's step; messages move the links of the profile, as far as these
 priced them. Leaves out what a step does not tell apart: operators within a stage, other micro-batch sizes (all move
-alike), the cost of a backward in two halves (`whole.split`), sums of gradients, Python between two actions.
+alike), the cost of a split backward (`whole.split`), sums of gradients, Python between two actions.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Measured against planned, of so many actions; `scatter` is their relative standard deviation."""
+    """Ratio of measured to planned over a number of actions; `scatter` is their relative standard deviation."""
 
     measured: float
     count: int
@@ -210,8 +210,8 @@ class MovedProfile:
         if sizes:
             found.append(f"micro-batches of {', '.join(map(str, sizes))}: moved as those of the run")
         if self.profile.whole.split:
-            how = "ran in halves" if Kind.I in kinds else "ran whole"
-            found.append(f"what a backward in two halves costs (whole.split): backwards {how}")
+            how = "ran split" if Kind.I in kinds else "ran whole"
+            found.append(f"what a split backward costs (whole.split): backwards {how}")
         if self.profile.links is None or self.before.cluster.links != self.profile.links:
             found.append("links: the plan's are not the profile's, and are not changed")
         else:

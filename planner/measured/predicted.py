@@ -1,7 +1,7 @@
 """What a plan of a measured job promises: priced and simulated as every plan is.
 
 Profiles, which many jobs of one shape share, are described once. Leaves out how predictions are judged
-(`planner.measured.errors`).
+(`planner.measured.prediction_errors`).
 """
 
 from collections.abc import Iterable

@@ -161,7 +161,7 @@ def _stage_to_json(index: int, stage: PlanStage) -> dict[str, object]:
 
 
 def _mesh_to_json(stage: PlanStage) -> dict[str, object]:
-    """Return how a stage's ranks stand; it follows from its configuration, and readers hold it against that."""
+    """Return how a stage's ranks are arranged; it follows from its configuration, and readers hold it against that."""
     axes, shape = zip(*stage.mesh, strict=True)
     return {"axes": list(axes), "shape": list(shape), "lanes": stage.config.context * stage.config.tensor}
 

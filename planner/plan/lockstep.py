@@ -1,8 +1,8 @@
 """Blocks: the ranks that do one replica's work of a stage together, all in one order.
 
 Tensor and context parallel ranks hold parts of the same thing and work in lockstep: ranks follow each other tensor
-innermost, then context, then data. What is said of a block is said of its first rank, the lead. Leaves out what ranks
-of a block send each other: that is part of their stage's times.
+innermost, then context, then data. What holds of a block is recorded for its first rank, the lead. Leaves out what
+ranks of a block send each other: that is part of their stage's times.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def blocks_of(rows: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     Raises
     ------
     InvalidInput
-        When a rank stands in two different blocks.
+        When a rank is in two different blocks.
     """
     home: dict[int, Block] = {}
     for block in (block for row in rows for block in row):

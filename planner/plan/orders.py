@@ -1,7 +1,7 @@
 """Orders as plan files hold them: in full, or in short where a plan is long.
 
 In short, an order that an earlier rank has too is ``{"same_as": rank}``, and of a part that comes again and again, each
-time `step` micro-batches on, the first stands alone: ``{"repeat": n, "step": k, "actions": [...]}``. Leaves out what
+time `step` micro-batches on, the first is alone: ``{"repeat": n, "step": k, "actions": [...]}``. Leaves out what
 the actions mean.
 """
 

@@ -57,7 +57,7 @@ class PlanStage:
     model has none, and in plans of older versions.
 
     Where ZeRO divides gradients or parameters `units` are the modules whose parameters are gathered by themselves (what
-    is beside them is gathered with the stage) and `reduce` is one of `REDUCES`; `collectives` is what each of its
+    is outside of them is gathered with the stage) and `reduce` is one of `REDUCES`; `collectives` is what each of its
     ranks takes part in within a step, there and where tensor degrees divide. `shared` are its trainable parameters that
     other stages have too.
     """
@@ -76,7 +76,7 @@ class PlanStage:
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
-        """Dimensions in which its ranks stand, the last one innermost."""
+        """Dimensions along which its ranks are arranged, the last one innermost."""
         return ("data", self.config.data), ("context", self.config.context), ("tensor", self.config.tensor)
 
     @property
@@ -133,7 +133,7 @@ class SearchResult:
     objective : int
         The simulated step time in ns.
     lower_bound_ns : int or None
-        No plan within `scope` takes less; None where no bound stands.
+        No plan within `scope` takes less; None where there is no bound.
     scope : str
         The decisions that the bound ranges over, schedule family included.
     baselines : mapping of str to int
@@ -262,7 +262,7 @@ class Rung:
     devices_used : int
     over_memory_bytes : int
         By how much the rank that is over its limit by most is; 0 where the plan fits. Where it does not, no plan of the
-        strategy was found to, and this one lacks least.
+        plan of the strategy was found to, and this one exceeds memory least.
     cost_per_million_samples : float, optional
         What the devices used cost, in the money of the cluster's prices; None where one of them has no price.
     better_if : str

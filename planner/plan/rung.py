@@ -1,4 +1,4 @@
-"""The name of a plan's strategy, the rungs of the ladder on which it stands (`docs/planning.md`), and what it costs.
+"""The name of a plan's strategy, the rungs of the ladder that it belongs to (`docs/planning.md`), and what it costs.
 
 Leaves out recompute, schedules and the number of stages, which are no rungs of their own.
 """
@@ -30,12 +30,12 @@ def strategy_of(configs: Sequence[StageConfig], is_line: bool) -> str:
 
 
 def cost_per_million_samples(plan: Plan) -> float | None:
-    """Return what the devices that a plan uses cost for so many samples; None where one of them has no price."""
+    """Return what the devices that a plan uses cost for a number of samples; None where one of them has no price."""
     return cost_of_million(plan.cluster, range(len(plan.orders)), plan.prediction.step_time_ns / plan.batch.global_size)
 
 
 def cost_of_million(cluster: Cluster, devices: Iterable[int], sample_ns: float) -> float | None:
-    """Return what these devices cost for a million samples of so long; None where one of them has no price."""
+    """Return what these devices cost for a million samples, given a sample's time; None where one has no price."""
     prices = [cluster.device_of(device).price_per_hour for device in devices]
     return sum(prices) * sample_ns / NS_PER_HOUR * MILLION if all(prices) else None
 

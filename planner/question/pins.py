@@ -23,7 +23,7 @@ REST = ("*",)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Patterns of operator names or module paths, and where they stand in the file."""
+    """Patterns of operator names or module paths, and where they are in the file."""
 
     patterns: tuple[str, ...]
     place: str
@@ -129,7 +129,7 @@ class Pins:
         Raises
         ------
         InvalidInput
-            When an operator stands in two stages, or `together` or `apart` is broken.
+            When an operator is in two stages, or `together` or `apart` is broken.
         """
         found: dict[int, int] = {}
         for stage, pin in enumerate(self.stages):
@@ -156,8 +156,8 @@ class Pins:
         other = found.setdefault(position, stage)
         if other != stage:
             raise InvalidInput(
-                f"{self.stages[stage].group.place}: the operator {graph.operators[position].name!r} stands in stage "
-                f"{other} already; an operator stands in one stage: make the patterns narrower"
+                f"{self.stages[stage].group.place}: the operator {graph.operators[position].name!r} is in stage "
+                f"{other} already; an operator is in one stage: make the patterns narrower"
             )
 
     def _put_rest(self, found: dict[int, int], graph: OperatorGraph) -> None:

@@ -91,7 +91,7 @@ def _pipelined(job: Job) -> str:
 
 
 def _whole_parts(job: Job) -> str:
-    """Return which part of the model stands in several stages."""
+    """Return which part of the model is in several stages."""
     if job.num_stages == 1:
         return ""
     home: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _whole_parts(job: Job) -> str:
 
 
 def _relayed(job: Job) -> str:
-    """Return which stage only passes a tensor on, which models that are run in parts as they stand do not."""
+    """Return which stage only passes a tensor on, which models that are run in parts unchanged do not."""
     come = {edge.target: set(edge.tensors) for edge in job.plan.edges}
     stage = next((e.source for e in job.plan.edges if come.get(e.source, set()) & set(e.tensors)), -1)
     return "" if stage < 0 else f"stage {stage}, which passes on a tensor that it does not make"
@@ -127,7 +127,7 @@ def _torch_csv(job: Job) -> str:
 
 
 def _untied(job: Job) -> str:
-    """Return which parameter stands in several stages: torch's pipelining sums no gradients between stages."""
+    """Return which parameter is in several stages: torch's pipelining sums no gradients between stages."""
     shared = [name for stage in job.plan.stages for name in stage.shared]
     return f"the parameter {shared[0]} in several stages, whose gradients nobody sums there" if shared else ""
 

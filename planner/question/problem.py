@@ -13,12 +13,12 @@ from math import isqrt, prod
 from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.origin import ROOFLINE
 from costmodel.model.profile import Profile
 from costmodel.roofline import scale_profile
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of
 from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
@@ -237,7 +237,7 @@ class Problem:
         return self.microbatch_sizes_of(1)
 
     def microbatch_sizes_of(self, data: int) -> tuple[int, ...]:
-        """Micro-batch sizes to try with so many replicas: divisors of a replica's batch within the measured range.
+        """Micro-batch sizes to try with a number of replicas: divisors of a replica's batch in the measured range.
 
         Else the one nearest to it: outside that range times would be extrapolated, and a search likes nothing better
         than an optimistic guess.
@@ -252,7 +252,7 @@ class Problem:
         return tuple(filter(self._is_taken_whole, inside)) or inside or (min(known, key=lambda d: (abs(d - low), d)),)
 
     def _is_taken_whole(self, microbatch_size: int) -> bool:
-        """Whether there are so many micro-batches that each pinned stage takes whole multiples of its own."""
+        """Whether the number of micro-batches is a multiple of what each pinned stage takes at a time."""
         number, stages = self.global_batch // microbatch_size, self.pins.stages if self.pins else ()
         return all(number % pin.microbatch_multiple == 0 for pin in stages)
 

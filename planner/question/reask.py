@@ -1,6 +1,6 @@
 """The question that a plan answers, asked again: as it was, on other machines, for another batch, or of its stages.
 
-What the plan file says of its making (`provenance`) is taken as far as it goes. Pins stand there by their patterns
+What the plan file says of its making (`provenance`) is used as far as it goes. It has pins by their patterns
 alone, so that they have to be given again. Leaves out an exact search.
 """
 
@@ -14,7 +14,7 @@ from costmodel.files import Node
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.plan import Plan
-from planner.plan.limits import memory_limit_of, number_of, options_of
+from planner.plan.provenance import memory_limit_of, number_of, options_of
 from planner.question.effort import Effort
 from planner.question.pins import Pins
 from planner.question.problem import AUTO, Problem
@@ -48,7 +48,7 @@ def _asked(
     global_batch: int,
     calibration: Calibration | None = None,
 ) -> Problem:
-    """Return the problem of so many devices; profiles of types of device that are not among them are left out.
+    """Return the problem on `num_devices` devices; profiles of types of device that are not among them are left out.
 
     Typical links are those of the calibration, which has constants of theirs.
     """
@@ -134,7 +134,7 @@ def planned_anew(
     effort: Effort,
     calibration: Calibration | None = None,
 ) -> Problem:
-    """Return the problem that a plan answered, on another cluster (None: the profile's own) and so many devices."""
+    """Return the problem that a plan answered, on another cluster (None: the profile's) and number of devices."""
     before = _asked(plan, profiles, cluster, num_devices, plan.batch.global_size, calibration)
     options = options_of(plan)
     fixed, names = options.get("fixed"), {field.name for field in fields(Space)}

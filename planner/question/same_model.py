@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.model.graph import OperatorGraph
 from planner.plan import Plan
-from planner.plan.limits import of_a_sample
+from planner.plan.provenance import of_a_sample
 
 MOST_NAMES = 3
 """Names that an error lists of many."""
 SAME_WORK = 100
-"""One part in so many of a sample's work two profiles of one model may count otherwise."""
+"""Two profiles of one model may differ by one part in this many of a sample's work."""
 
 
 def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (--from)", drop: str = "--from") -> None:
@@ -34,7 +34,7 @@ def check_same_model(old: Plan, graph: OperatorGraph, called: str = "old plan (-
     DoesNotMatch
         When the fingerprints differ; says which operators do.
     InvalidInput
-        When operators are missing or stand twice, or a stage is empty: the file was damaged.
+        When operators are missing or occur twice, or a stage is empty: the file was damaged.
     """
     held, known = [name for stage in old.stages for name in stage.operators], list(graph.index)
     if old.fingerprint != graph.fingerprint:

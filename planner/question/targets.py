@@ -17,7 +17,7 @@ from planner.question.problem import ANY, Problem
 
 
 def _executor(plan: Plan, graph: OperatorGraph) -> str:
-    """Return what the executor lacks: beside configurations, a forward run again stands in its orders."""
+    """Return what the executor lacks besides configurations: a forward that runs again is in its orders."""
     found = (config_refusal(EXECUTOR, stage.config, len(plan.stages) > 1) for stage in plan.stages)
     wrong = next(filter(None, found), "")
     if wrong:

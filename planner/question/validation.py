@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import check_precision
 from costmodel.machines.catalogue import device as catalogue_device
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from planner.plan import Plan

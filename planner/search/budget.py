@@ -3,8 +3,8 @@
 Work limits decide what is found, so that the same inputs and seed give the same plan; the clock only ends what takes
 longer than the user wants to wait, and the result then says so. A plan is lowered, checked and written action by
 action, which may take longer than its search: one that could no longer be written within the time limit is not taken,
-and the search ends early enough for its best; while nothing fits, early enough to look for ways out. Leaves out how
-long that takes elsewhere: the rates are those of one machine.
+and the search ends early enough for its best; while nothing fits, early enough to look for feasibility fixes. Leaves
+out how long that takes elsewhere: the rates are those of one machine.
 """
 
 import time
@@ -30,7 +30,7 @@ SPARE_S = 0.4
 WRITING_PART = 0.25
 """Most of the time limit that writing may take from the search."""
 WAYS_OUT_PART, SEARCH_ALONE_S = 0.5, 2.0
-"""Part of the time limit that is kept for ways out while nothing fits, but of so many seconds, which the search has."""
+"""Part of the time limit that feasibility fixes have while nothing fits, and seconds that the search has first."""
 
 
 class Deadline:
@@ -40,7 +40,7 @@ class Deadline:
     ----------
     seconds : float
     whole : Deadline, optional
-        A deadline of which this one is so much of the time: where that ends earlier, this one does.
+        A deadline of which this one has a part of the time: where that one ends early, so does this one.
     """
 
     def __init__(self, seconds: float, whole: "Deadline | None" = None) -> None:
@@ -60,11 +60,11 @@ class Deadline:
         return max(0.0, time.monotonic() - self._start - self._seconds)
 
     def restart(self, seconds: float) -> None:
-        """Let it be so many seconds from now on, whatever was before."""
+        """Set the deadline to this number of seconds from now."""
         self._start, self._seconds, self.hit = time.monotonic(), seconds, False
 
     def reserve(self, seconds: float) -> None:
-        """End so much earlier, in place of what was reserved before."""
+        """Reserve this time at the end, in place of what was reserved before."""
         self._reserved = seconds
 
     @property
@@ -82,7 +82,7 @@ class OrderPace:
     seconds: float = 5e-5
 
     def allows(self, num_actions: int, limits: Deadline) -> bool:
-        """Whether there is time for the order of so many actions."""
+        """Whether there is time to make the order of this number of actions."""
         return num_actions * self.seconds <= limits.remaining_s
 
     @contextmanager

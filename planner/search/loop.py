@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 
 from costmodel.stages.strategies.model import NEVER
-from planner.interrupts import heed, raised
+from planner.interrupts import check, raised
 from planner.plan.limited_by import LimitedBy
 from planner.question.problem import Problem, Report
 from planner.search.bounders.proof import check_size
@@ -154,7 +154,7 @@ class PortfolioSearch:
     def _between(self) -> None:
         """Take what was proved meanwhile; end if that was asked for."""
         state = self.state
-        heed(state.has_plan)
+        check(state.has_plan)
         if not state.problem.exact and state.incumbent.found:
             with state.record.active("bounds", "prove"):
                 state.bounding.hear(state.limits)

@@ -11,8 +11,8 @@ from math import gcd
 
 from ortools.sat.python import cp_model
 
-from simulator.schedules.jobs import Jobs
-from simulator.schedules.jobs_times import queue_heads_and_tails
+from simulator.schedules.job_shop import JobShop
+from simulator.schedules.job_shop_times import queue_heads_and_tails
 
 
 class OrderModel:
@@ -20,14 +20,14 @@ class OrderModel:
 
     Parameters
     ----------
-    jobs : Jobs
+    jobs : JobShop
     start_ns : sequence of int
         Starts of known orders: the hint. Nothing longer than they is sought.
     step_ns, least_ns : int
         Their step, and a lower bound on every step.
     """
 
-    def __init__(self, jobs: Jobs, start_ns: Sequence[int], step_ns: int, least_ns: int) -> None:
+    def __init__(self, jobs: JobShop, start_ns: Sequence[int], step_ns: int, least_ns: int) -> None:
         self.jobs, self.model = jobs, cp_model.CpModel()
         delays = (delay for needs in jobs.needs for _, delay in needs)
         self.unit_ns = gcd(step_ns, *jobs.duration_ns, *jobs.after_ns, *delays) or 1

@@ -15,11 +15,11 @@ from typing import Any
 
 from costmodel.stages.costs import Costs
 from simulator.schedule import Schedule
-from simulator.schedules.jobs import Jobs, Sequences, jobs_of, jobs_to_json
-from simulator.schedules.jobs_best import Found, better, improved
-from simulator.schedules.jobs_orders import excess_bytes
-from simulator.schedules.jobs_orders import least_ns as least
-from simulator.schedules.jobs_times import queue_order, starts
+from simulator.schedules.job_shop import JobShop, Sequences, job_shop_of, job_shop_to_json
+from simulator.schedules.job_shop_best import Found, better, improved
+from simulator.schedules.job_shop_orders import excess_bytes
+from simulator.schedules.job_shop_orders import least_ns as least
+from simulator.schedules.job_shop_times import queue_order, starts
 from simulator.schedules.kind import Request
 
 MOST_JOBS = 700
@@ -63,7 +63,7 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     """
     request = Request(costs, schedule.graph, schedule.num_microbatches, memory_limit_bytes=limit_bytes)
     jobs, least_ns = (
-        jobs_of(costs, schedule.graph, schedule.num_microbatches, limit_bytes, split=True),
+        job_shop_of(costs, schedule.graph, schedule.num_microbatches, limit_bytes, split=True),
         least(request, split=True),
     )
     known = jobs.sequences(schedule.orders)
@@ -80,7 +80,7 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     times = starts(jobs, best[1])
     assert times is not None  # noqa: S101 - it was timed before
     question = {
-        "jobs": jobs_to_json(jobs), "start_ns": times[1], "step_ns": times[0], "least_ns": least_ns,
+        "jobs": job_shop_to_json(jobs), "start_ns": times[1], "step_ns": times[0], "least_ns": least_ns,
         "seconds": left - GRACE_S, "seed": seed,
     }  # fmt: skip
     bound_ns = 0
@@ -93,7 +93,7 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     return Polished(replace(schedule, orders=jobs.orders(best[1])), bound_ns)
 
 
-def _better(request: Request, jobs: Jobs, best: Found, other: Sequences) -> Found:
+def _better(request: Request, jobs: JobShop, best: Found, other: Sequences) -> Found:
     """Return the better of two orders; the other may turn out to wait on itself, or to need too much memory."""
     found = better(jobs, best, other)
     if found is None or found is best or any(excess_bytes(request, jobs.orders(other))):
@@ -101,7 +101,7 @@ def _better(request: Request, jobs: Jobs, best: Found, other: Sequences) -> Foun
     return found
 
 
-def _sequences(jobs: Jobs, start_ns: list[int], place: dict[int, int]) -> Sequences:
+def _sequences(jobs: JobShop, start_ns: list[int], place: dict[int, int]) -> Sequences:
     """Return the jobs of each rank by their starts; those that take no time before others."""
     key = lambda job: (start_ns[job], start_ns[job] + jobs.duration_ns[job], place[job])  # noqa: E731
     return tuple(tuple(sorted((job for queue in queues for job in queue), key=key)) for queues in jobs.queues)

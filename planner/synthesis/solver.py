@@ -13,7 +13,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from planner.synthesis.order_model import OrderModel
-from simulator.schedules.jobs import jobs_from_json
+from simulator.schedules.job_shop import job_shop_from_json
 
 WORKERS = 4
 """Of CP-SAT, on any number of cores."""
@@ -39,7 +39,7 @@ def tell(**finding: object) -> None:
 
 def solve(request: dict[str, Any]) -> None:
     """Seek orders, and tell what was found and the bound."""
-    jobs = jobs_from_json(request["jobs"])
+    jobs = job_shop_from_json(request["jobs"])
     orders = OrderModel(jobs, request["start_ns"], request["step_ns"], request["least_ns"])
     solver = cp_model.CpSolver()
     settings = solver.parameters

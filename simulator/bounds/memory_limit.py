@@ -2,7 +2,7 @@
 
 Both additions count activations only, taken at F's start and freed no earlier than the end of the first I
 or B of the same micro-batches; buffers and the part that stays until W would only add to them. c is the
-number of forwards of a stage on one rank that fit the limit beside the static part.
+number of forwards of a stage on one rank that fit the limit in addition to the static part.
 
 Round trips. Let f_1 <= f_2 <= ... be the starts of the n forwards of a stage on one rank, rho the least time
 from the start of one forward to the end of its own I or B (its path through the stages after it and back).
@@ -20,7 +20,7 @@ forwards that ran by then fit the limit together, and take at most Phi (a knapsa
 every backward, run at t or later, and t is at least the earliest start of any of the rank's backwards. If not all
 forwards fit, the last one, x, begins behind t. From then until x's own I or B begins, rho - I later at least, the
 rank has x itself and what is left of the others: I and W where the activation is kept, W where only its part is.
-These fit the limit beside x, and take at most Psi (a knapsack again); the rest of that time nothing of them
+These fit the limit together with x, and take at most Psi (a knapsack again); the rest of that time nothing of them
 runs. So step >= t + (sum of F - Phi) + sum of backwards + max(0, rho - I - F - Psi) + tail.
 
 Leaves out forwards of stages without backward (they free what they take), those whose orders hold an R (they

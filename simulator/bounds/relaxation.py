@@ -66,7 +66,7 @@ class Relaxation:
         return min(self.num_microbatches, lcm(*turns))
 
     def copies(self, action: Action) -> int:
-        """How many of the step's jobs a job of the period stands for."""
+        """How many of the step's jobs a job of the period represents."""
         return (self.num_microbatches - 1 - action.microbatch) // self.period + 1
 
     @cached_property

@@ -67,7 +67,7 @@ def timeline_figure(
     communication : bool
         Whether transfers get thin rows of their own.
     share_bytes : int
-        Bytes that stand for one activation share, when memory is counted in those; else 0.
+        Bytes that represent one activation share, when memory is counted in those; else 0.
     causes : sequence of mapping of str to int
         For each rank the idle ns of each cause.
     ranks : sequence of sequence of int

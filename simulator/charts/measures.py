@@ -28,7 +28,7 @@ UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 MOST_CURVES = 6
 BAR_INCHES = 0.3
 FAR = 4
-"""A limit of more than so many times the highest peak is said, not drawn."""
+"""Multiple of the highest peak above which a limit is written in words and not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def memory(
     """Draw each rank's memory over time.
 
     `limit_bytes` is drawn as a line across (0: none); with `share_bytes` the unit is activation shares of
-    that many bytes. `ranks` are those that each rank of the timeline stands for, and `end_ns` the end of the time
+    that many bytes. `ranks` are those that each rank of the timeline represents, and `end_ns` the end of the time
     axis, as `gantt` takes them.
     """
     highest = max(timeline.peak_memory_bytes, default=0)
@@ -98,7 +98,7 @@ def _in_units(size_bytes: int) -> str:
 
 
 def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dict[str, Any]]:
-    """Return how the curve of each first of ranks alike is drawn; of many only the highest and the lowest stand out."""
+    """Return the style of each curve, one for all ranks that are alike; only the highest and the lowest are strong."""
     peaks = timeline.peak_memory_bytes
     rows = {row[0]: standing_for(row, ranks) for row in alike(timeline) if timeline.memory[row[0]]}
     if len(rows) <= MOST_CURVES:
@@ -119,7 +119,7 @@ def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dic
 
 
 def bubbles_height(num_rows: int) -> float:
-    """Return a good height in inches for idle time of so many rows."""
+    """Return a good height in inches for idle time of a number of rows."""
     return 1.0 + BAR_INCHES * min(max(num_rows, 3), MOST_FULL)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a picture: ranks that do the same at the same time stand in one, so that 1,024 ranks stay readable.
+"""Rows of a picture: ranks that do the same at the same time share one, so that 1,024 ranks stay readable.
 
 Replicas differ only in which micro-batches they work on, so that is not compared; the row shows its first rank. Leaves
 out what a row looks like.
@@ -29,7 +29,7 @@ def alike(timeline: Timeline) -> list[tuple[int, ...]]:
 
 
 def standing_for(row: Sequence[int], ranks: Sequence[Sequence[int]]) -> list[int]:
-    """Return all ranks of a row, where each rank of a timeline stands for several (itself when none are given)."""
+    """Return all ranks of a row, where each rank of a timeline represents several (itself when none are given)."""
     return sorted(rank for lead in row for rank in (ranks[lead] if ranks else (lead,)))
 
 
@@ -49,12 +49,12 @@ def called(ranks: Sequence[int]) -> str:
 
 
 def rows_inches(num_rows: int, least: int) -> float:
-    """Return the height of so many rows, at least that of `least`."""
+    """Return the height of a number of rows, at least that of `least`."""
     return ROW_INCHES * min(max(num_rows, least), MOST_FULL)
 
 
 def named(names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the places and names of rows that are written beside them: all of few, some of many."""
+    """Return the places and names of rows that are written at their side: all of few, some of many."""
     step = -(-len(names) // MOST_FULL) or 1
     places = list(range(0, len(names), step))
     return places, [names[place] for place in places]

@@ -64,7 +64,7 @@ def stage_graph_picture(
         Text on edges, e.g. their bytes.
     title : str
     ranks : sequence of sequence of int
-        Ranks of each stage, where the graph's stand for several each.
+        Ranks of each stage, where the graph's represent several each.
     """
     place = stage_places(graph)
     layers = 1 + max(round(x) for x, _ in place.values())

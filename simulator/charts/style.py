@@ -27,7 +27,7 @@ from simulator.actions import Kind
 FONT_SIZE = 8.0
 EDGE = "#333333"
 AXIS_SHARE = 0.78
-"""Part of a figure's width that its axis takes beside a legend, about."""
+"""Part of a figure's width that its axis takes next to a legend, about."""
 HATCH_LINE_WIDTH = 0.6
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """Suffixes that can be written, each with the metadata that would change from run to run."""
@@ -62,7 +62,7 @@ STYLES = {
     Kind.RECV_F: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),
     Kind.RECV_B: Style("#dcdcdc", "\\\\\\\\", "black", "receive"),
 }
-"""Styles of the kinds that stand on a timeline."""
+"""Styles of the kinds that are on a timeline."""
 
 OTHER = Style("#c6b7dd", "++", "black", "other")
 

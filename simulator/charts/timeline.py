@@ -39,7 +39,7 @@ class _Row:
 
 
 def gantt_height(num_ranks: int) -> float:
-    """Return a good height in inches for a Gantt picture of so many ranks (rows: `simulator.charts.alike`)."""
+    """Return a good height in inches for a Gantt picture of a number of ranks (rows: `simulator.charts.alike`)."""
     return 0.9 + rows_inches(num_ranks, 3)
 
 
@@ -70,7 +70,7 @@ def gantt(
     end_ns : int
         End of the time axis, to compare several pictures; 0 for the end of this timeline.
     ranks : sequence of sequence of int
-        Ranks that each rank of the timeline stands for (a plan's blocks); by default itself.
+        Ranks that each rank of the timeline represents (a plan's blocks); by default itself.
     """
     compute = 0.62 if communication else 0.84
     rows = alike(timeline)

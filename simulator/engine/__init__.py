@@ -46,7 +46,7 @@ def simulate(
     speeds : sequence of float
         Speed factor of each rank; an action takes round(time / speed) ns, halves up. Default 1.
     overlap_reduce : bool
-        Whether REDUCE runs beside compute.
+        Whether REDUCE overlaps compute.
 
     Returns
     -------
@@ -56,8 +56,8 @@ def simulate(
     Raises
     ------
     InvalidInput
-        When an order waits on itself (names the blocked actions), an action stands twice or what it needs
-        stands nowhere, or costs do not fit the schedule.
+        When an order waits on itself (names the blocked actions), an action occurs twice or what it needs
+        is missing, or costs do not fit the schedule.
     """
     structure = Structure(schedule, p2p, optimizer_mode, overlap_reduce=overlap_reduce)
     return structure.times(costs, speeds).timeline()

@@ -69,14 +69,14 @@ def layout(arrays: OrderArrays) -> TableRows:
     return TableRows(graph.num_stages, len(graph.edges), groups, schedule.num_slices)
 
 
-def uniform(costs: Costs, places: TableRows) -> bool:
+def uniform(costs: Costs, table_rows: TableRows) -> bool:
     """Whether each stage has one value for all actions, so that the table needs one column."""
-    if places.num_slices > 1:
+    if table_rows.num_slices > 1:
         return False
     return all(isinstance(getattr(stage, name), int) for stage in costs.stages for name in _PER_ACTION)
 
 
-def times_table(costs: Costs, places: TableRows) -> Ints:
+def times_table(costs: Costs, table_rows: TableRows) -> Ints:
     """Return the table of times.
 
     Returns
@@ -85,21 +85,21 @@ def times_table(costs: Costs, places: TableRows) -> Ints:
         One column where all amounts are the same for every action.
     """
     edges = [edge.p2p_ns for edge in costs.edges]
-    if uniform(costs, places):
+    if uniform(costs, table_rows):
         rows = [_rows(stage) for stage in costs.stages]
         return np.array([row[i] for i in range(_NUM_TIMES) for row in rows] + [*edges, 0], np.int64)[:, None]
-    table = np.zeros((places.zero_row + 1, max(places.num_groups) * places.columns_a_group), np.int64)
-    by_kind = table[: places.edge_row].reshape(_NUM_TIMES, places.num_stages, -1)
+    table = np.zeros((table_rows.zero_row + 1, max(table_rows.num_groups) * table_rows.columns_a_group), np.int64)
+    by_kind = table[: table_rows.edge_row].reshape(_NUM_TIMES, table_rows.num_stages, -1)
     for index, stage in enumerate(costs.stages):
         amounts = (stage.forward_ns, stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)
-        f, i, w, r = (per_column(amount, places, index) for amount in amounts)
+        f, i, w, r = (per_column(amount, table_rows, index) for amount in amounts)
         wide = np.zeros_like(f)
-        copied = per_column(stage.offload_ns, places, index)
+        copied = per_column(stage.offload_ns, table_rows, index)
         closing = (wide + stage.reduce_ns, wide + stage.optimizer_ns)
         for kind, row in enumerate((f, i + r, w, i + w + r, r, *closing, copied, copied)):
             by_kind[kind, index, : len(f)] = row
         by_kind[ALONE_I, index, : len(f)], by_kind[ALONE_B, index, : len(f)] = i, i + w
-    table[places.edge_row : places.zero_row] = np.array(edges, np.int64)[:, None]
+    table[table_rows.edge_row : table_rows.zero_row] = np.array(edges, np.int64)[:, None]
     return table
 
 
@@ -113,7 +113,7 @@ def _rows(stage: StageCost) -> list[int]:
     return [f, i + r, w, i + w + r, r, *closing, *copied, 0, 0, 0, 0, i, i + w]
 
 
-def per_column(amount: Amount, places: TableRows, stage: int) -> Ints:
+def per_column(amount: Amount, table_rows: TableRows, stage: int) -> Ints:
     """Return a stage's amount by column.
 
     Raises
@@ -121,7 +121,7 @@ def per_column(amount: Amount, places: TableRows, stage: int) -> Ints:
     InvalidInput
         When a list is not as long as the stage has actions (or slices of actions).
     """
-    groups, slices = places.num_groups[stage], places.num_slices
+    groups, slices = table_rows.num_groups[stage], table_rows.num_slices
     values = np.full(groups, amount) if isinstance(amount, int) else np.array(amount, np.int64)
     if len(values) not in (groups, groups * slices):
         raise InvalidInput(f"stage {stage} lists {len(values)} values for {groups} actions; give one an action")

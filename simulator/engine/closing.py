@@ -35,7 +35,7 @@ def wire_reductions(wiring: EventWiring, *, overlap_reduce: bool) -> None:
     which = which.ravel()
     if overlap_reduce:
         members, before = np.unique(which, return_index=True)[1], wiring.before()[reduces]
-        rows = wiring.places.row(np.full(len(members), REDUCE), arrays.stage[reduces[members]])
+        rows = wiring.table_rows.row(np.full(len(members), REDUCE), arrays.stage[reduces[members]])
         wiring.event_of[reduces] = wiring.add_events(rows, np.ones(len(rows), np.bool_))[which]
         events = wiring.event_of[reduces]
         wiring.add_arrivals(before[before >= 0], events[before >= 0])
@@ -71,7 +71,7 @@ def _wire_barrier(wiring: EventWiring, updates: Ints) -> None:
     computes = np.flatnonzero(wiring.arrays.code < REDUCE)
     reduces = np.flatnonzero(wiring.arrays.code == REDUCE)
     waited = wiring.event_of[np.append(_last(computes, wiring.arrays.rank[computes]), reduces)]
-    barrier = wiring.add_events(np.array([wiring.places.zero_row]), np.ones(1, np.bool_))
+    barrier = wiring.add_events(np.array([wiring.table_rows.zero_row]), np.ones(1, np.bool_))
     wiring.add_arrivals(waited, np.repeat(barrier, len(waited)))
     wiring.add_arrivals(np.repeat(barrier, len(updates)), wiring.event_of[updates])
 
@@ -83,14 +83,16 @@ def _last(actions: Ints, owner: Ints) -> Ints:
 
 def _wire_partial_norms(wiring: EventWiring, updates: Ints) -> None:
     arrays, graph = wiring.arrays, wiring.arrays.graph
-    norms = wiring.add_events(np.full(graph.num_stages, wiring.places.zero_row), np.ones(graph.num_stages, np.bool_))
+    norms = wiring.add_events(
+        np.full(graph.num_stages, wiring.table_rows.zero_row), np.ones(graph.num_stages, np.bool_)
+    )
     own = np.flatnonzero(np.isin(arrays.code, (I, B, W)))
     own = _last(own, arrays.stage[own] * graph.num_ranks + arrays.rank[own])
     own = np.append(own, np.flatnonzero(arrays.code == REDUCE))
     wiring.add_arrivals(wiring.event_of[own], norms[arrays.stage[own]])
     edges = np.array([(edge.source, edge.target) for edge in graph.edges], np.int64).reshape(-1, 2)
     apart = np.array([graph.ranks[source] != graph.ranks[target] for source, target in edges], np.bool_)
-    rows = np.where(apart, wiring.places.edge_row + np.arange(len(edges)), wiring.places.zero_row)
+    rows = np.where(apart, wiring.table_rows.edge_row + np.arange(len(edges)), wiring.table_rows.zero_row)
     wiring.add_arrivals(norms[edges[:, 0]], norms[edges[:, 1]], rows)
     for update in updates:
         into = np.flatnonzero(edges[:, 1] == arrays.stage[update])

@@ -60,7 +60,7 @@ class EventGraph:
     Parameters
     ----------
     first : array of bool, one entry an event
-        Whether the event is the first of its stream. Events of a stream stand together, in order.
+        Whether the event is the first of its stream. Events of a stream are adjacent, in order.
     arrivals : InputRows
 
     Raises
@@ -198,7 +198,7 @@ class EventGraph:
 
 
 class _Workspace:
-    """Arrays for so many scenarios and their slices by level, made once and used again."""
+    """Arrays for a number of scenarios and their slices by level, made once and used again."""
 
     def __init__(self, inputs: NDArray[np.intp], bounds: list[int], width: int) -> None:
         tail = (width,) if width > 1 else ()

@@ -52,7 +52,7 @@ class Flows:
     messages : Messages
     local : (array, array)
         Pairs (needed, needing) of actions with no transfer between that no order implies. On one rank that
-        is a need which stands behind what needs it: the order waits on itself.
+        is a need that comes after what needs it: the order waits on itself.
     backward_of : array of int64
         For each F, the I or B of the same micro-batches; -1 where there is none.
     weight_of, recompute_of : arrays of int64
@@ -76,7 +76,7 @@ def flows(arrays: OrderArrays) -> Flows:
     Raises
     ------
     InvalidInput
-        When an action stands twice, or what another needs stands nowhere.
+        When an action occurs twice, or what another needs is missing.
     """
     forwards, backwards = unit_table(arrays, (F,)), unit_table(arrays, (I, B))
     weights, recomputes = unit_table(arrays, (W,)), unit_table(arrays, (R,))
@@ -112,7 +112,7 @@ def _copies(arrays: OrderArrays, forwards: Ints, backwards: Ints, recomputes: In
         alone = there & (np.minimum(*others) < 0)
         if alone.any():
             action = arrays.actions[np.maximum(offloads, reloads)[alone][0]]
-            raise InvalidInput(f"{action} stands where its stage {why}")
+            raise InvalidInput(f"{action} is where its stage {why}")
     if (there & (recomputes >= 0)).any():
         action = arrays.actions[offloads[there & (recomputes >= 0)][0]]
         raise InvalidInput(f"{action} copies an activation that R makes again; leave one of the two out")

@@ -105,13 +105,13 @@ def _activation_changes(times: EventTimes) -> Ints:
     """Change at each moment (two an action) from activations."""
     structure, costs = times.structure, times.costs
     holds, stage = structure.holds, structure.arrays.stage[structure.holds.forward]
-    whole, kept = _tables(costs, structure.wiring.places)
+    whole, kept = _tables(costs, structure.wiring.table_rows)
     column = structure.action_columns[holds.forward] if whole.shape[1] > 1 else 0
     whole, kept = whole[stage, column], kept[stage, column]
     amount = np.where(holds.part == 0, whole, np.where(holds.part == 1, whole - kept, kept))
     code = structure.arrays.code
     copied = (code[holds.take // 2] == RELOAD) | (code[holds.free // 2] == OFFLOAD)
-    if copied.any():  # beside the order of actions, so that a hold of no time would end before it begins
+    if copied.any():  # apart from the order of actions, so that a hold of no time would end before it begins
         amount = np.where(copied & (times.end[holds.free // 2] <= times.start[holds.take // 2]), 0, amount)
     change = np.zeros(2 * len(structure.arrays.actions), np.int64)
     np.add.at(change, holds.take, amount)
@@ -119,16 +119,16 @@ def _activation_changes(times: EventTimes) -> Ints:
     return change
 
 
-def _tables(costs: Costs, places: TableRows) -> tuple[Ints, Ints]:
+def _tables(costs: Costs, table_rows: TableRows) -> tuple[Ints, Ints]:
     """Activation and its part kept until W, by stage and column."""
     pairs = [(stage.activation_bytes, stage.weight_activation_bytes) for stage in costs.stages]
-    if uniform(costs, places):
+    if uniform(costs, table_rows):
         both = np.array(pairs, np.int64)
         return both[:, :1], both[:, 1:]
-    tables = np.zeros((2, places.num_stages, max(places.num_groups) * places.columns_a_group), np.int64)
+    tables = np.zeros((2, table_rows.num_stages, max(table_rows.num_groups) * table_rows.columns_a_group), np.int64)
     for stage, pair in enumerate(pairs):
         for table, amount in zip(tables, pair, strict=True):
-            values = per_column(amount, places, stage)
+            values = per_column(amount, table_rows, stage)
             table[stage, : len(values)] = values
     return tables[0], tables[1]
 
@@ -146,7 +146,7 @@ def _kept_inputs(times: EventTimes) -> Ints:
     change, multiples = np.zeros(2 * len(arrays.actions), np.int64), arrays.graph.multiples
     sizes = [edge.size_bytes * multiples[edge.target] // multiples[edge.source] for edge in times.costs.edges]
     amounts = np.array(sizes, np.int64)[edges]
-    amounts = np.where(arrays.slice_index[kept] < 0, amounts, amounts // times.structure.wiring.places.num_slices)
+    amounts = np.where(arrays.slice_index[kept] < 0, amounts, amounts // times.structure.wiring.table_rows.num_slices)
     np.add.at(change, 2 * kept, amounts)
     np.subtract.at(change, 2 * again + 1, amounts)
     return change
@@ -159,7 +159,7 @@ def _buffers(times: EventTimes) -> tuple[Ints, Ints, Ints, Ints]:
     edge_bytes = np.array([edge.size_bytes for edge in times.costs.edges], np.int64)
     per_action = np.array([arrays.graph.multiples[edge.source] for edge in times.costs.edges])
     sizes = edge_bytes[messages.edge] * messages.num_carried // per_action[messages.edge]
-    sizes = np.where(messages.piece >= 0, sizes // structure.wiring.places.num_slices, sizes)
+    sizes = np.where(messages.piece >= 0, sizes // structure.wiring.table_rows.num_slices, sizes)
     reader = np.where(again[messages.target] >= 0, again[messages.target], messages.target)
     taken = np.concatenate([times.end[messages.source], times.received[0]])
     freed = np.concatenate([times.sent[1], times.end[reader]])

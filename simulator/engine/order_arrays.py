@@ -123,7 +123,7 @@ def unit_table(arrays: OrderArrays, codes: tuple[int, ...]) -> Ints:
             num_filled += len(at)
     if num_filled > np.count_nonzero(table >= 0):
         twice = np.setdiff1d(chosen, table)[0]
-        raise InvalidInput(f"{arrays.actions[twice]} stands twice in the orders; each action runs once")
+        raise InvalidInput(f"{arrays.actions[twice]} occurs twice in the orders; each action runs once")
     return table
 
 

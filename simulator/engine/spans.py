@@ -12,7 +12,7 @@ from simulator.timeline import STREAMS, Span, Timeline
 def timeline(times: EventTimes, memory: Memory) -> Timeline:
     """Return the timeline of all actions; messages appear whether or not the orders are lowered.
 
-    The two of an overlapped pair stand one behind the other within the pair's time.
+    The two of an overlapped pair follow one another within the pair's time.
     """
     structure = times.structure
     arrays = structure.arrays

@@ -32,15 +32,15 @@ from simulator.engine.wiring import EventWiring, add_compute, starts
 
 def wire_blocking(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions on their streams, each between its receives and its sends."""
-    arrays, messages, places = wiring.arrays, wiring.messages, wiring.places
+    arrays, messages, table_rows = wiring.arrays, wiring.messages, wiring.table_rows
     num_messages, num_compute = len(messages.source), len(compute)
     by_source = np.lexsort((messages.piece, messages.microbatch, arrays.stage[messages.source], messages.target))
     anchor = np.concatenate([messages.target[by_source], compute, messages.source])
     phase = np.repeat([0, 1, 2], [num_messages, num_compute, num_messages])
     order = np.lexsort((phase, anchor))
-    travel = places.edge_row + messages.edge
+    travel = table_rows.edge_row + messages.edge
     rows = np.concatenate([travel[by_source], wiring.action_rows(compute), travel])
-    columns = np.where(phase == 1, places.column(arrays)[anchor], 0)
+    columns = np.where(phase == 1, table_rows.column(arrays)[anchor], 0)
     ranks = arrays.rank[anchor]
     events = np.empty(len(order), np.int64)
     first = starts(ranks[order])
@@ -88,7 +88,7 @@ def _carry(wiring: EventWiring, link: Ints, issued: Ints, found: tuple[Ints, Int
     messages = wiring.messages
     order = np.lexsort((issued, link))
     events = np.empty(len(link), np.int64)
-    events[order] = wiring.add_events((wiring.places.edge_row + messages.edge)[order], starts(link[order]))
+    events[order] = wiring.add_events((wiring.table_rows.edge_row + messages.edge)[order], starts(link[order]))
     wiring.sent_by = wiring.received_by = events
     wiring.add_arrivals(wiring.event_of[messages.source], events)
     wiring.add_arrivals(events, wiring.event_of[messages.target])

@@ -12,10 +12,10 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.stages.costs import Costs
 from simulator.engine.amounts import check_fit, layout, on_rank, times_table
 from simulator.engine.closing import OPTIMIZER_MODES, wire_optimizer, wire_reductions
-from simulator.engine.copies import wire_copies
 from simulator.engine.event_graph import Deadlock, EventGraph, Solution
 from simulator.engine.flows import flows
 from simulator.engine.holds import Holds, activation_holds, inputs_kept
+from simulator.engine.offload_copies import wire_copies
 from simulator.engine.order_arrays import OPT, REDUCE, Ints, OrderArrays, order_arrays
 from simulator.engine.transfers import matched, wire_blocking, wire_links, wire_nccl
 from simulator.engine.wiring import EventWiring, starts, wire_latency, wire_local
@@ -38,12 +38,12 @@ class WiredSchedule:
     optimizer_mode : {"independent", "global-norm", "post-validated"}
         What an OPT waits for (`simulator.engine.closing`).
     overlap_reduce : bool
-        Whether REDUCE runs beside compute.
+        Whether REDUCE overlaps compute.
 
     Raises
     ------
     InvalidInput
-        When an order waits on itself, an action stands twice, or the result that one needs stands nowhere.
+        When an order waits on itself, an action occurs twice, or a result that one needs is missing.
     UsageError
         On a mode that there is not.
     """
@@ -63,7 +63,7 @@ class WiredSchedule:
         if not self.arrays.actions:
             raise InvalidInput("the orders are empty; there is nothing to simulate")
         self.wiring = self._wire(optimizer_mode)
-        nothing = self.wiring.places.zero_row
+        nothing = self.wiring.table_rows.zero_row
         self._rows = np.append(nothing, self.wiring.rows)
         self._columns, self._ranks = np.append(0, self.wiring.columns), np.append(-1, self.wiring.ranks)
         arrivals, delay_rows = self.wiring.arrivals()
@@ -129,7 +129,7 @@ class WiredSchedule:
     @cached_property
     def action_columns(self) -> Ints:
         """Column of each action in tables of costs."""
-        return self.wiring.places.column(self.arrays)
+        return self.wiring.table_rows.column(self.arrays)
 
     @cached_property
     def transfer_actions(self) -> tuple[Ints, Ints] | None:
@@ -156,7 +156,7 @@ class WiredSchedule:
                 "overlapped pairs have a time of their own, not one for each speed; leave the speeds out"
             )
         try:
-            table = times_table(costs, self.wiring.places)
+            table = times_table(costs, self.wiring.table_rows)
         except OverflowError:
             raise _too_long() from None
         at = self._rows if table.shape[1] == 1 else self._rows * table.shape[1] + self._columns
@@ -192,7 +192,7 @@ def _pairs(arrays: OrderArrays) -> tuple[Ints, Ints] | None:
 
 
 def _too_long() -> InvalidInput:
-    return InvalidInput("times below 0, or so long that the step would exceed 2^60 ns (36 years); check their unit")
+    return InvalidInput("times are below 0, or let the step exceed 2^60 ns (36 years); check their unit")
 
 
 def _check_mode(what: str, given: str, allowed: Sequence[str]) -> None:

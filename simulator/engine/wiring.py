@@ -21,18 +21,18 @@ class EventWiring:
 
     Attributes
     ----------
-    places : TableRows
+    table_rows : TableRows
     event_of : array of int64
         Event of each action; -1 for those that have none.
     sent_by, received_by : arrays of int64
         Events during which each message leaves and comes in, in the modes that have such events.
     pairs : pair of arrays of int64, optional
-        Actions that run overlapped: the F of each pair, and the backward that stands directly behind it.
+        Actions that run overlapped: the F of each pair, and the backward that directly follows it.
     """
 
     arrays: OrderArrays
     flow: Flows
-    places: TableRows
+    table_rows: TableRows
     event_of: Ints
     pairs: tuple[Ints, Ints] | None = None
     sent_by: Ints | None = None
@@ -81,7 +81,7 @@ class EventWiring:
 
     def add_arrivals(self, source: Ints, target: Ints, rows: Ints | None = None, *, at_start: bool = False) -> None:
         """Let events wait for others, and for a time of the table after them."""
-        delay = np.full(len(source), self.places.zero_row) if rows is None else rows
+        delay = np.full(len(source), self.table_rows.zero_row) if rows is None else rows
         self._arrivals.append((source, target, delay, at_start))
 
     def arrivals(self) -> tuple[InputRows, Ints]:
@@ -106,7 +106,7 @@ class EventWiring:
         return instead[events]
 
     def compute_actions(self, *, overlap_reduce: bool) -> Ints:
-        """Actions that stand on a compute stream, in order."""
+        """Actions that are on a compute stream, in order."""
         last = OPT if not overlap_reduce else REDUCE - 1
         return np.flatnonzero((self.arrays.code <= last) | (self.arrays.code == OPT))
 
@@ -116,7 +116,7 @@ class EventWiring:
         apart = self.flow.recompute_of[actions] >= 0
         if apart.any():
             code = np.where(apart & (code == I), ALONE_I, np.where(apart & (code == B), ALONE_B, code))
-        return self.places.row(code, self.arrays.stage[actions])
+        return self.table_rows.row(code, self.arrays.stage[actions])
 
     def paced(self, actions: Ints) -> Ints:
         """Rank whose speed each of some actions has; a REDUCE goes at the speed of links."""
@@ -144,14 +144,17 @@ def wire_latency(wiring: EventWiring, compute: Ints) -> None:
     add_compute(wiring, compute)
     messages = wiring.messages
     source, target = wiring.event_of[messages.source], wiring.event_of[messages.target]
-    wiring.add_arrivals(source, target, wiring.places.edge_row + messages.edge)
+    wiring.add_arrivals(source, target, wiring.table_rows.edge_row + messages.edge)
 
 
 def add_compute(wiring: EventWiring, compute: Ints) -> None:
     """Put compute actions, and nothing else, on the compute streams."""
     ranks = wiring.arrays.rank[compute]
     wiring.event_of[compute] = wiring.add_events(
-        wiring.action_rows(compute), starts(ranks), wiring.places.column(wiring.arrays)[compute], wiring.paced(compute)
+        wiring.action_rows(compute),
+        starts(ranks),
+        wiring.table_rows.column(wiring.arrays)[compute],
+        wiring.paced(compute),
     )
 
 

@@ -7,7 +7,7 @@ halving.
 
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.placement import two_way
-from simulator.schedules.units import repeated_units
+from simulator.schedules.repeated_units import repeated_units
 
 
 def orders(request: Request) -> Orders:

@@ -1,8 +1,8 @@
-"""`dualpipe`: two pipelines in opposite directions, each forward beside a backward of the other.
+"""`dualpipe`: two pipelines in opposite directions, each forward overlapping a backward of the other.
 
 Every rank has a stage of both, so two copies of the parameters; micro-batches take the directions in turn. The
 order has eight steps, which `dualpipe-v` shares: it folds the same line, so that the second pipeline is the way
-back of the first. Models no time: how long a forward and the backward beside it take as an overlapped pair is a
+back of the first. Models no time: how long a forward and the backward that overlaps it take as an overlapped pair is a
 matter of costs, and without such a time they run one after the other.
 """
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from simulator.engine import Structure
 from simulator.schedule import Schedule, StageGraph
-from simulator.schedules.jobs_orders import least_ns, sought
+from simulator.schedules.job_shop_orders import least_ns, sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.list_simulation import fixed_order, list_orders
 from simulator.schedules.warmup import chain_in_flight, graph_in_flight, raised_in_flight

@@ -1,7 +1,7 @@
 """`graph-zb`: split backwards on any stage graph, several stages a rank or replicas too, within a memory limit.
 
 Weight gradients fill the waits at joins and in the warm-up. Orders come from list simulations, from the schedules of
-lines, loops and waves where stages stand so, and from a local search on the best of them; they minimise the step.
+lines, loops and waves where stages are placed so, and from a local search on the best of them; they minimise the step.
 Leaves out that R is moved ahead of the backward that needs it.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from simulator.schedules import group_interleaved, interleaved_zb, v_half, v_min, zb_auto, zb_v
-from simulator.schedules.jobs_orders import sought
+from simulator.schedules.job_shop_orders import sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 
 
@@ -22,7 +22,7 @@ MAKERS = (
     zb_v.KIND.orders, v_half.KIND.orders, v_min.KIND.orders, interleaved_zb.KIND.orders, group_interleaved.orders,
     _half_interleaved,
 )  # fmt: skip
-"""Schedules that are started from where they run, beside the sweeps of `zb-auto`."""
+"""Schedules that are started from where they run, in addition to the sweeps of `zb-auto`."""
 MOST_SWEEPS = 48
 
 

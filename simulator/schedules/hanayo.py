@@ -7,7 +7,7 @@ them in flight, so no rank holds more than 1F1B's first one.
 from costmodel.errors import UsageError
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.placement import wave
-from simulator.schedules.units import repeated_units
+from simulator.schedules.repeated_units import repeated_units
 
 
 def orders(request: Request) -> Orders:

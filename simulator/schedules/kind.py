@@ -136,7 +136,7 @@ class ScheduleKind:
     sliced : bool
         Whether it works on slices of sequences.
     overlapped : callable or None
-        From its orders to the forwards that run beside the backward behind them, where it has such pairs.
+        From its orders to the forwards that overlap the backward behind them, where it has such pairs.
     """
 
     name: str

@@ -21,7 +21,7 @@ def one_forward_one_backward(stage: int, microbatches: Sequence[int], in_flight:
 
 
 def in_pairs(ahead: list[Action], back: list[Action], warmup: int) -> list[Action]:
-    """Return so many forwards, then forward and backward in turn, then the backwards left over."""
+    """Return a number of forwards, then forward and backward in turn, then the remaining backwards."""
     steady = ahead[warmup:] * 2
     steady[::2], steady[1::2] = ahead[warmup:], back[: len(ahead) - warmup]
     return ahead[:warmup] + steady + back[len(ahead) - warmup :]

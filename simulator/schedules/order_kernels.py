@@ -3,7 +3,7 @@
 Every function runs as it is on lists, and compiled on arrays of 64-bit integers with the same results: it uses indices,
 whole numbers and plain arithmetic alone, draws its random numbers itself, and calls only what stands before it here.
 Whoever compiles them (`planner.search.solvers.order_kernels`) puts its forms into `Active`. What a list simulation does
-is said in `simulator.schedules.jobs_list`, what a tabu search does in `simulator.schedules.jobs_search`.
+is said in `simulator.schedules.job_shop_list`, what a tabu search does in `simulator.schedules.job_shop_search`.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Shop(NamedTuple):
     Attributes
     ----------
     duration, after, rank, take, free, unit : array of int
-        One entry a job, as in `simulator.schedules.jobs.Jobs`.
+        One entry a job, as in `simulator.schedules.job_shop.JobShop`.
     need_at, need, need_delay : array of int
         Where the jobs that each job waits for begin in the other two, which hold their numbers and delays (ns).
     feed_at, feed, feed_delay : array of int

@@ -1,6 +1,6 @@
 """What the sweeps of `zb-auto` work on: a stage graph, one stage a rank, as plain lists of integers.
 
-Stages are renumbered by their place in the topological (index) order, so that a sweep from the last to
+Stages are renumbered by their position in the topological (index) order, so that a sweep from the last to
 the first meets every successor before its predecessors. Actions are counted, not micro-batches: all
 stages take equally many in one action.
 """
@@ -16,13 +16,13 @@ Links = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceCosts:
-    """Costs by place and action.
+class PositionCosts:
+    """Costs by position and action.
 
     Attributes
     ----------
     stages : tuple of int
-        The stage at each place.
+        The stage at each position.
     num_actions : int
         Forwards of each stage.
     forward, backward_input, backward_weight : tuple of tuple of int
@@ -57,25 +57,27 @@ class PlaceCosts:
     forward_ends: tuple[tuple[int, ...], ...]
 
     @property
-    def num_places(self) -> int:
+    def num_positions(self) -> int:
         """How many stages there are."""
         return len(self.stages)
 
-    def work_ns(self, place: int) -> int:
+    def work_ns(self, position: int) -> int:
         """Compute of one rank."""
-        work = sum(self.forward[place])
-        if self.backward[place]:
-            work += sum(self.backward_input[place]) + sum(self.backward_weight[place])
+        work = sum(self.forward[position])
+        if self.backward[position]:
+            work += sum(self.backward_input[position]) + sum(self.backward_weight[position])
         return work
 
-    def cut(self, num_actions: int) -> "PlaceCosts":
+    def cut(self, num_actions: int) -> "PositionCosts":
         """Return the same pipeline with its first `num_actions` actions alone."""
         names = ("forward", "backward_input", "backward_weight", "activation", "kept", "forward_ends")
         short = {name: tuple(row[:num_actions] for row in getattr(self, name)) for name in names}
         return replace(self, num_actions=num_actions, **short)
 
 
-def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None) -> PlaceCosts:
+def pipeline(
+    name: str, costs: Costs, graph: StageGraph, num_microbatches: int, limit_bytes: int | None
+) -> PositionCosts:
     """Lay out a stage graph for the sweeps.
 
     Parameters
@@ -101,7 +103,7 @@ def pipeline(name: str, costs: Costs, graph: StageGraph, num_microbatches: int, 
     sources, targets, gradient_targets = _links(costs, graph)
     forward = _table(rows, "forward_ns", num_actions)
     input_alone, again = (_table(rows, name, num_actions) for name in ("backward_input_ns", "recompute_ns"))
-    return PlaceCosts(
+    return PositionCosts(
         stages,
         num_actions,
         forward,
@@ -132,12 +134,12 @@ def _levels(sources: tuple[Links, ...]) -> tuple[int, ...]:
 
 
 def _links(costs: Costs, graph: StageGraph) -> tuple[tuple[Links, ...], tuple[Links, ...], tuple[Links, ...]]:
-    place = {stage: index for index, stage in enumerate(graph.order)}
-    sources: list[list[tuple[int, int]]] = [[] for _ in place]
-    targets: list[list[tuple[int, int]]] = [[] for _ in place]
-    gradients: list[list[tuple[int, int]]] = [[] for _ in place]
+    position = {stage: index for index, stage in enumerate(graph.order)}
+    sources: list[list[tuple[int, int]]] = [[] for _ in position]
+    targets: list[list[tuple[int, int]]] = [[] for _ in position]
+    gradients: list[list[tuple[int, int]]] = [[] for _ in position]
     for edge in costs.edges:
-        source, target = place[edge.source], place[edge.target]
+        source, target = position[edge.source], position[edge.target]
         sources[target].append((source, edge.p2p_ns))
         targets[source].append((target, edge.p2p_ns))
         if edge.gradient and graph.backward[edge.source] and graph.backward[edge.target]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from simulator.schedules.line_list import in_list, paces
+from simulator.schedules.list_scheduling import in_list, paces
 from simulator.schedules.sweep import (
     FILL_BOTH,
     FILL_NEVER,
@@ -23,7 +23,7 @@ from simulator.schedules.sweep import (
     Result,
     sweep,
 )
-from simulator.schedules.sweep_pipeline import PlaceCosts
+from simulator.schedules.sweep_pipeline import PositionCosts
 
 NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 """Work of one search: actions placed over all sweeps within bounds on their number; and what is handed on."""
@@ -31,7 +31,7 @@ NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 Ranked = tuple[tuple[int, int, int], Choices, Result]
 
 
-def best_sweep(line: PlaceCosts, objective: str, most_sweeps: int = MOST_SWEEPS) -> Result:
+def best_sweep(line: PositionCosts, objective: str, most_sweeps: int = MOST_SWEEPS) -> Result:
     """Return the best orders found, by sweeps or by list simulations (which win where memory is short).
 
     Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
@@ -44,7 +44,7 @@ def best_sweep(line: PlaceCosts, objective: str, most_sweeps: int = MOST_SWEEPS)
     most_sweeps : int
         Of each search.
     """
-    short = line.cut(min(line.num_actions, 4 * line.num_places))
+    short = line.cut(min(line.num_actions, 4 * line.num_positions))
     found = _search(short, objective, [], most_sweeps)
     if short.num_actions < line.num_actions:
         found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]], most_sweeps)
@@ -52,19 +52,19 @@ def best_sweep(line: PlaceCosts, objective: str, most_sweeps: int = MOST_SWEEPS)
     return min(results, key=lambda result: _key(result, objective))
 
 
-def _lists(line: PlaceCosts, objective: str) -> list[Result]:
+def _lists(line: PositionCosts, objective: str) -> list[Result]:
     """Return what the best paces on the first 2 p micro-batches come to at full length."""
-    short = line.cut(min(line.num_actions, 2 * line.num_places))
+    short = line.cut(min(line.num_actions, 2 * line.num_positions))
     tried = [(_key(result, objective), index) for index, pace in enumerate(paces()) if (result := in_list(short, pace))]
     best = [tuple(paces())[index] for _, index in sorted(tried)[: NUM_FINALISTS - 1]]
     return [result for pace in best if (result := in_list(line, pace))]
 
 
-def _search(line: PlaceCosts, objective: str, seeds: list[Choices], most_sweeps: int) -> list[Ranked]:
+def _search(line: PositionCosts, objective: str, seeds: list[Choices], most_sweeps: int) -> list[Ranked]:
     """Try the seeds, the grid, then changes of the best so far; return what was best on the way, best first."""
-    num_sweeps = min(most_sweeps, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_places * line.num_actions)))
+    num_sweeps = min(most_sweeps, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_positions * line.num_actions)))
     rng = random.Random(0)  # noqa: S311 - a fixed sequence is what is wanted
-    candidates = chain(seeds, _grid(line.num_places))
+    candidates = chain(seeds, _grid(line.num_positions))
     least = _least(line)
     found: list[Ranked] = []
     for _ in range(num_sweeps):
@@ -85,32 +85,32 @@ def _key(result: Result, objective: str) -> tuple[int, int, int]:
     return first, second, result.peak_bytes
 
 
-def _least(line: PlaceCosts) -> tuple[int, int]:
-    """Return what neither span nor step can be below: no waits after the first forward of any place."""
-    work = [line.work_ns(place) for place in range(line.num_places)]
+def _least(line: PositionCosts) -> tuple[int, int]:
+    """Return what neither span nor step can be below: no waits after the first forward of any position."""
+    work = [line.work_ns(position) for position in range(line.num_positions)]
     starts = [ends[0] - times[0] for ends, times in zip(line.forward_ends, line.forward, strict=True)]
     return max(work), max(map(sum, zip(work, starts, strict=True)))
 
 
-def _grid(num_places: int) -> Iterator[Choices]:
+def _grid(num_positions: int) -> Iterator[Choices]:
     for overshoot, staggered in ((0, True), (0, False), (100, False), (50, False), (100, True)):
         for fill in (FILL_BOTH, FILL_SPAN):
             for skip in (SKIP_NEVER, SKIP_LATE, SKIP_SLACK):
-                yield Choices((overshoot,) * num_places, (fill,) * num_places, (skip,) * num_places, staggered)
+                yield Choices((overshoot,) * num_positions, (fill,) * num_positions, (skip,) * num_positions, staggered)
 
 
 def _changed(choices: Choices, rng: random.Random) -> Choices:
-    """Change what one to three places do."""
-    num_places = len(choices.fill)
+    """Change what one to three positions do."""
+    num_positions = len(choices.fill)
     overshoot, fill, skip = list(choices.overshoot), list(choices.fill), list(choices.skip)
-    for _ in range(rng.randint(1, min(3, num_places))):
-        place = rng.randrange(num_places)
+    for _ in range(rng.randint(1, min(3, num_positions))):
+        position = rng.randrange(num_positions)
         which = rng.randrange(3)
         if which == 0:
-            overshoot[place] = rng.choice((0, 50, 100))
+            overshoot[position] = rng.choice((0, 50, 100))
         elif which == 1:
-            fill[place] = rng.choice((FILL_NEVER, FILL_SPAN, FILL_STEP, FILL_BOTH))
+            fill[position] = rng.choice((FILL_NEVER, FILL_SPAN, FILL_STEP, FILL_BOTH))
         else:
-            skip[place] = rng.choice((SKIP_NEVER, SKIP_LATE, SKIP_SLACK))
+            skip[position] = rng.choice((SKIP_NEVER, SKIP_LATE, SKIP_SLACK))
     staggered = choices.staggered != (rng.random() < 0.1)
     return replace(choices, overshoot=tuple(overshoot), fill=tuple(fill), skip=tuple(skip), staggered=staggered)

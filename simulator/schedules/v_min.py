@@ -1,14 +1,14 @@
-"""`v-min`: a fold at about a third of the memory of 1F1B."""
+"""`v-min`: a V-shaped schedule at about a third of the memory of 1F1B."""
 
-from simulator.schedules.fold import as_orders, fold
-from simulator.schedules.fold_search import best_fold
 from simulator.schedules.kind import Orders, Request, ScheduleKind
+from simulator.schedules.v_shape import as_orders, v_shape
+from simulator.schedules.v_shape_search import best_v_shape
 
 
 def orders(request: Request) -> Orders:
     """Return the best orders found within floor((p + 4) / 3) activation shares, 3 / 2 on two ranks."""
-    laid = fold("v-min", request, shares(request.graph.num_stages // 2))
-    return as_orders(request, best_fold("v-min", laid, request.objective).rows)
+    laid = v_shape("v-min", request, shares(request.graph.num_stages // 2))
+    return as_orders(request, best_v_shape("v-min", laid, request.objective).rows)
 
 
 def shares(p: int) -> float:

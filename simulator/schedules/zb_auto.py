@@ -15,7 +15,7 @@ def orders(request: Request) -> Orders:
 
 
 def swept(request: Request, most_sweeps: int = MOST_SWEEPS) -> Orders:
-    """Return the best orders that so many sweeps at most find.
+    """Return the best orders that a number of sweeps find.
 
     Raises
     ------

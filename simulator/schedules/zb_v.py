@@ -1,14 +1,14 @@
-"""`zb-v`: a fold whose ranks wait for nothing in the steady state, at the memory of 1F1B."""
+"""`zb-v`: a V-shaped schedule whose ranks wait for nothing in the steady state, at the memory of 1F1B."""
 
-from simulator.schedules.fold import as_orders, fold
-from simulator.schedules.fold_search import best_fold
 from simulator.schedules.kind import Orders, Request, ScheduleKind
+from simulator.schedules.v_shape import as_orders, v_shape
+from simulator.schedules.v_shape_search import best_v_shape
 
 
 def orders(request: Request) -> Orders:
     """Return the best orders found within the memory limit, p activation shares by default."""
-    laid = fold("zb-v", request, None)
-    return as_orders(request, best_fold("zb-v", laid, request.objective).rows)
+    laid = v_shape("zb-v", request, None)
+    return as_orders(request, best_v_shape("zb-v", laid, request.objective).rows)
 
 
 KIND = ScheduleKind(

@@ -71,12 +71,12 @@ def _order_on_ranks(board: Board) -> Iterator[ScheduleProblem]:
         need = Action(before, action.stage, action.microbatch, action.slice_index) if before else None
         if need and board.place.get((rank, need), -1) > i:
             kind = "weight-before-input" if action.kind is Kind.W else "backward-before-forward"
-            yield board.problem(kind, rank, i, f"{action} stands before {need}, whose result it needs")
+            yield board.problem(kind, rank, i, f"{action} comes before {need}, whose result it needs")
         if action.kind is Kind.OPT:
             closed.setdefault(rank, i)
         elif rank in closed:
             opt = board.schedule.orders[rank][closed[rank]]
-            yield board.problem("after-opt", rank, i, f"{action} stands after {opt}; OPT ends a rank's step")
+            yield board.problem("after-opt", rank, i, f"{action} comes after {opt}; OPT ends a rank's step")
         yield from _after_reduce(board, rank, i, action)
 
 

@@ -29,7 +29,7 @@ def _wrong_alone(board: Board, rank: int, action: Action) -> tuple[str, str] | N
     if rank not in graph.ranks[action.stage]:
         return (
             "wrong-rank",
-            f"{action} stands on rank {rank}; stage {action.stage} runs on {graph.ranks[action.stage]}",
+            f"{action} is on rank {rank}; stage {action.stage} runs on {graph.ranks[action.stage]}",
         )
     wide = action.kind in STAGE_WIDE
     step = 1 if transfer or wide else graph.multiples[action.stage]
@@ -44,19 +44,17 @@ def _wrong_alone(board: Board, rank: int, action: Action) -> tuple[str, str] | N
         return None
     home = graph.rank_of(action.stage, action.microbatch)
     if home != rank:
-        return "wrong-rank", f"{action} stands on rank {rank}; its replica of stage {action.stage} is rank {home}"
+        return "wrong-rank", f"{action} is on rank {rank}; its replica of stage {action.stage} is rank {home}"
     return None
 
 
 def presence(board: Board, sound: list[Action]) -> Iterator[ScheduleProblem]:
-    """Yield what stands twice, what the stage graph asks for and is not there, and what it does not ask for."""
+    """Yield what occurs twice, what the stage graph asks for and is not there, and what it does not ask for."""
     seen: dict[tuple[int, Action], int] = {}
     for rank, i, action in board.cells:
         first = seen.setdefault((rank, action), i)
         if first != i:
-            yield board.problem(
-                "duplicated", rank, i, f"{action} stands at step {first} already; each action runs once"
-            )
+            yield board.problem("duplicated", rank, i, f"{action} is at step {first} already; each action runs once")
     for stage in range(board.graph.num_stages):
         for k in range(0, board.schedule.num_microbatches, board.graph.multiples[stage]):
             for piece in board.pieces[stage]:
@@ -83,7 +81,7 @@ def _unit(board: Board, stage: int, k: int, piece: int) -> Iterator[ScheduleProb
         yield board.lacks(rank, whole, "each stage with a backward runs B, or I and W, of every micro-batch")
     elif whole not in there and len(there) < 2:
         absent = weight if back in there else back
-        yield board.lacks(rank, absent, f"{there[0]} does half of the backward")
+        yield board.lacks(rank, absent, f"{there[0]} is only one part of a split backward")
 
 
 def _stage_wide(board: Board, stage: int) -> Iterator[ScheduleProblem]:
@@ -112,7 +110,7 @@ def _transfers(board: Board, sound: list[Action]) -> Iterator[ScheduleProblem]:
             if partner(action) in board.present:
                 kind, why = "duplicated", "no such message is needed between these stages; leave it out"
             else:
-                kind, why = "send-without-receive", f"nothing stands for it at the other end ({partner(action)})"
+                kind, why = "send-without-receive", f"nothing matches it at the other end ({partner(action)})"
             yield board.problem(kind, rank, i, f"{action}: {why}")
 
 
@@ -120,5 +118,5 @@ def _half(board: Board, rank: int, absent: Action) -> ScheduleProblem:
     there, other = partner(absent), peer_rank(board.schedule, absent)
     return board.problem(
         "send-without-receive", other, board.place[other, there],
-        f"{there} stands alone; rank {rank} lacks {absent}",
+        f"{there} is alone; rank {rank} lacks {absent}",
     )  # fmt: skip

@@ -9,13 +9,13 @@ from simulator.validation.schedule_text import marked_grid
 
 CLASSES = {
     "missing": "an action that the stage graph asks for is not there",
-    "duplicated": "an action stands twice",
-    "wrong-rank": "an action stands on a rank that is not its stage's, or its stage is not there",
-    "backward-before-forward": "B, I or R stands before F of the same micro-batch",
-    "weight-before-input": "W stands before I of the same micro-batch",
+    "duplicated": "an action occurs twice",
+    "wrong-rank": "an action is on a rank that is not its stage's, or its stage is not there",
+    "backward-before-forward": "B, I or R comes before F of the same micro-batch",
+    "weight-before-input": "W comes before I of the same micro-batch",
     "bad-microbatch": "a micro-batch that is not there, or that does not start a group of the stage",
     "bad-slice": "a sequence slice out of range",
-    "after-opt": "an action stands after its rank's optimizer step",
+    "after-opt": "an action comes after its rank's optimizer step",
     "waits-on-itself": "ranks wait on each other for ever",
     "send-without-receive": "only one end of a transfer is there",
     "link-order": "two ranks disagree on the order of the messages between them",
@@ -58,7 +58,7 @@ class Board:
     graph : StageGraph
     cells : list of (int, int, Action)
     place : dict
-        Position of each (rank, action), the last where it stands twice.
+        Position of each (rank, action), the last where it occurs twice.
     present : set of Action
     pieces : list of range or tuple
         For each stage the slice indices of its actions, -1 for whole sequences.

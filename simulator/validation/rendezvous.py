@@ -16,7 +16,7 @@ from simulator.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Rank `rank` stands at `position` for ever, waiting for `reason`, which `other` rank owes."""
+    """Rank `rank` is at `position` forever, waiting for `reason`, which `other` rank owes."""
 
     rank: int
     position: int
@@ -71,7 +71,7 @@ class _Run:
                     self.members.setdefault(action, []).append(rank)
 
     def head(self, rank: int) -> Action | None:
-        """Return the action at which a rank stands."""
+        """Return the action that a rank is at."""
         order, at = self.schedule.orders[rank], self.position[rank]
         return order[at] if at < len(order) else None
 

@@ -47,7 +47,7 @@ def schedule_from_text(text: str) -> Schedule:
     Raises
     ------
     InvalidInput
-        For a line of no known form, a part that is missing or stands twice, or ranks and stages out of order.
+        For a line of no known form, a part that is missing or occurs twice, or ranks and stages out of order.
     """
     found: dict[str, list[tuple[str, ...]]] = {word: [] for word in _LINES}
     for number, word, fields in _read_lines(text):
@@ -113,7 +113,7 @@ def marked_grid(
     marks : collection of (int, int)
         (rank, position) of the cells to mark; a position behind a rank's last action is drawn as ``[?]``.
     missing : Action, optional
-        What should stand in such a cell.
+        What should be in such a cell.
     around : int
         Steps and ranks to show on each side of the marked ones.
     """

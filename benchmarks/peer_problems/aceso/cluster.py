@@ -13,9 +13,9 @@ from benchmarks.peer_problems.aceso.devices import aceso_device
 from costmodel.files import write_text
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.machines.link_fit import fit_ranges
 from costmodel.machines.links import LinkClass, Links, write_links
-from costmodel.machines.parts import DeviceType, Host, LinkGroup
 
 CLASSES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 

@@ -216,7 +216,7 @@ def places(found: AcesoConfiguration) -> tuple[StagePlacement, ...]:
             raise InvalidInput(f"{found.name}: the operators of stage {stage} have the degrees {sorted(degrees)}")
         (tensor, data), again = degrees.pop(), found.again[stage]
         remade = tuple(n for n, flag in zip(names[first : first + count], again, strict=True) if flag)
-        config = StageConfig(data, tensor, recompute=BY_OPERATOR if remade else "none", again=remade)
+        config = StageConfig(data, tensor, recompute=BY_OPERATOR if remade else "none", recomputed_operators=remade)
         rows.append(StagePlacement(config, tuple(range(rank, rank + devices))))
         first, rank = first + count, rank + devices
     return tuple(rows)

@@ -17,7 +17,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import LOSS
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 
 SUMMED_BYTES = 8
 """Moved a parameter when a gradient is added to another, at the memory's full rate: two reads and a write of 2 bytes at

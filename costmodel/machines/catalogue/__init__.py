@@ -62,7 +62,7 @@ class CatalogueDevice:
     matmul_fraction, fp8_matmul_fraction : float
         Largest share of the peak that a matmul was measured at, 16 and 8 bits.
     overlap_slowdown : float
-        By what compute slows while communication runs beside it.
+        By what compute slows while communication runs at the same time.
     confidence : str
         ``high``, ``medium`` or ``low``.
     """
@@ -188,7 +188,7 @@ def check_precision(device: CatalogueDevice, precision: str) -> None:
 
 
 def overlap_slowdown(device: CatalogueDevice) -> float:
-    """Return by what compute on this device slows while communication runs beside it (1: not at all).
+    """Return by what compute on this device slows while communication runs at the same time (1: not at all).
 
     Source: Lee et al., Characterizing compute-communication overlap in GPU-accelerated distributed deep learning,
     2025 (A100, H100 and MI200 with DDP- and FSDP-like traffic): 18.9 % on average, 40.0 % at most. Devices that they

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from costmodel.errors import InvalidInput
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import LinkGroup
+from costmodel.machines.cluster_parts import LinkGroup
 
 SCALE_UP_GBS = 100.0
 """From this rate of one device on, a link counts as NVLink or its like: PCIe 5 gives 63, a NIC of 800 Gb/s 100."""
@@ -57,7 +57,7 @@ def levels_of(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     Raises
     ------
     InvalidInput
-        When a rank stands twice or the cluster does not have it.
+        When a rank occurs twice or the cluster does not have it.
     """
     if len(set(ranks)) != len(ranks) or not ranks or min(ranks) < 0 or max(ranks) >= cluster.num_devices:
         raise InvalidInput(f"ranks {ranks}: name each once, of 0 to {cluster.num_devices - 1}")

@@ -1,7 +1,7 @@
 """From rounds of measured steps to one profile's times: medians, the two gradients, the scale.
 
 Operators are scaled so that their forward and backward sums are those of the whole step without
-instruments; the unscaled sums are kept beside. On a device, what is scaled is time in kernels and the host's time to
+instruments; the unscaled sums are kept as well. On a device, what is scaled is time in kernels and the host's time to
 issue them put together (`costmodel.model.launches`). Leaves out measuring: plain arithmetic, no torch.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.launches import Launches, compose, steady
 from costmodel.model.profile import OperatorTimes
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One whole step and one step in context, ns; on a device the latter is time in kernels, and `launched` beside it.
+    """One whole step and one step in context, ns; on a device the latter is time in kernels, and `launched` as well.
 
     A whole step in split form is measured in some rounds only; in the others it has taken 0.
     """
@@ -166,7 +166,7 @@ def assemble(
 
 
 def split_ratios(rounds: Sequence[Sequence[Round]]) -> tuple[SplitRatios, ...]:
-    """Return, for each size, the medians over the rounds that ran it of the split form against the whole step beside.
+    """Return for each size the median ratios of the split form to the whole step of the same round.
 
     Below 1 is noise: the split form does the same and more. A size at which the split form did not fit the memory
     takes the ratios of the nearest one at which it did, the smaller of two; empty where it ran at none.

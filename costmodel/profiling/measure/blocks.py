@@ -23,7 +23,7 @@ from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, OperatorGraph
-from costmodel.profiling.measure.ratio import Infos, signature
+from costmodel.profiling.measure.backward_split import Infos, signature
 
 GIB = 2**30
 _EMBEDDINGS = (
@@ -39,10 +39,10 @@ _SAME_NUMBERS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Operators measured together; `likeness` is equal for blocks that cost the same."""
+    """Operators measured together; `equivalence_key` is equal for blocks that cost the same."""
 
     operators: tuple[str, ...]
-    likeness: str
+    equivalence_key: str
 
 
 def signatures(captured: Capture, microbatch_size: int) -> dict[str, str]:

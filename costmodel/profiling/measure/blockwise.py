@@ -19,9 +19,9 @@ from costmodel.model.graph import LOSS, Operator, OperatorGraph
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal
 from costmodel.profiling.measure.assemble import Assembled, Round, assemble, coverage
+from costmodel.profiling.measure.backward_split import weight_shares
 from costmodel.profiling.measure.blocks import Block, make_runnable
 from costmodel.profiling.measure.optimizer import time_optimizer
-from costmodel.profiling.measure.ratio import weight_shares
 from costmodel.profiling.measure.rounds import measure_round, settle
 from costmodel.profiling.measure.timing import MarkCost, time_in_context, time_whole, trained_parameters
 from costmodel.profiling.measure.walk import Walk
@@ -58,19 +58,19 @@ class Bench:
 def measure_blocks(bench: Bench, blocks: Iterable[Block]) -> BlockSums:
     """Measure each distinct block once and add up.
 
-    The times of blocks that are alike are the same; they stand for each of them.
+    The times of blocks that are alike are the same; they represent each of them.
     """
     blocks = list(blocks)
-    distinct = {block.likeness: block for block in blocks}
+    distinct = {block.equivalence_key: block for block in blocks}
     known: dict[str, tuple[Assembled, int]] = {}
-    for i, (likeness, block) in enumerate(distinct.items()):
+    for i, (equivalence_key, block) in enumerate(distinct.items()):
         bench.say(f"block {i + 1} of {len(distinct)} distinct ones ({len(block.operators)} operators)")
-        known[likeness] = _measure(bench, block)
+        known[equivalence_key] = _measure(bench, block)
     sums = BlockSums(sum_ns=[0] * len(bench.sizes), step_ns=[0] * len(bench.sizes), wall_ns=[0] * len(bench.sizes))
     for block in blocks:
-        found, optimizer_ns = known[block.likeness]
+        found, optimizer_ns = known[block.equivalence_key]
         _add(sums, block, found, optimizer_ns)
-        _add_accumulation(sums, bench.captured, block, distinct[block.likeness], found)
+        _add_accumulation(sums, bench.captured, block, distinct[block.equivalence_key], found)
     return sums
 
 
@@ -79,7 +79,7 @@ def _measure(bench: Bench, block: Block) -> tuple[Assembled, int]:
     rounds, shares, optimizer_ns = [], [], 0
     for size in bench.sizes:
         running = _Running(bench, block, size)
-        item, key = bench.journal.item, f"block/{block.likeness}/{size}"
+        item, key = bench.journal.item, f"block/{block.equivalence_key}/{size}"
         rows = [item(f"{key}/step/{i}", running.step) for i in range(bench.repeats)]
         rounds.append([Round.from_list(row) for row in rows])
         shares.append(item(f"{key}/shares", running.shares))

@@ -19,7 +19,7 @@ LEAST_SHARE = 1024
 def time_optimizer(module: nn.Module, clock: Clock) -> int:
     """Return the median ns of one Adam step; 0 for a model with nothing to train.
 
-    Where its states do not fit the memory, made-up parameters of a share of the size stand for the module's.
+    Where its states do not fit the memory, made-up parameters of a share of the size represent the module's.
     """
     parameters = _trained(module)
     if not parameters:

@@ -13,7 +13,7 @@ import torch
 from costmodel.errors import UsageError
 from costmodel.model.graph import LOSS, OperatorGraph
 from costmodel.model.profile import OperatorTimes, Profile, read_profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.device import describe_device
 from costmodel.profiling.measure.blocks import Block, split_into_blocks
 from costmodel.profiling.measure.blockwise import Bench, BlockSums, measure_blocks, unscaled
@@ -36,7 +36,11 @@ def profile_in_blocks(
     names = [operator.name for operator in graph.operators]
     blocks = split_into_blocks(graph, alike, names, size, limit_bytes)
     sums = measure_blocks(bench, blocks)
-    counts = {"blocks": len(blocks), "distinct": len({block.likeness for block in blocks}), "limit_bytes": limit_bytes}
+    counts = {
+        "blocks": len(blocks),
+        "distinct": len({block.equivalence_key for block in blocks}),
+        "limit_bytes": limit_bytes,
+    }
     whole = _whole(sums.times, sum(sums.accumulate_of.values()), sums.optimizer_ns, len(bench.sizes))
     extra: dict[str, object] = {"unscaled": unscaled(sums), "in_blocks": counts}
     return _profile(bench, graph, dtype, sums.times, whole, extra, sums.accumulate_of)

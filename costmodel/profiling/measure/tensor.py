@@ -19,9 +19,9 @@ from costmodel.capture.pairs import ATTENTION, LINEAR
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal
+from costmodel.profiling.measure.backward_split import Infos, Runs, median_ns
 from costmodel.profiling.measure.blocks import signatures
 from costmodel.profiling.measure.marks import device_spans
-from costmodel.profiling.measure.ratio import Infos, Runs, median_ns
 
 Shape = tuple[int, ...]
 

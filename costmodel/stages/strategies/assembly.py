@@ -9,20 +9,26 @@ from functools import cached_property, partial
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
-from costmodel.stages.strategies.issuing import Issuing
-from costmodel.stages.strategies.kept import kept_bytes, kept_items, runs_of, tensor_bytes_of, training_scale
-from costmodel.stages.strategies.likeness import Likeness
+from costmodel.stages.strategies.host_dispatch import HostDispatch
+from costmodel.stages.strategies.operator_equivalence import OperatorEquivalence
+from costmodel.stages.strategies.saved_activations import (
+    runs_of,
+    saved_activations,
+    saved_items,
+    tensor_bytes_of,
+    training_scale,
+)
+from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
-from costmodel.stages.strategies.unions import Item, UnionSums
 from costmodel.stages.strategies.vectors import TimeVectors, Vectors
-from costmodel.stages.strategies.working import Working
+from costmodel.stages.strategies.workspace_memory import WorkspaceMemory
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,9 @@ class Build:
         return accumulation_of(self.model.profile, partial(parameter_bytes, training=self.training))
 
     @cached_property
-    def likeness(self) -> Likeness:
+    def equivalence(self) -> OperatorEquivalence:
         """Which operators, and which tensors, are alike in all that their prices depend on."""
-        return Likeness(self.model.profile.graph, self.reads, self.sizes, self.efficiency.alike)
+        return OperatorEquivalence(self.model.profile.graph, self.reads, self.sizes, self.efficiency.alike)
 
     def traffic(self, degrees: Degrees, groups: StageGroups) -> Traffic:
         """Return what ranks send each other under one configuration."""
@@ -67,7 +73,7 @@ class Build:
     def bare_work_ns(self, degrees: Degrees) -> int:
         """Return what all operators take by themselves, F, and I and W of those that have them."""
         graph, found = self.model.profile.graph, 0
-        for i, count in self.likeness.operators.items():
+        for i, count in self.equivalence.operators.items():
             forward, *backward = self.efficiency.times(i, degrees)
             found += count * (forward + sum(backward) * graph.operators[i].trainable)
         return found
@@ -83,7 +89,7 @@ class Build:
         return {}
 
     def _whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
-        alike, graph = self.likeness, self.model.profile.graph
+        alike, graph = self.equivalence, self.model.profile.graph
         times = {position: self.efficiency.times(position, degrees) for position in alike.looked_at}
         there, back, _ = self.traffic(degrees, groups).items(times)
         trained = {i: count for i, count in alike.operators.items() if graph.operators[i].trainable}
@@ -212,7 +218,7 @@ class VectorCache:
     def _kept_items(self, degrees: Degrees) -> list[Item]:
         build = self._build
         if degrees not in self._items:
-            self._items[degrees] = kept_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
+            self._items[degrees] = saved_items(build.model, build.training, degrees, build.tensor_bytes(degrees))
         return self._items[degrees]
 
     def weights(self, degrees: Degrees) -> Weights:
@@ -241,9 +247,9 @@ class VectorCache:
         ]
         return Vectors(
             times,
-            UnionSums(again, len(graph.operators)),
-            times.issuing.again(runs) if times.issuing else UnionSums((), len(graph.operators)),
-            kept_bytes(
+            SharedSums(again, len(graph.operators)),
+            times.host_dispatch.again(runs) if times.host_dispatch else SharedSums((), len(graph.operators)),
+            saved_activations(
                 graph,
                 self._kept_items(degrees),
                 recompute,
@@ -255,7 +261,7 @@ class VectorCache:
             self._names,
             self._blocks,
             self._made_together(recompute),
-            Working(working, self._kept_items(degrees)) if working else None,
+            WorkspaceMemory(working, self._kept_items(degrees)) if working else None,
         )
 
     def _made_together(self, recompute: str | tuple[str, ...]) -> tuple[range, ...]:
@@ -304,10 +310,10 @@ def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[TimeVec
         gathered[position] = max(gathered[position], size_bytes)
     own: list[Item] = [(i, ("own", i), time[0]) for i, time in enumerate(times)]
     found = TimeVectors(
-        UnionSums(forward, count, [time[0] for time in times]),
-        UnionSums(backward, count, [time[1] for time in times]),
-        UnionSums((), count, [time[2] for time in times]),
+        SharedSums(forward, count, [time[0] for time in times]),
+        SharedSums(backward, count, [time[1] for time in times]),
+        SharedSums((), count, [time[2] for time in times]),
         tuple(gathered),
-        Issuing(build.model.profile.graph, build.training, forward, backward) if build.training.host_ns else None,
+        HostDispatch(build.model.profile.graph, build.training, forward, backward) if build.training.host_ns else None,
     )
     return found, own + forward

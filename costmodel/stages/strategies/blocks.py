@@ -1,7 +1,7 @@
 """Blocks of a model: the operators of one of a list of layers that repeat, the unit of recompute and unsharding.
 
-Operators beside the layers are in no block. In a model without numbered modules all operators make one block. A block
-whose operators do not follow each other counts as several.
+Operators outside of the layers are in no block. In a model without numbered modules all operators make one block. A
+block whose operators do not follow each other counts as several.
 """
 
 from bisect import bisect_left, bisect_right

@@ -17,9 +17,9 @@ from costmodel.model.launches import Times
 from costmodel.model.work import Work
 from costmodel.roofline import central_ns
 from costmodel.roofline.attention import num_pairs
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts, is_expert
-from costmodel.stages.strategies.launching import Launching
+from costmodel.stages.strategies.kernel_launch import KernelLaunch
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
 SCORE_PASSES = 6
@@ -36,7 +36,7 @@ class Efficiency:
         self._device = catalogue_device(name) if name else None
         self._estimates: dict[tuple[Work, str], Times] = {}
         self._known: dict[object, Times] = {}
-        self._launching = Launching(model)
+        self._kernel_launch = KernelLaunch(model)
         self._rows: dict[Degrees, list[Times]] = {}
         self._measured = model.profile.shards
         if self._asked != self._profiled and self._device is None:
@@ -48,10 +48,10 @@ class Efficiency:
 
     def times(self, position: int, degrees: Degrees) -> Times:
         """Return what one rank's part of an operator takes, communication left out."""
-        if self._launching.known:
+        if self._kernel_launch.known:
             if degrees not in self._rows:
                 alone = [self._times(i, degrees) for i in range(len(self._model.profile.times))]
-                self._rows[degrees] = self._launching.divided(alone)
+                self._rows[degrees] = self._kernel_launch.divided(alone)
             return self._rows[degrees][position]
         operator = self._model.profile.graph.operators[position]
         if degrees.expert > 1 and not is_expert(operator) and not self._measured_as(operator):
@@ -112,7 +112,7 @@ class Efficiency:
                     whole,
                     feeds_experts(graph, position),
                     self._measured_as(operator),
-                    position if self._launching.known else 0,  # what stands before it tells, too
+                    position if self._kernel_launch.known else 0,  # what comes before it tells, too
                 ),
                 len(numbers),
             )

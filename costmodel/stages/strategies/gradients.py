@@ -27,7 +27,7 @@ class Overlap:
     ----------
     enabled : bool
     slowdown : float
-        Factor by which compute slows beside it.
+        Factor by which compute slows meanwhile.
     """
 
     enabled: bool
@@ -50,7 +50,7 @@ class Overlap:
         return 1 - 1 / self.slowdown
 
     def least_growth_ns(self, communication_ns: float, compute_ns: int) -> float:
-        """Return by how much compute that takes so long at least grows at least, in however many stages and parts."""
+        """Return by how much compute of at least this time grows at least, whatever the number of stages and parts."""
         return max(communication_ns - compute_ns, communication_ns * self.least_exposed)
 
 
@@ -67,7 +67,7 @@ class Collectives:
     """Times of collectives over copies, remembered: many stages of a sweep sum the same bytes over the same links."""
 
     def __init__(self, cluster: Cluster, gradient_scale: tuple[int, int] = (1, 1)) -> None:
-        """Take gradients to be so much wider than weights."""
+        """Take gradients to be wider than weights by this factor."""
         self._cluster, self._scale = cluster, gradient_scale
         self._known: dict[tuple[Collective, Ranks, int], int] = {}
 
@@ -85,7 +85,7 @@ class Collectives:
         return self._ns(all_gather_ns, copies.ranks, copies.trainable)
 
     def least_ns(self, name: str, copies: Copies, size_bytes: int, num_parts: int) -> float:
-        """Return what a collective takes at least of so many bytes in so many parts, rounded as it is."""
+        """Return the least time of a collective of these bytes in this number of parts, rounded as it is."""
         rate = best_rate(self._cluster, name, copies.ranks)
         return max(0.0, (size_bytes - num_parts) * rate - num_parts)
 

@@ -87,7 +87,7 @@ class GroupFinder:
         return max(distinct, key=lambda group: all_reduce_ns(self.cluster, group, PROBE_BYTES))
 
     def lie_alike(self, num_ranks: int) -> bool:
-        """Whether stages of so many ranks each, on the next ranks, all lie alike on the links."""
+        """Whether stages of this number of ranks, one after the other, all have the same links."""
         cluster = self.cluster
         sizes = [cluster.hosts[0].devices, *(group.group for group in cluster.groups if group.group)]
         alike = not cluster.speeds and len(cluster.hosts) == 1

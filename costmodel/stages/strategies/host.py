@@ -8,7 +8,7 @@ devices share one PCIe switch.
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.parts import Host
+from costmodel.machines.cluster_parts import Host
 
 ASSUMED_PCIE_GBS = 12.0
 """PCIe 3 x16 as NCCL counts it, for devices that the catalogue does not know: the slowest link in use."""

@@ -1,6 +1,6 @@
 """The memory of a stage on one rank, term by term: a point estimate and an upper bound of each.
 
-The upper bound adds what trainers and allocators may take: fp32 gradients beside 16-bit weights, bucket copies,
+The upper bound adds what trainers and allocators may take: fp32 gradients in addition to 16-bit weights, bucket copies,
 communicators, context, fragmentation. Leaves out other programs on the device.
 """
 
@@ -47,7 +47,7 @@ class MemoryTerms:
     parameters, gradients, optimizer, master_weights : Amount
         What a stage holds all the time.
     activations : Amount
-        Kept of all micro-batches in flight.
+        Activations saved by all micro-batches in flight.
     recompute_peak : Amount
         Made again by one block's (or attention's) recompute while its backward runs.
     communication_buffers : Amount

@@ -1,7 +1,7 @@
-"""Works out a stage's memory terms: states, activations and what comes and goes beside them.
+"""Works out a stage's memory terms: states, activations and what comes and goes in addition.
 
-Sources stand with each term in `costmodel.stages.strategies.memory`, `states` and `kept`. Leaves out tensors that flow
-between stages: the simulator counts their buffers.
+Each term has its sources in `costmodel.stages.strategies.memory`, `states` and `saved_activations`. Leaves out tensors
+that flow between stages: the simulator counts their buffers.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from costmodel.stages.strategies.memory import (
     Amount,
     MemoryTerms,
 )
-from costmodel.stages.strategies.spread import Spread
+from costmodel.stages.strategies.stage_sharding import StageSharding
 from costmodel.stages.strategies.states import SCATTERED, Amounts, States, both, states_of
 from costmodel.stages.strategies.vectors import Vectors
 
@@ -31,7 +31,7 @@ class MemoryModel:
 
     build: Build
 
-    def terms(self, spread: Spread, kept_bytes: int) -> MemoryTerms:
+    def terms(self, sharding: StageSharding, kept_bytes: int) -> MemoryTerms:
         """Return all terms with one micro-batch alive.
 
         Parameters
@@ -39,8 +39,8 @@ class MemoryModel:
         kept_bytes : int
             Of one micro-batch, with what was received for it.
         """
-        states, training = self.states(spread.config, spread.copies), self.build.training
-        moved = moved_bytes(spread, kept_bytes)
+        states, training = self.states(sharding.config, sharding.copies), self.build.training
+        moved = moved_bytes(sharding, kept_bytes)
         fp8_copy = states.parameters // 2 * (training.precision == "fp8")
         return MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
@@ -48,11 +48,11 @@ class MemoryModel:
             optimizer=Amount.known(states.optimizer),
             master_weights=Amount.known(states.master_weights),
             activations=Amount.known(kept_bytes - moved),
-            recompute_peak=Amount.known(spread.vectors.recompute_peak(spread.operators)),
-            communication_buffers=self._buffers(spread, kept_bytes),
-            unsharded_parameters=self._unsharded(spread),
-            offload_window=self._window(spread, moved),
-            workspace=self._workspace(spread),
+            recompute_peak=Amount.known(sharding.vectors.recompute_peak(sharding.operators)),
+            communication_buffers=self._buffers(sharding, kept_bytes),
+            unsharded_parameters=self._unsharded(sharding),
+            offload_window=self._window(sharding, moved),
+            workspace=self._workspace(sharding),
             activations_per_microbatch=kept_bytes - moved,
             in_flight=1,
             host=states.host + moved,
@@ -63,13 +63,13 @@ class MemoryModel:
         training = self.build.training
         return gradients * 4 // training.gradient_width(4) if training.mixed else gradients
 
-    def with_more(self, spread: Spread, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
+    def with_more(self, sharding: StageSharding, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
         """Return the terms of `one` micro-batch with `in_flight` alive."""
         return replace(
             one,
             activations=Amount.known(one.activations_per_microbatch * in_flight),
             in_flight=in_flight,
-            host=one.host + moved_bytes(spread, kept_bytes) * (in_flight - 1),
+            host=one.host + moved_bytes(sharding, kept_bytes) * (in_flight - 1),
         )
 
     def states(self, config: StageConfig, copies: Sequence[Copies]) -> States:
@@ -96,18 +96,18 @@ class MemoryModel:
         )
         return both(dense, experts)
 
-    def _buffers(self, spread: Spread, kept_bytes: int) -> Amount:
+    def _buffers(self, sharding: StageSharding, kept_bytes: int) -> Amount:
         """Return gathered values and gradient buckets; at most DDP's copy of all gradients, and communicators."""
-        config, groups, trainable = spread.config, spread.groups, spread.trainable_bytes
-        point = upper = spread.vectors.gathered_bytes(spread.operators)
+        config, groups, trainable = sharding.config, sharding.groups, sharding.trainable_bytes
+        point = upper = sharding.vectors.gathered_bytes(sharding.operators)
         if self.build.training.whole_stages and config.gathers:
-            summed, working = self._summed_in_units(spread, kept_bytes), self._working(spread)
-            most = max(summed, working, self._begun(spread, working))
+            summed, working = self._summed_in_units(sharding, kept_bytes), self._working(sharding)
+            most = max(summed, working, self._begun(sharding, working))
             point += most - working  # which counts by itself
             upper += max(2 * summed, most)
         elif config.zero >= 2 or config.offload in ("optimizer", "parameters"):
-            unit = spread.vectors.largest_weights(
-                spread.operators
+            unit = sharding.vectors.largest_weights(
+                sharding.operators
             )  # gradients stay whole until their block's backward ends
             point += min(trainable, unit)
             upper += min(trainable, 2 * unit)
@@ -118,81 +118,81 @@ class MemoryModel:
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
         return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
 
-    def _summed_in_units(self, spread: Spread, kept_bytes: int) -> int:
+    def _summed_in_units(self, sharding: StageSharding, kept_bytes: int) -> int:
         """Return the most that gradients take on their way to their sum, less what has been let go of by then.
 
-        Within a block's backward those of that block and of what is beside blocks, and what is still being sent of the
-        block before; it is gone when the block after next has ended, which by then has let go of its activations. When
-        a block ends, its gradients are copied into the message, and their sum lies beside it; under ZeRO-3 what was
-        gathered is let go of first. So are all activations of the micro-batch where what is beside blocks ends.
+        Within a block's backward those of that block and of what is outside of blocks, and what is still being sent of
+        the block before; it is gone when the block after next has ended, which by then has let go of its activations.
+        When a block ends, its gradients are copied into the message, and their sum is there too; under ZeRO-3 what was
+        gathered is let go of first. So are all activations of the micro-batch where what is outside of blocks ends.
         """
-        units, copies = spread.vectors.units.over(spread.operators), len(spread.groups.replicas)
-        beside = min(spread.trainable_bytes, units.beside)
-        block = min(spread.trainable_bytes - beside, units.largest)
-        kept, gathered = spread.vectors.largest_kept(spread.operators), block * (spread.config.zero > SCATTERED)
+        units, copies = sharding.vectors.units.over(sharding.operators), len(sharding.groups.replicas)
+        beside = min(sharding.trainable_bytes, units.beside)
+        block = min(sharding.trainable_bytes - beside, units.largest)
+        kept, gathered = sharding.vectors.largest_kept(sharding.operators), block * (sharding.config.zero > SCATTERED)
         sent = max(0, block - kept) if units.count > 2 else 0
         block_ends = 2 * block + ceil(block, copies) - kept - gathered
         all_end = beside + ceil(beside, copies) - kept_bytes - min(2, units.count) * gathered
         return beside + max(block + sent, block_ends, all_end)
 
-    def _begun(self, spread: Spread, working: int) -> int:
+    def _begun(self, sharding: StageSharding, working: int) -> int:
         """Return what is there beyond `_unsharded` when a backward begins, with all activations still kept.
 
         The last gradients of the micro-batch before are held until the next are summed. What is gathered lies in the
         message's buffer, too, until it is copied out of that.
         """
-        units = spread.vectors.units.over(spread.operators)
+        units = sharding.vectors.units.over(sharding.operators)
         first = units.beside or units.largest
-        held = min(spread.trainable_bytes, first)
-        if spread.config.zero == SCATTERED:
+        held = min(sharding.trainable_bytes, first)
+        if sharding.config.zero == SCATTERED:
             return held + working
         gathered = max(2 * first, units.beside + min(1, units.count) * units.largest + working)
-        return held + gathered - self._unsharded(spread).point
+        return held + gathered - self._unsharded(sharding).point
 
-    def _unsharded(self, spread: Spread) -> Amount:
+    def _unsharded(self, sharding: StageSharding) -> Amount:
         """Return the block in use and the one gathered ahead (Zhao et al., 2023, section 3.3).
 
-        The executor gathers what is beside blocks with the stage, and keeps the parts under ZeRO-2, too.
+        The executor gathers what is outside of blocks with the stage, and keeps the parts under ZeRO-2, too.
         """
-        whole = sum(copies.weights for copies in spread.copies)
-        if self.build.training.whole_stages and spread.config.gathers:
-            if spread.config.zero == SCATTERED:
-                return Amount.known(ceil(whole, len(spread.groups.replicas)))
-            units = spread.vectors.units.over(spread.operators)
+        whole = sum(copies.weights for copies in sharding.copies)
+        if self.build.training.whole_stages and sharding.config.gathers:
+            if sharding.config.zero == SCATTERED:
+                return Amount.known(ceil(whole, len(sharding.groups.replicas)))
+            units = sharding.vectors.units.over(sharding.operators)
             return Amount.known(units.beside + min(2, units.count) * units.largest)
-        if spread.config.offload == "parameters" or (spread.config.zero == 3 and spread.sharded):
-            return Amount.known(min(2 * spread.vectors.largest_weights(spread.operators), whole))
+        if sharding.config.offload == "parameters" or (sharding.config.zero == 3 and sharding.sharded):
+            return Amount.known(min(2 * sharding.vectors.largest_weights(sharding.operators), whole))
         return Amount()
 
-    def _window(self, spread: Spread, moved_bytes: int) -> Amount:
+    def _window(self, sharding: StageSharding, moved_bytes: int) -> Amount:
         """Return what of offloaded activations is on the device at once: a block in use, one on its way."""
         if not moved_bytes:
             return Amount()
-        return Amount.known(min(2 * spread.vectors.largest_kept(spread.operators), moved_bytes))
+        return Amount.known(min(2 * sharding.vectors.largest_kept(sharding.operators), moved_bytes))
 
-    def _working(self, spread: Spread) -> int:
-        return self.working_bytes(spread.vectors, spread.operators)
+    def _working(self, sharding: StageSharding) -> int:
+        return self.working_bytes(sharding.vectors, sharding.operators)
 
     def working_bytes(self, vectors: Vectors, operators: Sequence[int]) -> int:
         """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
-        found = vectors.working_peak(operators)
+        found = vectors.workspace_peak(operators)
         if found is None:
-            gradient = self.build.loss_gradient(operators, vectors.kept.tensor_bytes)
+            gradient = self.build.loss_gradient(operators, vectors.saved.tensor_bytes)
             return gradient * (self.build.training.loss_bytes - 4) // 2
         return found
 
-    def _workspace(self, spread: Spread) -> Amount:
+    def _workspace(self, sharding: StageSharding) -> Amount:
         """Return what a micro-batch works with beyond what is kept, and cuBLAS's workspace."""
-        working, cuda = self._working(spread), self.build.cuda
+        working, cuda = self._working(sharding), self.build.cuda
         return Amount(working + CUBLAS_BYTES * cuda, 2 * working + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
 
 
-def moved_bytes(spread: Spread, kept_bytes: int) -> int:
+def moved_bytes(sharding: StageSharding, kept_bytes: int) -> int:
     """Return what of one micro-batch's kept bytes lives on the host."""
-    return kept_bytes if spread.config.offload == "activations" else 0
+    return kept_bytes if sharding.config.offload == "activations" else 0
 
 
-def check_host(build: Build, spread: Spread, memory: MemoryTerms) -> None:
+def check_host(build: Build, sharding: StageSharding, memory: MemoryTerms) -> None:
     """Refuse what a host cannot hold."""
     if memory.host:
-        host.check_room(build.cluster, spread.rank, memory.host)
+        host.check_room(build.cluster, sharding.rank, memory.host)

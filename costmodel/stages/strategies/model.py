@@ -15,7 +15,7 @@ from costmodel.model.profile import Profile
 from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.assembly import Build, VectorCache
 from costmodel.stages.strategies.blocks import block_spans
 from costmodel.stages.strategies.division import Degrees, divided_along, why_whole
@@ -24,10 +24,10 @@ from costmodel.stages.strategies.gradients import Copies, Overlap
 from costmodel.stages.strategies.groups import GroupFinder
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
-from costmodel.stages.strategies.spread import ActionTimes, Spread, copies_of
+from costmodel.stages.strategies.shared_sums import SharedSums
+from costmodel.stages.strategies.stage_sharding import ActionTimes, StageSharding, copies_of
 from costmodel.stages.strategies.steps import StepTimes
 from costmodel.stages.strategies.training import TrainingJob
-from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.vectors import Vectors
 
 NEVER = 1 << 60
@@ -53,7 +53,7 @@ class HeldAmounts(NamedTuple):
         Of one micro-batch, from F until the backward.
     weights, trained : pair of sequence of int
         Dense parameters and experts', and those of them that get a gradient, before ZeRO divides any.
-    remade_peak, largest_unit, working : int
+    remade_peak, largest_unit, workspace : int
         The most that a recompute makes again at once, the weights of the largest block, and what a micro-batch works
         with beyond what is kept.
     """
@@ -64,7 +64,7 @@ class HeldAmounts(NamedTuple):
     trained: tuple[Sequence[int], Sequence[int]]
     remade_peak: int
     largest_unit: int
-    working: int
+    workspace: int
 
 
 class StrategyModel:
@@ -136,10 +136,10 @@ class StrategyModel:
             When a host cannot hold what is offloaded to it.
         """
         arrived = tuple(received)
-        spread = self._spread(operators, config, ranks, arrived)
-        key = (spread.key, arrived, num_microbatches > 1)
+        sharding = self._sharding(operators, config, ranks, arrived)
+        key = (sharding.key, arrived, num_microbatches > 1)
         if key not in self._stages:
-            self._stages[key] = self._stage(spread, arrived, num_microbatches)
+            self._stages[key] = self._stage(sharding, arrived, num_microbatches)
         return self._stages[key]
 
     def terms(
@@ -159,8 +159,8 @@ class StrategyModel:
             As `stage`.
         """
         arrived = tuple(received)
-        spread = self._spread(operators, config, ranks, arrived)
-        return self._memory(spread, arrived, min(in_flight, num_microbatches))
+        sharding = self._sharding(operators, config, ranks, arrived)
+        return self._memory(sharding, arrived, min(in_flight, num_microbatches))
 
     def tensor_bytes(self, config: StageConfig) -> tuple[int, ...]:
         """Return what a rank of a stage with this configuration holds, and sends on, of each tensor of the graph."""
@@ -168,7 +168,7 @@ class StrategyModel:
 
     def times(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> ActionTimes:
         """Return the times of one action that add up over operators: no ZeRO, no sums over copies, no offload."""
-        return self._spread(operators, config, ranks).times()
+        return self._sharding(operators, config, ranks).times()
 
     def works_ns(self, config: StageConfig, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return what each operator alone takes of one action, F, I and W together."""
@@ -191,7 +191,7 @@ class StrategyModel:
     def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:
         """Return what operators take of one action at least: as one stage, which gathers what is shared once.
 
-        Those without gradient of their own may stand in a stage that has no backward at all.
+        Those without gradient of their own may be in a stage that has no backward at all.
 
         Raises
         ------
@@ -224,11 +224,11 @@ class StrategyModel:
         return self._vectors.kept_bytes(self._degrees(config))
 
     def stays(
-        self, config: StageConfig, ranks: Sequence[int], *, adds: bool, halves: bool = False
+        self, config: StageConfig, ranks: Sequence[int], *, adds: bool, split_backward: bool = False
     ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Return what each operator takes of one action, what it keeps of one micro-batch, and its forward run again.
 
-        In `halves` a backward frees with I: W does not count among what it takes.
+        Where backwards are split, I frees what was kept: W does not count in the time.
 
         What several gather, or add up, together counts with the first of them, what several keep with the last; 0 for
         the backward and for what is kept of operators that have none, and for forwards that do not run again. Gradients
@@ -236,8 +236,8 @@ class StrategyModel:
         """
         degrees, groups = self._degrees(config), self._groups.of(ranks, config)
         forward, *backward = (row.at_first() for row in self._work_rows(config, ranks))
-        kept = self._vectors.of(degrees, "none", groups).kept.kept.at_last()
-        if halves:
+        kept = self._vectors.of(degrees, "none", groups).saved.until_backward.at_last()
+        if split_backward:
             del backward[1:]
         elif adds:
             known = self._build.accumulation
@@ -268,7 +268,7 @@ class StrategyModel:
         whole = config.recompute == "full" and self.training.whole_stages
         return HeldAmounts(
             [whole or ns > 0 for ns in vectors.recomputed.alone()],
-            vectors.kept.kept.at_first(),
+            vectors.saved.until_backward.at_first(),
             (weights.dense.at_first(), weights.experts.at_first()),
             (weights.trainable.at_first(), weights.trainable_experts.at_first()),
             vectors.recompute_peak(operators),
@@ -333,10 +333,10 @@ class StrategyModel:
         return self._vectors.again_ns(self._degrees(config), config.remade)
 
     def least_again_ns(self, config: StageConfig, freed_bytes: int) -> int:
-        """Return how long forwards that run again take at least so that a micro-batch keeps so many bytes less.
+        """Return the least time of recompute by which a micro-batch keeps `freed_bytes` fewer bytes.
 
         Operators that free most for their time come first, the last of them in part; what several keep counts for each
-        of them. `NEVER` where all together do not free so much.
+        of them. `NEVER` where all of them together free too little.
         """
         if freed_bytes <= 0:
             return 0
@@ -358,7 +358,7 @@ class StrategyModel:
         return self._build.accumulation.part_ns(weights.accumulated.over(self._trained))
 
     def least_update_ns(self, config: StageConfig, ranks: Sequence[int], num_places: int) -> int:
-        """Return what the optimizer's steps on so many places, which share the model, take together at least, ns.
+        """Return the least total time of the optimizer's steps on stages that share the model, ns.
 
         Parameters that only operators without gradient read do not count: their stage may have no backward.
         """
@@ -369,7 +369,7 @@ class StrategyModel:
         return self._steps.least_update_ns(copies, config.zero, num_places)
 
     def update_ns(self, shard_bytes: int) -> int:
-        """Return what the optimizer's step takes over so many bytes of trained parameters on a device."""
+        """Return the time of the optimizer's step on a device, given the bytes of trained parameters."""
         if self.training.optimizer == "none":
             return 0
         return self._steps.on_device_ns(shard_bytes, self.cluster.device_of(0).catalogue)
@@ -389,13 +389,13 @@ class StrategyModel:
         """Parts in which the whole model's weights are gathered, at least 1."""
         return max(1, len(block_spans(self._build.block_names)))
 
-    def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[UnionSums, ...]:
+    def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[SharedSums, ...]:
         times = self._vectors.times(self._degrees(config), self._groups.of(ranks, config))
         return times.forward, times.backward_input, times.backward_weight
 
-    def _spread(
+    def _sharding(
         self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int], received: Sequence[int] = ()
-    ) -> Spread:
+    ) -> StageSharding:
         members = operators if isinstance(operators, range) else tuple(sorted(operators))
         groups = self._groups.of(ranks, config)
         degrees = self._degrees(config)
@@ -406,38 +406,40 @@ class StrategyModel:
             plain = self._vectors.of(degrees, "none", groups)
             if self._kept_bytes(plain, members, received) <= self._kept_bytes(vectors, members, received):
                 vectors = plain
-        return Spread(members, config, ranks[0], groups, vectors)
+        return StageSharding(members, config, ranks[0], groups, vectors)
 
     def _kept_bytes(self, vectors: Vectors, operators: Sequence[int], received: Sequence[int]) -> int:
         """Return what one micro-batch keeps, with what was received for it."""
-        return vectors.kept.kept.over(operators) + vectors.kept.received(received, self.profile.graph, operators)
+        return vectors.saved.until_backward.over(operators) + vectors.saved.received(
+            received, self.profile.graph, operators
+        )
 
-    def _check_again(self, spread: Spread) -> None:
+    def _check_again(self, sharding: StageSharding) -> None:
         """Refuse (`UsageError`) to run again what the stage does not hold."""
-        held = [self.profile.graph.operators[i].name for i in spread.operators]
-        lacking = [name for name in spread.config.again if name not in held]
+        held = [self.profile.graph.operators[i].name for i in sharding.operators]
+        lacking = [name for name in sharding.config.recomputed_operators if name not in held]
         if lacking:
             raise UsageError(
                 f"config.again names {lacking[0]!r}, which the stage from {held[0]!r} to {held[-1]!r} does not hold; "
                 "name operators of the stage"
             )
 
-    def _stage(self, spread: Spread, received: tuple[int, ...], num_microbatches: int) -> StageCost:
-        self._check_again(spread)
-        times = spread.times()
+    def _stage(self, sharding: StageSharding, received: tuple[int, ...], num_microbatches: int) -> StageCost:
+        self._check_again(sharding)
+        times = sharding.times()
         if num_microbatches > 1:
-            added = self._build.accumulation.part_ns(spread.vectors.weights.accumulated.over(spread.operators))
+            added = self._build.accumulation.part_ns(sharding.vectors.weights.accumulated.over(sharding.operators))
             times = times._replace(backward_weight=times.backward_weight + added)
-        memory = self._memory(spread, received, 1)
-        check_host(self._build, spread, memory)
-        trains = any(self.profile.graph.operators[i].trainable for i in spread.operators)
-        whole = self._steps.of_microbatch(spread, times, memory)
-        reduce_ns, optimizer_ns = self._steps.of_step(spread, times, memory)
+        memory = self._memory(sharding, received, 1)
+        check_host(self._build, sharding, memory)
+        trains = any(self.profile.graph.operators[i].trainable for i in sharding.operators)
+        whole = self._steps.of_microbatch(sharding, times, memory)
+        reduce_ns, optimizer_ns = self._steps.of_step(sharding, times, memory)
         held, static = memory.activations.point, memory.static()
         # what W needs again of a block is made again by its I: nothing is freed between the two
-        whole_again = spread.config.recompute == "full" and self.training.whole_stages
-        in_blocks = spread.config.recompute == "full" and not self.training.whole_stages
-        late = held if in_blocks else spread.vectors.kept.late.over(spread.operators)
+        whole_again = sharding.config.recompute == "full" and self.training.whole_stages
+        in_blocks = sharding.config.recompute == "full" and not self.training.whole_stages
+        late = held if in_blocks else sharding.vectors.saved.until_weight.over(sharding.operators)
         again = whole.forward if whole_again else whole.recompute
         return StageCost(
             forward_ns=whole.forward,
@@ -453,14 +455,14 @@ class StrategyModel:
             memory_terms=static,
         )
 
-    def _memory(self, spread: Spread, received: tuple[int, ...], in_flight: int) -> MemoryTerms:
-        key = (spread.key, received)
+    def _memory(self, sharding: StageSharding, received: tuple[int, ...], in_flight: int) -> MemoryTerms:
+        key = (sharding.key, received)
         if key not in self._terms:
-            self.check_divides(spread.operators, spread.config)
-            kept = self._kept_bytes(spread.vectors, spread.operators, received)
-            self._terms[key] = self._memory_model.terms(spread, kept), kept
+            self.check_divides(sharding.operators, sharding.config)
+            kept = self._kept_bytes(sharding.vectors, sharding.operators, received)
+            self._terms[key] = self._memory_model.terms(sharding, kept), kept
         one, kept = self._terms[key]
-        return one if in_flight == 1 else self._memory_model.with_more(spread, one, kept, in_flight)
+        return one if in_flight == 1 else self._memory_model.with_more(sharding, one, kept, in_flight)
 
     def divided_along(self, tensors: Sequence[int], config: StageConfig) -> int | None:
         """Return the dimension along which tensors that leave a stage are divided among its lanes; None where whole."""

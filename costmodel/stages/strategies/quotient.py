@@ -1,9 +1,9 @@
 """A small model of one piece of each kind, from whose prices those of a whole repeated model follow.
 
-A piece is a block, or an operator beside the blocks. Pieces are of one kind where their operators do and take the same
+A piece is a block, or an operator outside of blocks. Pieces are of one kind where their operators do and take the same
 and read from the same kinds of operators. A language model of two thousand operators has some fifty in the pieces of
-its kinds, whatever its depth. A tensor that enters a block that is left out enters the block that stands for it from
-the operator that stands for its producer. Leaves out what differs by place: prices of the whole are sums of pieces.
+its kinds, whatever its depth. A tensor that enters a block that is left out enters the block that represents it from
+the operator that represents its producer. Leaves out what differs by place: prices of the whole are sums of pieces.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from itertools import groupby
 
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Profile
-from costmodel.model.whole import WholeModelMeasurements
+from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.stages.strategies.blocks import block_names
 
 
@@ -24,9 +24,9 @@ class Quotient:
     Attributes
     ----------
     profile : Profile
-        Of the pieces that stand for all others; `whole` holds their part by trainable bytes.
+        Of the pieces that represent all others; `whole` holds their part by trainable bytes.
     standing_for : tuple of int
-        For each operator of the whole graph the position, in `profile`, of the operator that stands for it.
+        For each operator of the whole graph the position, in `profile`, of the operator that represents it.
     """
 
     profile: Profile
@@ -65,7 +65,7 @@ def _pieces(profile: Profile, made: Sequence[Sequence[int]]) -> list[tuple[objec
         for consumer in tensor.consumers:
             reads[graph.index[consumer]].append(graph.index[tensor.producer])
     numbers: dict[object, int] = {}
-    alike = [numbers.setdefault(_likeness(profile, i, made[i]), len(numbers)) for i in range(len(names))]
+    alike = [numbers.setdefault(_equivalence_key(profile, i, made[i]), len(numbers)) for i in range(len(names))]
     found: list[tuple[object, list[int]]] = []
     for row in rows:
         own = set(row)
@@ -74,7 +74,7 @@ def _pieces(profile: Profile, made: Sequence[Sequence[int]]) -> list[tuple[objec
     return found
 
 
-def _likeness(profile: Profile, position: int, made: Sequence[int]) -> object:
+def _equivalence_key(profile: Profile, position: int, made: Sequence[int]) -> object:
     """Return all of an operator that its price depends on."""
     graph = profile.graph
     operator: Operator = graph.operators[position]

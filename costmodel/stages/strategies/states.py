@@ -11,8 +11,8 @@ from math import prod
 from costmodel.model.accumulation import Accumulation
 from costmodel.model.graph import OperatorGraph, Parameter
 from costmodel.stages.strategies.division import Degrees, ceil, is_expert, parameter_parts
+from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.training import OPTIMIZER_STATES, TrainingJob
-from costmodel.stages.strategies.unions import Item, UnionSums
 
 SCATTERED = 2
 """From this stage of ZeRO on no rank keeps all gradients."""
@@ -26,11 +26,11 @@ class Weights:
     for when that is added up (`Accumulation`), experts among them.
     """
 
-    dense: UnionSums
-    experts: UnionSums
-    trainable: UnionSums
-    trainable_experts: UnionSums
-    accumulated: UnionSums
+    dense: SharedSums
+    experts: SharedSums
+    trainable: SharedSums
+    trainable_experts: SharedSums
+    accumulated: SharedSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def weights_of(graph: OperatorGraph, training: TrainingJob, degrees: Degrees, ad
             if parameter.trainable:
                 rows[first + 2].append((position, name, size))
                 rows[4].append((position, name, ceil(added.weight_of[name], parts)))
-    return Weights(*(UnionSums(row, len(graph.operators)) for row in rows))
+    return Weights(*(SharedSums(row, len(graph.operators)) for row in rows))
 
 
 def parameter_bytes(parameter: Parameter, training: TrainingJob) -> int:

@@ -1,6 +1,6 @@
 """What copies of a stage and its host cost in time: with every micro-batch, and once a step.
 
-Sources stand in `costmodel.stages.strategies.gradients` (copies) and `host` (offload). Leaves out contention between
+Sources are in `costmodel.stages.strategies.gradients` (copies) and `host` (offload). Leaves out contention between
 collectives of different stages.
 """
 
@@ -14,7 +14,7 @@ from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
 from costmodel.stages.strategies.gradients import Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
-from costmodel.stages.strategies.spread import ActionTimes, Spread
+from costmodel.stages.strategies.stage_sharding import ActionTimes, StageSharding
 from costmodel.stages.strategies.states import SCATTERED
 
 OVERLAP_SLOWDOWN = 1.19
@@ -27,16 +27,16 @@ class StepTimes:
 
     build: Build
 
-    def of_microbatch(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
+    def of_microbatch(self, sharding: StageSharding, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
         """Add what ZeRO-2, ZeRO-3 and offload send with every micro-batch."""
-        return self._offloaded(spread, self._scattered(spread, times), memory)
+        return self._offloaded(sharding, self._scattered(sharding, times), memory)
 
-    def _scattered(self, spread: Spread, times: ActionTimes) -> ActionTimes:
-        zero = spread.config.zero
-        if zero < SCATTERED or not spread.sharded:
+    def _scattered(self, sharding: StageSharding, times: ActionTimes) -> ActionTimes:
+        zero = sharding.config.zero
+        if zero < SCATTERED or not sharding.sharded:
             return times
-        scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in spread.copies)
-        gather = sum(self._collectives.gather_ns(copies) for copies in spread.copies) if zero > SCATTERED else 0
+        scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in sharding.copies)
+        gather = sum(self._collectives.gather_ns(copies) for copies in sharding.copies) if zero > SCATTERED else 0
         if not self.gathers.enabled:
             return times._replace(
                 forward=times.forward + gather,
@@ -44,37 +44,37 @@ class StepTimes:
                 backward_weight=times.backward_weight + scatter,
             )
         # one exchange at a time: the backward's gather and scatter share the links
-        back = self.overlap.exposed_ns(gather + scatter, times.backward, spread.num_blocks)
+        back = self.overlap.exposed_ns(gather + scatter, times.backward, sharding.num_blocks)
         return times._replace(
-            forward=times.forward + self.gathers.exposed_ns(gather, times.forward, spread.num_blocks),
+            forward=times.forward + self.gathers.exposed_ns(gather, times.forward, sharding.num_blocks),
             backward_weight=times.backward_weight + back,
         )
 
-    def _offloaded(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
+    def _offloaded(self, sharding: StageSharding, times: ActionTimes, memory: MemoryTerms) -> ActionTimes:
         """Add copies to the host and back: activations both ways, parameters up, gradients down."""
-        offload, zero = spread.config.offload, spread.config.zero
+        offload, zero = sharding.config.offload, sharding.config.zero
         if offload == "none":
             return times
         if offload == "activations":
             there = back = memory.host // memory.in_flight
         else:
-            gradients = sum(copies.trainable // (len(copies.ranks) if zero > 0 else 1) for copies in spread.copies)
-            there = sum(copies.weights // len(copies.ranks) for copies in spread.copies) * (offload == "parameters")
+            gradients = sum(copies.trainable // (len(copies.ranks) if zero > 0 else 1) for copies in sharding.copies)
+            there = sum(copies.weights // len(copies.ranks) for copies in sharding.copies) * (offload == "parameters")
             back = there + gradients
         forward_copy, backward_copy = (
-            host.transfer_ns(self.build.cluster, spread.rank, size) if size else 0 for size in (there, back)
+            host.transfer_ns(self.build.cluster, sharding.rank, size) if size else 0 for size in (there, back)
         )
-        parts = spread.num_blocks
+        parts = sharding.num_blocks
         return times._replace(
             forward=times.forward + self.overlap.exposed_ns(forward_copy, times.forward, parts),
             backward_input=times.backward_input + self.overlap.exposed_ns(backward_copy, times.backward, parts),
         )
 
-    def of_step(self, spread: Spread, times: ActionTimes, memory: MemoryTerms) -> tuple[int, int]:
+    def of_step(self, sharding: StageSharding, times: ActionTimes, memory: MemoryTerms) -> tuple[int, int]:
         """Return the exposed sum of gradients, and the optimizer's step with what is gathered after it."""
-        zero = spread.config.zero
+        zero = sharding.config.zero
         reduce_ns = optimizer_ns = 0
-        for copies in spread.copies:
+        for copies in sharding.copies:
             if zero < SCATTERED:
                 num_buckets = -(-copies.trainable // self.build.training.bucket_bytes)
                 reduce_ns += self.overlap.exposed_ns(
@@ -84,22 +84,22 @@ class StepTimes:
         if self.build.training.optimizer == "none":
             # the executor lets go of what it has gathered, stepped or not
             return reduce_ns + (optimizer_ns if zero == SCATTERED and self.build.training.whole_stages else 0), 0
-        return reduce_ns, optimizer_ns + self._update_ns(spread, memory)
+        return reduce_ns, optimizer_ns + self._update_ns(sharding, memory)
 
-    def _update_ns(self, spread: Spread, memory: MemoryTerms) -> int:
+    def _update_ns(self, sharding: StageSharding, memory: MemoryTerms) -> int:
         """Return the step itself, on the device or on the host."""
-        shard = sum(c.trainable // (len(c.ranks) if spread.config.zero else 1) for c in spread.copies)
-        if spread.config.offload not in ("optimizer", "parameters"):
-            return self.on_device_ns(shard, self.build.cluster.device_of(spread.rank).catalogue)
-        step = host.step_ns(self.build.cluster, spread.rank, memory.host)
+        shard = sum(c.trainable // (len(c.ranks) if sharding.config.zero else 1) for c in sharding.copies)
+        if sharding.config.offload not in ("optimizer", "parameters"):
+            return self.on_device_ns(shard, self.build.cluster.device_of(sharding.rank).catalogue)
+        step = host.step_ns(self.build.cluster, sharding.rank, memory.host)
         # parameters that live on the host go up when they are used
-        copied = shard if spread.config.offload == "optimizer" else 0
-        return step + host.transfer_ns(self.build.cluster, spread.rank, copied)
+        copied = shard if sharding.config.offload == "optimizer" else 0
+        return step + host.transfer_ns(self.build.cluster, sharding.rank, copied)
 
     def least_microbatch_ns(
         self, copies: Sequence[Copies], trained: Sequence[Copies], zero: int, work: tuple[int, int], num_places: int
     ) -> int:
-        """Return what F and the backward of the whole model, of work so long, take at least beside what ZeRO sends.
+        """Return the least time of F and the backward of the whole model with what ZeRO sends, given their work.
 
         Parameters
         ----------
@@ -118,9 +118,9 @@ class StepTimes:
         return sum(work) + grown
 
     def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_stages: int, *, alone: bool) -> int:
-        """Return what so many stages send together at least when a step ends, while their places do nothing else.
+        """Return the least total time of what stages send when a step ends, while their ranks do nothing else.
 
-        Where a stage is not `alone` on its place the sum of its gradients may stand beside another one's work; what is
+        Where a stage shares its ranks with others, the sum of its gradients may overlap another one's work; what is
         gathered after a step belongs to it.
         """
         least, found = self._collectives.least_ns, 0.0
@@ -133,7 +133,7 @@ class StepTimes:
         return max(0, int(found) - num_stages)
 
     def least_update_ns(self, copies: Sequence[Copies], zero: int, num_places: int) -> int:
-        """Return what steps over parts of these weights take together at least, one part on each of so many places.
+        """Return the least total time of steps over parts of these weights, one part for each stage's ranks.
 
         A step's time is no larger for two parts together than for each by itself; of every part less than a byte a
         rank, and half a nanosecond, is rounded off.
@@ -145,7 +145,7 @@ class StepTimes:
         return max(0, self.on_device_ns(shard, name) - num_places) if shard > 0 else 0
 
     def on_device_ns(self, trainable_bytes: int, name: str) -> int:
-        """Return the step over so many bytes: the profile's share, by the roofline where that does not apply."""
+        """Return the time of a step over these bytes: the profile's share, or the roofline's where there is none."""
         build = self.build
         whole = build.model.profile.whole.optimizer_ns
         if (whole and not build.training.precision) or not name:

@@ -3,8 +3,8 @@
 Tensor parallel (Shoeybi et al., 2019): an all-reduce of a row operator's output, and one of the gradient of each
 undivided value that column operators read. Sequence parallel (Korthikanti et al., 2022, section 4.2.2): an all-gather
 before and a reduce-scatter after, the gathered input gathered again in the backward. As in Megatron-LM the backward's
-collectives run beside the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
-al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring beside attention, their gradients
+collectives overlap the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
+al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring during attention, their gradients
 too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the experts and one back, both again in the
 backward. Leaves out what overlapped compute loses here, and uneven loads of experts.
 """
@@ -20,7 +20,7 @@ from costmodel.model.launches import Times
 from costmodel.model.work import Work
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, feeds_experts
 from costmodel.stages.strategies.groups import Ranks, StageGroups
-from costmodel.stages.strategies.unions import Item
+from costmodel.stages.strategies.shared_sums import Item
 
 OF_TENSORS = ("entering", "dispatch")
 """What is sent once for all operators that read a tensor."""

@@ -12,7 +12,7 @@ from costmodel.errors import UsageError
 from costmodel.files import Node, document, read_toml
 
 MEGATRON = "megatron"
-"""Whose habits are taken for described models where nothing is said."""
+"""Trainer whose habits are taken for described models by default."""
 SELECTIVE = ("attention", "operators")
 """What ``selective`` recompute runs again."""
 FILE = Path(__file__).with_name("trainers.toml")

@@ -13,7 +13,7 @@ from costmodel.errors import UsageError
 from costmodel.stages.strategies.trainers import habits_of
 
 EXECUTOR = "executor"
-"""The trainer that runs plans as they stand; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
+"""The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
 OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
@@ -42,7 +42,7 @@ class TrainingJob:
     overlap : bool
         Gradients are summed while the backward of the last micro-batch runs, and parameters gathered ahead of use.
     overlap_gathers, overlap_tensor : bool, optional
-        Parameters are gathered ahead of use; sums of tensor-parallel gradients run beside the layer's own gradient
+        Parameters are gathered ahead of use; sums of tensor-parallel gradients overlap the layer's own gradient
         matmuls. None: as `overlap` is.
     overlap_slowdown : float
         Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
@@ -152,7 +152,7 @@ class TrainingJob:
 
     @property
     def mixed(self) -> bool:
-        """Whether weights are kept in fp32 beside those that compute."""
+        """Whether weights are kept in fp32 in addition to those that compute."""
         return self.precision in ("fp16", "bf16", "fp8")
 
     def width(self, profiled: int) -> int:
@@ -173,6 +173,6 @@ class TrainingJob:
         return max(self.width(profiled), self.gradient_bytes if self.mixed else 0)
 
     def hides(self, what: str) -> bool:
-        """Whether ``gathers`` or sums of ``tensor``-parallel gradients run beside compute."""
+        """Whether ``gathers`` or sums of ``tensor``-parallel gradients overlap compute."""
         own: bool | None = self.overlap_gathers if what == "gathers" else self.overlap_tensor
         return self.overlap if own is None else own

@@ -1,8 +1,8 @@
 """Units in which replicas gather divided parameters (ZeRO-2 and 3, FSDP).
 
-A unit is a block that a stage holds whole, or what of the stage's parameters is beside such blocks; its parameters are
-gathered together, and their gradients summed together (Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2). Leaves out
-when units are gathered within an action.
+A unit is a block that a stage holds whole, or what of the stage's parameters is outside of such blocks; its parameters
+are gathered together, and their gradients summed together (Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2). Leaves
+out when units are gathered within an action.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from math import prod
 
 from costmodel.model.graph import Operator, OperatorGraph, Parameter
 from costmodel.stages.strategies.division import ceil
-from costmodel.stages.strategies.unions import UnionSums
+from costmodel.stages.strategies.shared_sums import SharedSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Unit:
     Attributes
     ----------
     path : str
-        The block's module; empty for what is beside the blocks.
+        The block's module; empty for what is outside of blocks.
     parameters : tuple of Parameter
     summed : tuple of Parameter
         Those that get a gradient.
@@ -36,7 +36,7 @@ def units_of(graph: OperatorGraph, operators: Sequence[int], tensor: int = 1) ->
     """Return the units of a stage, blocks first; numbers by themselves (no dimension) cannot be divided.
 
     Parameters are as one of `tensor` lanes holds them. Blocks that share a parameter, with each other or with what is
-    beside them, are gathered with the stage.
+    outside of them, are gathered with the stage.
     """
     inside, of = set(operators), graph.blocks
     beside = {block for i, block in enumerate(of) if i not in inside}
@@ -74,7 +74,7 @@ def _on_lane(parameter: Parameter, reader: Operator, tensor: int) -> Parameter:
 
 @dataclass(frozen=True, slots=True)
 class UnitSizes:
-    """Weights of a stage's units, bytes: of what is beside its blocks, of the largest block, and how many blocks."""
+    """Weights of a stage's units, bytes: of what is outside of blocks, of the largest block, and how many blocks."""
 
     beside: int
     largest: int
@@ -88,11 +88,11 @@ class UnitWeights:
     ----------
     names : sequence of str
         Block of each operator; empty for those in none.
-    weights : sequence of UnionSums
+    weights : sequence of SharedSums
         Bytes of operators' weights.
     """
 
-    def __init__(self, names: Sequence[str], weights: Sequence[UnionSums]) -> None:
+    def __init__(self, names: Sequence[str], weights: Sequence[SharedSums]) -> None:
         self._weights = weights
         members: dict[str, list[int]] = {}
         for position, name in enumerate(names):
@@ -101,7 +101,7 @@ class UnitWeights:
         self._blocks = [(row, frozenset(row), self._over(row)) for row in rows]
 
     def over(self, operators: Sequence[int]) -> UnitSizes:
-        """Return the sizes of a stage's units; a block that it holds in part is beside the others."""
+        """Return the sizes of a stage's units; a block that it holds in part counts as outside of blocks."""
         first, last = operators[0], operators[-1]
         inside = None if isinstance(operators, range) else frozenset(operators)
         sizes = [

@@ -9,26 +9,27 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.stages.strategies.blocks import BlockMost
-from costmodel.stages.strategies.issuing import Issuing
-from costmodel.stages.strategies.kept import Kept
+from costmodel.stages.strategies.host_dispatch import HostDispatch
+from costmodel.stages.strategies.saved_activations import SavedActivations
+from costmodel.stages.strategies.shared_sums import SharedSums
 from costmodel.stages.strategies.states import Weights
-from costmodel.stages.strategies.unions import UnionSums
 from costmodel.stages.strategies.units import UnitWeights
-from costmodel.stages.strategies.working import Working
+from costmodel.stages.strategies.workspace_memory import WorkspaceMemory
 
 
 @dataclass(frozen=True)
 class TimeVectors:
     """Times of operators with exposed communication; what several operators gather together counts once.
 
-    ``gathered`` is what each holds gathered while it runs, bytes; ``issuing`` what the host takes, where that is known.
+    ``gathered`` holds the bytes that each operator has gathered while it runs; ``host_dispatch`` says what the host
+    takes, where that is known.
     """
 
-    forward: UnionSums
-    backward_input: UnionSums
-    backward_weight: UnionSums
+    forward: SharedSums
+    backward_input: SharedSums
+    backward_weight: SharedSums
     gathered: tuple[int, ...]
-    issuing: Issuing | None = None
+    host_dispatch: HostDispatch | None = None
 
     @cached_property
     def any_gathered(self) -> bool:
@@ -43,9 +44,9 @@ class Vectors:
     Attributes
     ----------
     times : TimeVectors
-    recomputed, issued_again : UnionSums
+    recomputed, dispatched_again : SharedSums
         The forwards that run again: what they take the device, and its host.
-    kept : Kept
+    saved : SavedActivations
     weights : Weights
     names : tuple of str
         Block of each operator; empty for those in none.
@@ -53,19 +54,19 @@ class Vectors:
         Positions of blocks.
     recompute_spans : tuple of range
         Positions of what recompute makes again together.
-    working : Working or None
+    workspace : WorkspaceMemory or None
         None where the profile knows nothing of it.
     """
 
     times: TimeVectors
-    recomputed: UnionSums
-    issued_again: UnionSums
-    kept: Kept
+    recomputed: SharedSums
+    dispatched_again: SharedSums
+    saved: SavedActivations
     weights: Weights
     names: tuple[str, ...]
     blocks: tuple[range, ...]
     recompute_spans: tuple[range, ...]
-    working: Working | None
+    workspace: WorkspaceMemory | None
 
     def gathered_bytes(self, operators: Sequence[int]) -> int:
         """Return the most bytes that one of the operators holds gathered."""
@@ -79,18 +80,18 @@ class Vectors:
         """Return the most bytes that recompute makes again at once, beyond what is kept anyhow."""
         return self._recompute.over(operators)
 
-    def working_peak(self, operators: Sequence[int]) -> int | None:
+    def workspace_peak(self, operators: Sequence[int]) -> int | None:
         """Return the most bytes beyond what is kept or made again, None where the profile does not know them."""
-        if self.working is None:
+        if self.workspace is None:
             return None
         if operators not in self._worked:
-            most = self.working.over(operators)
-            again = BlockMost(self.recompute_spans, self.working.over).over(operators) if self.recompute_spans else 0
+            most = self.workspace.over(operators)
+            again = BlockMost(self.recompute_spans, self.workspace.over).over(operators) if self.recompute_spans else 0
             self._worked[operators] = max(most, again)
         return self._worked[operators]
 
     def largest_weights(self, operators: Sequence[int]) -> int:
-        """Return the most bytes of weights that one block, or one operator beside the blocks, has."""
+        """Return the most bytes of weights that one block, or one operator outside of blocks, has."""
         return max(self._dense_block.over(operators), self._expert_block.over(operators), self._alone(operators))
 
     @cached_property
@@ -99,8 +100,10 @@ class Vectors:
         return UnitWeights(self.names, (self.weights.dense, self.weights.experts))
 
     def largest_kept(self, operators: Sequence[int]) -> int:
-        """Return the most bytes that one block, or one operator beside the blocks, keeps."""
-        alone = max((sum(self.kept.kept.rows[i].values()) for i in operators if i in self._beside), default=0)
+        """Return the most bytes that one block, or one operator outside of blocks, keeps."""
+        alone = max(
+            (sum(self.saved.until_backward.rows[i].values()) for i in operators if i in self._beside), default=0
+        )
         return max(self._kept_block.over(operators), alone)
 
     @cached_property
@@ -125,12 +128,12 @@ class Vectors:
 
     @cached_property
     def _kept_block(self) -> BlockMost:
-        return BlockMost(self.blocks, self.kept.kept.over)
+        return BlockMost(self.blocks, self.saved.until_backward.over)
 
     @cached_property
     def _beside(self) -> frozenset[int]:
         """Operators in no block."""
-        return frozenset(range(len(self.kept.kept.rows))).difference(i for span in self.blocks for i in span)
+        return frozenset(range(len(self.saved.until_backward.rows))).difference(i for span in self.blocks for i in span)
 
     def _alone(self, operators: Sequence[int]) -> int:
         rows = self.weights.dense.rows
@@ -138,6 +141,6 @@ class Vectors:
 
     def _made_again(self, part: Sequence[int]) -> int:
         """Return what a block's recompute makes, less the inputs among it that are kept."""
-        dropped, kept = self.kept.dropped, self.kept.kept
+        dropped, kept = self.saved.dropped, self.saved.until_backward
         inputs = {key: min(size, dropped.size_of.get(key, 0)) for i in part for key, size in kept.rows[i].items()}
         return max(0, dropped.over(part) - sum(size for key, size in inputs.items() if dropped.holds(part, key)))

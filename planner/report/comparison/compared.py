@@ -11,7 +11,7 @@ from pathlib import Path
 
 from costmodel.errors import ReadableButWrong
 from planner.plan import Plan
-from planner.plan.limits import rank_limits
+from planner.plan.provenance import rank_limits
 from planner.plan.replay import plan_schedule, replay
 from planner.report.comparison.measured import Measurement, message_bytes, read_measured
 from simulator.actions import SENDS, Kind
@@ -78,7 +78,7 @@ class ComparedPlan:
         found = timeline.step_time_ns, max(timeline.peak_memory_bytes)
         if found != (said.step_time_ns, max(said.peak_memory_bytes)):
             raise ReadableButWrong(
-                f"{self.name}: it says a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} "
+                f"{self.name}: it records a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} "
                 f"bytes; its orders take {found[0]} ns and {found[1]} bytes by its own costs; penstock validate says "
                 "more"
             )
@@ -86,7 +86,7 @@ class ComparedPlan:
 
     @cached_property
     def measurement(self) -> Measurement | None:
-        """The measured timeline beside it."""
+        """The measured timeline of the same plan."""
         if not self.measured:
             return None
         return Measurement(self.plan, self.predicted, read_measured(self.measured, self.plan))

@@ -58,7 +58,7 @@ class PlanDifference:
 
     @cached_property
     def prices(self) -> Pairs:
-        """What stages, messages and ranks are said to take, and who runs it, where stages are the same."""
+        """What stages, messages and ranks take by the file, and who runs it, where stages are the same."""
         return {} if self.num_orders is None else unlike(*(dict(flat(_prices(plan))) for plan in (self.old, self.new)))
 
     @property

@@ -1,4 +1,4 @@
-"""A measured timeline beside the plan that it was measured with, and the JSON of what they differ by.
+"""A measured timeline with the plan that it was measured with, and the JSON of what they differ by.
 
 The file is the executor's (``--timeline``). Its ranks and, rank by rank, its actions in their order must be those of
 the plan; REDUCE is left out of that, for one sum of gradients may serve several stages. Leaves out whether model and
@@ -139,4 +139,4 @@ def _check_rank(path: str | Path, plan: Plan, timeline: Timeline, rank: int) -> 
     unlike = {a for a in planned if a.kind in RECEIVES} ^ {s.action for s in spans if s.action.kind in RECEIVES}
     if unlike:
         least = min(map(str, unlike))
-        raise DoesNotMatch(f"{path}: {least} of rank {rank} stands only in the timeline or the plan; {_WAY_OUT}")
+        raise DoesNotMatch(f"{path}: {least} of rank {rank} is only in the timeline or the plan; {_WAY_OUT}")

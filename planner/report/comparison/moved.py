@@ -101,7 +101,7 @@ _SAID = {
     "ranks": "stages on other ranks",
     "tensors": "tensors take other ways between stages",
 }
-"""What people call a choice, where that is not its name; of the last three what is said is all that is told."""
+"""What people call a choice, where that is not its name; the last three have no more to tell than that."""
 
 
 def _stage_of(plan: Plan) -> Mapping[str, int]:

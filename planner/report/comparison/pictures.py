@@ -1,6 +1,7 @@
 """One figure of several plans: each one's stage graph, timeline and memory on a common time axis, then the comparison.
 
-Step time stands against memory last. Where a plan was run, the measured timeline stands under the predicted one.
+The picture of step time against memory comes last. Where a plan was run, the measured timeline is below the
+predicted one.
 """
 
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ class Picture:
 
 
 def compare_figure(pictures: Sequence[Picture], *, comparable: bool) -> Figure:
-    """Return the figure of some plans; where their times do not compare none is said to beat another."""
+    """Return the figure of some plans; where their times do not compare, none is drawn as beating another."""
     graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
     end_ns = max(picture.end_ns for picture in pictures)
     heights = [

@@ -129,7 +129,7 @@ def _said(compared: ComparedPlan, name: str) -> str:
     asked = {"model": plan.model_name, "batch": f"{plan.batch.global_size} samples",
              "habits": ", ".join(plan.assumptions.habits)}  # fmt: skip
     found = asked[name] if name in asked else getattr(plan.assumptions, name)
-    return found or "not said"
+    return found or "not recorded"
 
 
 def _measured(plans: Plans) -> list[Table]:

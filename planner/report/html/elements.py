@@ -24,7 +24,7 @@ def tag(name: str, *children: str, **attributes: object) -> Markup:
     *children : str
         Elements, and text that is escaped.
     **attributes : object
-        ``class_`` stands for ``class``, ``data_tip`` for ``data-tip``; None is left out.
+        ``class_`` becomes ``class``, ``data_tip`` becomes ``data-tip``; None is left out.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_text(str(value))}"'

@@ -1,6 +1,6 @@
 """Timelines as SVG: a row for all ranks that are alike, a path for each kind of action of a stage.
 
-Where all rows would be more than `MOST_BARS` bars, every n-th row stands for its neighbours, and the note says so.
+Where all rows would be more than `MOST_BARS` bars, every n-th row represents its neighbours, and the note says so.
 Leaves out the axis and what zooming adds (`page.js`).
 """
 
@@ -18,7 +18,7 @@ MOST_BARS = 70_000
 """About 0.7 MiB."""
 LARGEST_DARKENING = 0.25
 HEIGHTS = ((8, 24), (20, 18), (48, 14), (96, 12))
-"""Rows up to which each has so many pixels."""
+"""Pixels of each row, by the number of rows up to which they apply."""
 LEAST_HEIGHT = 9
 LANES = {"compute": (0.5, 0.84), "collective": (0.84, 0.2), "send": (0.5, 0.3), "receive": (0.5, 0.3),
          "offload": (0.12, 0.09), "reload": (0.21, 0.09)}  # fmt: skip
@@ -62,7 +62,7 @@ def gantt(
 def chart(
     kind: str, names: Sequence[str], bars: Sequence[str], height: int, scale: TimeScale, label: str, **more: object
 ) -> Markup:
-    """Return a chart on the common time axis: names beside it, what stretches, and a layer for what does not."""
+    """Return a chart on the common time axis: names at its side, what stretches, and a layer for what does not."""
     inner = tag(
         "svg", *bars, class_="bars", viewBox=f"0 0 {scale.end} {height}", preserveAspectRatio="none", width="100%",
         height=height,
@@ -74,7 +74,7 @@ def chart(
 
 
 def labels(rows: Sequence[DrawnRow], height: int) -> list[Markup]:
-    """Return the names beside the rows: of all, or of some where they are too low for a letter."""
+    """Return the names at the side of the rows: of all, or of some where they are too low for a letter."""
     step = -(-11 // height)
     return [
         tag("text", called(row.ranks), x="100%", dx=-6, y=round(height * (place + 0.5), 1), text_anchor="end")

@@ -1,4 +1,4 @@
-"""What stands above each plan's pictures: its number, its name, a few words."""
+"""The heading of each plan's pictures: its number, its name, a few words."""
 
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, tag

@@ -1,7 +1,7 @@
 """Memory over time as SVG, under a timeline and on its axis: the highest rank, the lowest, the others grey.
 
-Curves of many steps keep the highest value of each of `MOST_STEPS` slices of the time, so that peaks stand. The limit
-is drawn where it is near enough to be in the picture. Leaves out what takes the memory.
+Curves of many steps keep the highest value of each of `MOST_STEPS` slices of the time, so that peaks stay visible. The
+limit is drawn where it is near enough to be in the picture. Leaves out what takes the memory.
 """
 
 from collections.abc import Sequence

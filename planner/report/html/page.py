@@ -1,7 +1,7 @@
 """The page: what the plans come to, their timelines and memory on one axis, time against memory, stages, idle ranks.
 
-`page.css` and `page.js` stand beside this and are put into it, so that it needs no other file and no network. Leaves
-out how each picture is drawn.
+`page.css` and `page.js` are in this folder and are put into the page, so that it needs no other file and no network.
+Leaves out how each picture is drawn.
 """
 
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ class TimeScale:
 
 
 def round_values(least: float, most: float, about: int) -> list[float]:
-    """Return about so many round values between two."""
+    """Return about `about` round values between two."""
     rough = (most - least) / about or 1.0
     power = 10.0 ** floor(log10(rough))
     step = next((factor * power for factor in (1, 2, 5) if factor * power >= rough), 10 * power)

@@ -1,4 +1,4 @@
-"""A stage graph as a small SVG: a box a stage, in layers from left to right; what it holds is said when touched.
+"""A stage graph as a small SVG: a box a stage, in layers from left to right; what it holds is shown when it is touched.
 
 Boxes keep their size and wide graphs scroll. Leaves out times.
 """

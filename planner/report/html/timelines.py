@@ -79,7 +79,7 @@ def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int
 
 
 def rows_of(timeline: Timeline, blocks: Sequence[Sequence[int]]) -> list[DrawnRow]:
-    """Return the rows of a timeline whose ranks stand for those of the blocks (each for itself without)."""
+    """Return the rows of a timeline whose ranks represent those of the blocks (each for itself without)."""
     return [DrawnRow(row[0], tuple(standing_for(row, blocks))) for row in alike(timeline)]
 
 

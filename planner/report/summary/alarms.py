@@ -28,7 +28,7 @@ class Alarm:
 
 
 def alarms(problem: Problem, plan: Plan, searched: Mapping[str, object]) -> list[Alarm]:
-    """Return what is to be said of a plan that a search found.
+    """Return the alarms of a plan that a search found.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def _found(problem: Problem, plan: Plan, searched: Mapping[str, object]) -> Iter
     if searched.get("only_fits"):
         yield (
             "only-fits",
-            "the plan was found by looking for what holds least, after every usual shape had failed to fit: it fits, "
+            "the plan was found by looking for the least memory, after every usual shape had failed to fit: it fits, "
             "and there may be much faster ones; a longer --time-limit looks for them",
         )
     if text := _tight(problem, plan):
@@ -83,7 +83,7 @@ def _share(plan: Plan) -> str:
         )
     return (
         f"the plan uses {percent(share)} of the devices' peak, less than the {percent(LEAST_SHARE)} of jobs that train "
-        "well: the batch may be too small for so many devices, or the search has missed faster plans"
+        "well: the batch may be too small for this number of devices, or the search has missed faster plans"
     )
 
 

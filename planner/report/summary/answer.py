@@ -170,7 +170,7 @@ class PlanAnswer:
         return dict(found) if isinstance(found, dict) else {}
 
     def _since(self) -> list[str]:
-        """Say what the old plan takes here, or why it does not stand, and what moved."""
+        """Say what the old plan takes here, or why it cannot be used, and what moved."""
         if not self._moved:
             return []
         start, new_ns = self._start, self.plan.prediction.step_time_ns

@@ -1,6 +1,6 @@
 """Lines and tables about a plan that several answers share: what it assumes, its stages, its ladder.
 
-Everything stands in the plan file. Leaves out what a simulation would say (`planner.report.why.explanation`).
+Everything is in the plan file. Leaves out what a simulation would say (`planner.report.why.explanation`).
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ for their readers (`extra`). Leaves out models whose operators do not say what t
 from costmodel.machines import catalogue
 from costmodel.stages.strategies.training import DTYPES
 from planner.plan import Plan
-from planner.plan.limits import of_a_sample
+from planner.plan.provenance import of_a_sample
 
 PASSES = 3
 """Forward, and a backward of twice its FLOP."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column heads; `title` stands above."""
+    """Rows of text under column heads; `title` is above them."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]

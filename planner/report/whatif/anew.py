@@ -6,13 +6,13 @@ Leaves out the search itself.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.machines.changed import with_devices
+from costmodel.machines.changed_cluster import with_devices
 from costmodel.model.profile import Profile
 from planner.plan import Plan
 from planner.question.effort import Effort
 from planner.question.problem import Problem
 from planner.question.reask import num_devices_asked, planned_anew
-from planner.report.whatif.changed import changed_cluster
+from planner.report.whatif.plan_changes import changed_cluster
 from planner.report.whatif.settings import DEVICES, MICROBATCHES, SCHEDULE, Change
 
 MACHINES = ("link", "device", "rank")

@@ -62,7 +62,7 @@ class ChangesAnswer:
 
     @property
     def by_devices(self) -> bool:
-        """Whether every row is another plan on so many devices."""
+        """Whether every row is another plan on a number of devices."""
         return bool(self.swept) and self.swept[0].kind == DEVICES
 
     def to_json(self) -> dict[str, object]:
@@ -129,7 +129,7 @@ class ChangesAnswer:
         if self.spread:
             yield _quantiles(self.spread)
         if self.interrupted:
-            yield "interrupted: what stands above is all there is"
+            yield "interrupted: the rows above are all that were finished"
 
     def _table(self) -> Table:
         before = self.rows[0].step_time_ns

@@ -1,6 +1,6 @@
 """What a plan takes under some changes: step, rate, idle time by cause, memory against its limit.
 
-Leaves out how the plan was changed (`planner.report.whatif.changed`).
+Leaves out how the plan was changed (`planner.report.whatif.plan_changes`).
 """
 
 from collections import Counter
@@ -10,8 +10,8 @@ from functools import cached_property
 
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
-from planner.plan.limits import rank_limits
 from planner.plan.lockstep import spread
+from planner.plan.provenance import rank_limits
 from planner.plan.rung import rung
 from planner.report.whatif.settings import Change
 from simulator.bubbles import bubble_causes

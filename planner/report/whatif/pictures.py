@@ -55,7 +55,7 @@ def _plain(ax: Axes, x_label: str, y_label: str) -> None:
 
 
 def curve(ax: Axes, swept: Sequence[Consequence], best: Sequence[Consequence]) -> Axes:
-    """Draw samples a second against the swept value; for devices beside what would be in proportion to them."""
+    """Draw samples a second against the swept value; for devices with what would be in proportion to them."""
     places, last = range(len(swept)), swept[0].changes[-1]
     handles = []
     if last.kind == "devices":

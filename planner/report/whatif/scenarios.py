@@ -22,13 +22,13 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class StepSpread:
-    """Step times of all scenarios, in order of their drawing, beside the planned one."""
+    """Step times of all scenarios, in order of their drawing, with the planned one."""
 
     planned_ns: int
     steps_ns: tuple[int, ...]
 
     def quantile_ns(self, percent: int) -> int:
-        """Return the least step time that so many per cent of the scenarios do not exceed."""
+        """Return the least step time that this percentage of the scenarios does not exceed."""
         return sorted(self.steps_ns)[-(-percent * len(self.steps_ns) // 100) - 1]
 
     def to_json(self) -> dict[str, object]:
@@ -43,7 +43,7 @@ class StepSpread:
 
 
 def scenarios(plan: Plan, structure: Structure, count: int, seed: int, jitter: float, slowness: float) -> StepSpread:
-    """Simulate a plan under so many scenarios; the same seed gives the same ones."""
+    """Simulate a plan under a number of scenarios; the same seed gives the same ones."""
     costs = plan.costs()
     planned_ns = structure.times(costs, plan.speeds).step_time_ns
     drawn, steps = _drawn(plan, costs, count, seed, jitter, slowness), list[int]()

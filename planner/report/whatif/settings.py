@@ -1,6 +1,6 @@
 """What ``--set KEY=VALUE`` and ``--sweep KEY=V1,V2,...`` say: keys, units, factors, and lists with ``...`` in them.
 
-Leaves out what a change does (`planner.report.whatif.changed`).
+Leaves out what a change does (`planner.report.whatif.plan_changes`).
 """
 
 import math
@@ -145,7 +145,7 @@ def parse_sweep(text: str) -> tuple[Change, ...]:
     changes = tuple(change_of(key.strip(), part) for part in parts)
     twice = next((c for i, c in enumerate(changes) if c in changes[:i]), None)
     if twice:
-        raise UsageError(f"{text}: {twice.text} stands twice; keep one of them")
+        raise UsageError(f"{text}: {twice.text} occurs twice; keep one of them")
     return changes
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from planner.report.whatif.changed import PlanChanges
+from planner.report.whatif.plan_changes import PlanChanges
 from planner.report.whatif.settings import Change, change_of
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One input, and the step time with its value so much smaller and larger."""
+    """One input, and the step time with its value decreased and increased by a factor."""
 
     key: str
     smaller_ns: int

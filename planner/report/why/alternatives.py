@@ -57,7 +57,7 @@ class Alternatives:
         self.plan, self.atoms = plan, prepare(problem.profile.graph)
         partition, why_not = partition_of(plan, self.atoms)
         if partition is None:
-            raise DoesNotMatch(f"the plan does not stand with this profile: {why_not}; plan again from it")
+            raise DoesNotMatch(f"the plan does not hold with this profile: {why_not}; plan again from it")
         line, ranks = passes_on(plan, self.atoms, problem), range(len(plan.orders))
         self._evaluator = Evaluator(problem, self.atoms, plan.batch.microbatch_size)
         self._own = candidate_of(plan, self.atoms, partition, ranks, line=line)

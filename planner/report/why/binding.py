@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from costmodel.stages.costs import largest
 from planner.plan import Plan
-from planner.plan.limits import rank_limits
+from planner.plan.provenance import rank_limits
 from planner.report.summary.text import mebibytes, percent
 from simulator.actions import COMPUTE
 from simulator.bubbles import BubbleCauses

@@ -1,7 +1,7 @@
 """Why a plan takes as long as it does, from the plan file alone: critical path, idle time, stages, cuts, memory.
 
 Everything is read off one simulation of the plan's own orders, so that the parts of the critical path add up to the
-step time and idle time to bubble ratio x ranks x step time. What one stage holds is said of one of its ranks. Leaves
+step time and idle time to bubble ratio x ranks x step time. What one stage holds is told for one of its ranks. Leaves
 out what other plans would do (`planner.report.why.what_if` for single changes, the plan's `search` for rivals).
 """
 
@@ -83,7 +83,7 @@ class Explanation:
         return tuple(most[stage] for stage in range(len(self.plan.stages)))
 
     def stage_json(self, index: int) -> dict[str, object]:
-        """Return what stands about a stage."""
+        """Return what the explanation has of a stage."""
         stage = self.plan.stages[index]
         first = self.plan.blocks.index(stage.blocks[0])
         activation_bytes = largest(stage.cost.activation_bytes)
@@ -109,7 +109,7 @@ class Explanation:
         }
 
     def cut_json(self, edge: PlanEdge) -> dict[str, object]:
-        """Return what stands about an edge: `exposed_ns` is what its messages take of the critical path."""
+        """Return what the explanation has of an edge: `exposed_ns` is what its messages take of the critical path."""
         return {
             "from": edge.source,
             "to": edge.target,

@@ -1,6 +1,6 @@
-"""What is simulated of a plan: where replicas all do the same, the first of them stands for all.
+"""What is simulated of a plan: where replicas all do the same, the first of them represents the others.
 
-The checker finds whether they do (`planner.checker.replicas`). Ranks of a plan without such replicas stand for
+The checker finds whether they do (`planner.checker.replicas`). Ranks of a plan without such replicas represent
 themselves and for those that work in lockstep with them.
 """
 
@@ -22,7 +22,7 @@ FEW_ACTIONS = 50_000
 
 @dataclass(frozen=True)
 class Simulated:
-    """What the simulator takes, for which ranks of the plan each of its ranks stands, and it for how many replicas."""
+    """What the simulator takes, which ranks of the plan each of its ranks represents, and how many replicas."""
 
     schedule: Schedule
     costs: Costs

@@ -1,6 +1,6 @@
 """Why a plan is as it is, with its operators' costs at hand: its boundaries, schedule and replicas; what helps most.
 
-Puts together what stands near the plan (`planner.report.why.alternatives`) and what its question answers with one
+Puts together alternatives to the plan (`planner.report.why.alternatives`) and what its question answers with one
 thing changed (`planner.report.why.replanned`). Leaves out what the plan file says by itself
 (`planner.report.why.explanation`).
 """

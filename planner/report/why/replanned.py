@@ -1,15 +1,15 @@
 """What a plan's question answers with one thing changed: one more GiB, a faster link, one more micro-batch or device.
 
 Each is planned anew, as a user would with the flag that it names; other numbers of replicas are asked for likewise.
-Leaves out changes of a plan as it stands (`planner.report.why.what_if`).
+Leaves out changes of a plan as it is (`planner.report.why.what_if`).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.machines.changed import BANDWIDTH, capped_by_pairs, with_devices, with_link, with_memory
-from costmodel.machines.parts import GIB
+from costmodel.machines.changed_cluster import BANDWIDTH, capped_by_pairs, with_devices, with_link, with_memory
+from costmodel.machines.cluster_parts import GIB
 from planner.plan import Plan
 from planner.plan.rung import rung
 from planner.question.problem import Problem

@@ -102,8 +102,8 @@ def _halved(plan: Plan, schedule: Schedule, costs: Costs, before_ns: int) -> lis
         return []
     if _named_ns(plan, schedule, costs, 1) != before_ns:
         return []
-    halves = _with_stages(costs, lambda _, stage: _scaled(stage, 1, 2, (*TIMES, *BYTES)))
-    step_time_ns = _named_ns(plan, schedule, halves, 2)
+    halved = _with_stages(costs, lambda _, stage: _scaled(stage, 1, 2, (*TIMES, *BYTES)))
+    step_time_ns = _named_ns(plan, schedule, halved, 2)
     text = "twice as many micro-batches, each half the time, transfers as long as before"
     return [] if step_time_ns is None else [WhatIf(text, step_time_ns)]
 

@@ -34,7 +34,7 @@ class FamilyBounds:
     impossible : set of Family
         Those of which it is proved that no candidate fits into memory.
     seen_all : bool
-        Whether every family was looked at or stands with those alike; else nothing bounds those that were not.
+        Whether every family was looked at or is represented by one like it; else nothing bounds those that were not.
     num_seen : int
         Families that were looked at.
     """
@@ -51,7 +51,7 @@ class FamilyBounds:
 
     @cached_property
     def _groups(self) -> Iterator[FamilyGroup]:
-        """The groups of families for which none stands yet."""
+        """The groups of families of which none is known yet."""
         return self.setting.families.groups()
 
     def know(self, family: Family) -> None:
@@ -64,16 +64,19 @@ class FamilyBounds:
 
         What its times alone prove holds where forwards run again, too, which only adds to them.
         """
-        for order, recompute in product(range(len(self.setting.families.orders)), RECOMPUTE):
+        number = len(self.setting.families.device_permutations)
+        for permutation, recompute in product(range(number), RECOMPUTE):
             if recompute == family.config.recompute or (by_times and family.config.recompute == "none"):
-                one = replace(family, order=order, config=replace(family.config, recompute=recompute))
+                one = replace(
+                    family, device_permutation=permutation, config=replace(family.config, recompute=recompute)
+                )
                 if one in self.of:
                     self.of[one] = max(self.of[one], bound_ns)
 
     def take_unseen(self, limits: Deadline) -> None:
         """Bound families that were not looked at; without time for that nothing bounds them.
 
-        The first stands for all that divide operators and batch alike, until its bound, the work alone, is the least.
+        The first represents all that divide operators and batch alike, until its bound, the work alone, is the least.
         """
         while not self.seen_all:
             if limits.expired:
@@ -91,7 +94,7 @@ class FamilyBounds:
                 self.of[one], self._raised[one] = bound_ns, 0
 
     def num_unseen_above(self, bound_ns: int) -> int:
-        """Return how many families, for which others stand, have a bound that is no lower."""
+        """Return how many families that others represent have a bound that is no lower."""
         rows = (group for one, group in self._alike.items() if not one.split and self.of[one] >= bound_ns)
         return sum(sum(family not in self.of for family in group) for group in rows)
 
@@ -129,7 +132,7 @@ class FamilyBounds:
             heapreplace(rows, (self.of[family], next(number), family))
 
     def _stood_for(self, family: Family) -> list[Family]:
-        """Return a family, and those not known yet that it stands for no longer."""
+        """Return a family, and those not known yet that it represents no longer."""
         group = self._alike.pop(family, None)
         return [family, *(one for one in group or () if one not in self.of)]
 
@@ -164,8 +167,8 @@ class FamilyBounds:
     def counting(self) -> list[Family]:
         """Families that count for the bound: while one stage a rank is best, those of one stage a rank.
 
-        Of several stages a rank little is known but their work; where their plan is no better, its bound stands beside
-        (`looped_ns`). So it is with split backwards (`split_backward_ns`). A proof is of all.
+        Of several stages a rank little is known but their work; where their plan is no better, its bound is told in
+        addition to (`looped_ns`). So it is with split backwards (`split_backward_ns`). A proof is of all.
         """
         if self.split_counts:
             self._split_backward()
@@ -176,12 +179,12 @@ class FamilyBounds:
 
     @property
     def split_counts(self) -> bool:
-        """Whether the best plan runs split backwards that were open beside whole ones."""
+        """Whether the best plan runs split backwards that were open in addition to whole ones."""
         found = self.incumbent.found and self.setting.problem.schedule == AUTO
         return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
 
     def _split_backward(self) -> None:
-        """Take the families of split backwards beside all that are known, whose work is no less: the new ones."""
+        """Take the families of split backwards for all families that are known, whose work is no less: the new ones."""
         for family in list(islice(self.of, self._num_split, None)):
             if not family.split and with_split_backward(family) not in self.of:
                 one = with_split_backward(family)
@@ -196,8 +199,8 @@ class FamilyBounds:
         """What split backwards take at least, where these are open and do not count; None elsewhere."""
         if self.split_counts or not allows_split_backward(self.setting.problem):
             return None
-        halves = (bound_ns for family, bound_ns in self.of.items() if family.split)
-        return min([*halves, *self._by_replicas_even.values()], default=0)
+        split = (bound_ns for family, bound_ns in self.of.items() if family.split)
+        return min([*split, *self._by_replicas_even.values()], default=0)
 
     @property
     def least_ns(self) -> int:
@@ -233,7 +236,7 @@ class FamilyBounds:
     def _by_replicas_even(self) -> dict[Family, int]:
         """Bounds of stages with replicas of their own number, on all devices however few stages are allowed.
 
-        Of split backwards, and so of whole ones, which are one order of halves.
+        They hold of split backwards, and so of whole ones, which are one order of I and W.
         """
         if not allows_per_stage_replicas(self.setting.problem, self.setting.pinned):
             return {}
@@ -247,7 +250,7 @@ class FamilyBounds:
         return self._by_replicas_even if self.split_counts else self._by_replicas
 
     def rise_by_replicas(self, family: Family, bound_ns: int) -> None:
-        """Take what is proved of stages with replicas of their own number; in halves, of whole backwards, too."""
+        """Take a bound of stages with replicas of their own number; one of split backwards holds of whole ones, too."""
         whole = replace(family, split=False)
         for known in (self._by_replicas_even, self._by_replicas) if family.split else (self._by_replicas,):
             if whole in known:
@@ -255,20 +258,20 @@ class FamilyBounds:
 
     def _settle_replicas(self, limits: Deadline) -> None:
         """Raise the least of these until it is one that was raised."""
-        known, halves = self.by_replicas, self.split_counts
+        known, split = self.by_replicas, self.split_counts
         while known and not limits.expired:
             family = min(known, key=known.__getitem__)
-            own = with_split_backward(family) if halves else family
+            own = with_split_backward(family) if split else family
             if own in self._by_replicas_raised:
                 break
-            fill_ns = 0 if halves else self._bound_ns(partial(by_replicas_ns, self.setting), family)
+            fill_ns = 0 if split else self._bound_ns(partial(by_replicas_ns, self.setting), family)
             held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
             known[family] = max(known[family], fill_ns or 0, held_ns or 0)
             self._by_replicas_raised.add(own)
 
     @property
     def nothing_fits(self) -> bool:
-        """Whether it is proved that nothing does; replicas by stage, and halves, may keep fewer in flight."""
+        """Whether it is proved that nothing fits; replicas by stage, and split backwards, may keep fewer in flight."""
         whole = {family for family in self.of if not family.split}
         all_known = self.seen_all and bool(whole) and whole <= self.impossible
         problem = self.setting.problem

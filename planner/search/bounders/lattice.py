@@ -55,7 +55,7 @@ class LatticeBounder:
     solver : Solver
         A process for this alone.
     pace : OrderPace
-        Of orders of halves.
+        Of orders of split backwards.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class LatticeBounder:
 
     def _take_all(self, limits: Deadline, wait_s: float) -> None:
         asked, goes_on = self._asked, False
-        for finding in self._solver.heard(wait_s):
+        for finding in self._solver.received(wait_s):
             if asked is None:
                 break
             if finding["kind"] == "bound":
@@ -160,10 +160,10 @@ class LatticeBounder:
 
     def _holding_down(self) -> list[tuple[int, BoundRequest]]:
         """Return the two least bounds that count."""
-        of, halves = self._bounds.of, self._bounds.split_counts
+        of, split = self._bounds.of, self._bounds.split_counts
         rows = [(of[family], BoundRequest(family)) for family in self._bounds.counting]
         for family, bound_ns in self._bounds.by_replicas.items():
-            rows.append((bound_ns, BoundRequest(with_split_backward(family) if halves else family, by_replicas=True)))
+            rows.append((bound_ns, BoundRequest(with_split_backward(family) if split else family, by_replicas=True)))
         return nsmallest(2, rows, key=itemgetter(0))
 
     def _whole_family(self, each: Evaluated) -> Family | None:

@@ -1,8 +1,8 @@
 """What devices lack at least, by states alone: a proof that nothing fits, which no search can find otherwise.
 
 However stages are cut and copies sharded, a place of the pipeline holds its part of parameters, gradients and optimizer
-states, on its devices or, offloaded, on their hosts; of so many places one holds at least the mean. Leaves out
-activations, and all that is held beside.
+states, on its devices or, offloaded, on their hosts; one of the stages holds at least the mean. Leaves out
+activations, and all else that is held.
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ def exceeds_host_memory(setting: PreparedProblem, family: Family) -> bool:
 
 
 def _states(family: Family) -> Family:
-    """Return a family that keeps its states alike and stands for all such."""
+    """Return a family that keeps its states alike and represents all such."""
     return Family(replace(family.config, recompute="none"), family.microbatch_size)
 
 

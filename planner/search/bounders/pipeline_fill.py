@@ -1,8 +1,8 @@
-"""Bounds of pipelines whose stages stand on a line of waists: how it fills, and how long activations are held.
+"""Bounds of pipelines along a chain of bottleneck operators: how they fill, and how long activations are held.
 
-Pieces are a waist with all up to the next one. Where both waists are in one stage, so is all between them, or stages
-would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills where backwards run in
-halves (`closed_form.py`), several types of devices, and what messages hold.
+A piece is a bottleneck with all operators up to the next one. Where both bottlenecks are in one stage, so is all
+between them, or stages would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills
+where backwards are split (`closed_form.py`), several types of devices, and what messages hold.
 """
 
 from dataclasses import dataclass, replace
@@ -31,22 +31,22 @@ def in_line_ns(setting: PreparedProblem, family: Family) -> int:
 
 
 def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
-    """Return a family's line; None where its stages stand on none, or their times are not known.
+    """Return a family's line; None where its stages form none, or their times are not known.
 
     Gradients are added up only where it is sure that the family `adds`.
     """
-    models, halves = setting.families.models(family.microbatch_size), setting.is_split_line(family)
-    lines = halves or setting.fills(family)
+    models, split = setting.families.models(family.microbatch_size), setting.is_split_line(family)
+    lines = split or setting.fills(family)
     if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
         return None
-    ranks, several = tuple(range(family.devices_per_stage)), setting.families.rounds(family) > 1
-    times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, halves=halves)
-    pieces = setting.waists.pieces
+    ranks, several = tuple(range(family.devices_per_stage)), setting.families.microbatches_per_replica(family) > 1
+    times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, split_backward=split)
+    pieces = setting.bottlenecks.pieces
     return ChainBound(
         setting,
         family,
         tuple(sum(times[i] for i in piece) for piece in pieces),
-        tuple(setting.waists.way(piece, times) for piece in pieces),
+        tuple(setting.bottlenecks.way(piece, times) for piece in pieces),
         tuple(sum(kept[i] for i in piece) for piece in pieces),
         tuple(sum(kept[i] for i in piece if again[i]) for piece in pieces),
         tuple(sum(again[i] for i in piece) for piece in pieces),
@@ -57,9 +57,10 @@ def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBo
 def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     """Return a bound for a family of one replica where each stage has a number of its own; 0 where it says nothing.
 
-    A stage that holds an operator holds all pieces between its first waist and that one, as far back as one device has
-    room for their states. What comes before makes its replicas start late and end early by a way through it, h: with
-    room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N; those of other speeds count as so many.
+    A stage that holds an operator holds all pieces between its first bottleneck and that one, as far back as one device
+    has room for their states. What comes before makes its replicas start late and end early by a way through it, h:
+    with room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N; those of other speeds count as so
+    many.
     """
     problem, families = setting.problem, setting.families
     models, limits = families.models(family.microbatch_size), problem.memory_limits_bytes
@@ -69,20 +70,20 @@ def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     ranks, fastest = tuple(range(family.devices_per_stage)), max(problem.speeds)
     replicas = families.capacity(family, problem.num_devices // family.devices_per_stage)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
-    states, pieces = models[0].states_of(family.config, ranks), setting.waists.pieces
-    waists = [sum(times[i] for i in first) for first in setting.waists.first]
-    ways, room = [setting.waists.way(piece, times) for piece in pieces], max(limits)
+    states, pieces = models[0].states_of(family.config, ranks), setting.bottlenecks.pieces
+    bottlenecks = [sum(times[i] for i in first) for first in setting.bottlenecks.first]
+    ways, room = [setting.bottlenecks.way(piece, times) for piece in pieces], max(limits)
     heads, first, held, before = [], 0, 0, 0
     for piece in pieces:
         while held > room:
             held -= sum(states[i] for i in pieces[first])
             before += ways[first - 1] if first else 0
             first += 1
-        heads.append(before + (waists[first - 1] if first else 0))
+        heads.append(before + (bottlenecks[first - 1] if first else 0))
         held += sum(states[i] for i in piece)
     rows = [(sum(times[i] for i in piece), head) for piece, head in zip(pieces, heads, strict=True)]
     rows.append((sum(times) - sum(work for work, _ in rows), 0))
-    count, low = families.rounds(family), heads[-1] / fastest
+    count, low = families.microbatches_per_replica(family), heads[-1] / fastest
     high = low + count * sum(times) / min(1.0, replicas)
     while high - low > 1:
         middle = (low + high) / 2
@@ -122,7 +123,7 @@ class ChainBound:
     Attributes
     ----------
     works, ways : tuple of int
-        What each piece takes of one micro-batch, and its longest way from waist to waist alone.
+        What each piece takes of one micro-batch, and its longest way from bottleneck to bottleneck alone.
     kept, spared, again : tuple of int
         Bytes that it keeps of one, those of operators that may run again, and what these forwards take.
     even_ns : int
@@ -145,14 +146,16 @@ class ChainBound:
         piece. So q (b(1) + .. + b(i - 1)) + m b(i) <= T, and p stages hold at most T / q (1 - (1 - q / m)^p).
         """
         families = self.setting.families
-        places, count = families.max_pipeline_stages(self.family), families.rounds(self.family)
+        places, count = families.max_pipeline_stages(self.family), families.microbatches_per_replica(self.family)
         part = min(way / max(1, work) for way, work in zip(accumulate(self.ways), accumulate(self.works), strict=True))
         if not part:
             return 0
         filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
-        waists = self.setting.waists
-        torn = (work for piece, work in zip(waists.pieces, self.works, strict=True) if not waists.has(piece))
-        return int((filled - part * max(torn, default=0)) / max(self.setting.problem.speeds))
+        bottlenecks = self.setting.bottlenecks
+        divided = (
+            work for piece, work in zip(bottlenecks.pieces, self.works, strict=True) if not bottlenecks.has(piece)
+        )
+        return int((filled - part * max(divided, default=0)) / max(self.setting.problem.speeds))
 
     def memory_pressure_ns(self) -> int:
         """Return a bound by what the places can hold; 0 where that is no limit.
@@ -163,7 +166,7 @@ class ChainBound:
         families, problem = self.setting.families, self.setting.problem
         if not all(problem.memory_limits_bytes) or self.family.config.offload == "activations":
             return 0
-        places, count = families.max_pipeline_stages(self.family), families.rounds(self.family)
+        places, count = families.max_pipeline_stages(self.family), families.microbatches_per_replica(self.family)
         room = places * max(problem.memory_limits_bytes) - families.states_bytes(self.family)
         if room <= 0:
             return NEVER
@@ -184,18 +187,18 @@ class ChainBound:
         return [*accumulate(reversed(self.works))][::-1]
 
     def _held(self, places: int) -> int:
-        """Return the least sum of kept bytes times stays where nothing runs again, of all but the torn pieces."""
-        torn = [
+        """Return the least sum of kept bytes times stays where nothing runs again, of all but the divided pieces."""
+        divided = [
             size * behind + before * work
             for size, behind, before, work in zip(self.kept, self._left, accumulate(self.kept), self.works, strict=True)
         ]
         held = sum(size * behind for size, behind in zip(self.kept, self._left, strict=True))
-        return held - sum(sorted(torn, reverse=True)[: places - 1])
+        return held - sum(sorted(divided, reverse=True)[: places - 1])
 
     def _least_of_pieces(self, rates: np.ndarray, prices: np.ndarray, places: int) -> np.ndarray:
         """Return the least that pieces cost, one row a weight, each the cheaper of being kept and run again.
 
-        Of what is behind a piece the longest p - 1 may be torn, and so may the p - 1 dearest pieces themselves.
+        Of what is behind a piece the longest p - 1 may be divided, and so may the p - 1 dearest pieces themselves.
         """
         works = np.array(self.works, float)
         stays = np.array([works[i:].sum() - _sum_of_largest(works[i:], places - 1) for i in range(len(works))])
@@ -207,12 +210,12 @@ class ChainBound:
 
 
 def _sum_of_largest(values: np.ndarray, number: int) -> float:
-    """Return what so many of the largest values add up to."""
+    """Return the sum of the `number` largest values."""
     return float(np.sort(values)[max(0, len(values) - number) :].sum()) if number else 0.0
 
 
 def most_of_stretches(rows: np.ndarray, number: int) -> np.ndarray:
-    """Return for each row the most that at most so many stretches of it add up to; 0 for none."""
+    """Return for each row the largest sum of at most `number` stretches of it; 0 for none."""
     if number >= rows.shape[1]:
         found: np.ndarray = rows.clip(min=0.0).sum(axis=1)
         return found

@@ -39,7 +39,7 @@ def least_peak_bytes(priced: Priced, num_microbatches: int) -> list[int]:
 def looped_peak_bytes(priced: Priced, num_microbatches: int, chunks: int) -> list[int]:
     """Return what a rank of each place holds at least when interleaved stages have been warmed up.
 
-    `simulator.schedules.interleaved_1f1b`: so many forwards, p micro-batches of each stage in turn, then one more
+    `simulator.schedules.interleaved_1f1b`: a number of forwards, p micro-batches of each stage in turn, then one more
     before the first backward. Where micro-batches do not divide by p, each counts as one of the stage that keeps least.
     """
     stages, places = priced.costs.stages, len(priced.costs.stages) // chunks
@@ -68,7 +68,7 @@ def least_step_ns(priced: Priced, cuts: FamilyPartitions) -> int:
     costs = priced.costs
     whole = all(name in FUSED for name in cuts.schedules)
     before, after = [0] * len(costs.stages), [0] * len(costs.stages)
-    for edge in costs.edges:  # rising: all that leads to a source stands before
+    for edge in costs.edges:  # rising: all that leads to a source comes before
         source = costs.stages[edge.source]
         reached = before[edge.source] + least(source.forward_ns) + edge.p2p_ns
         before[edge.target] = max(before[edge.target], reached)

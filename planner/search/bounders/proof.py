@@ -90,7 +90,7 @@ class Exact:
 
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
-        first = (family for family in tuple(self.bounds.of) if family.order == 0)
+        first = (family for family in tuple(self.bounds.of) if family.device_permutation == 0)
         for family in filter(self.setting.is_cut_exactly, first):
             cuts = self.setting.cuts(family)
             self.bounds.rise(family, self.setting.closed_form_ns(family))
@@ -200,8 +200,9 @@ class Exact:
         self.bounds.rise(family, bound_ns)
 
     def _ordered(self, family: Family) -> list[Family]:
-        """Return a family in each order of its devices."""
-        return [replace(family, order=order) for order in range(len(self.setting.families.orders))]
+        """Return a family in each permutation of its devices."""
+        number = len(self.setting.families.device_permutations)
+        return [replace(family, device_permutation=index) for index in range(number)]
 
     def _cut_data(self, part: Part) -> CutData:
         """Return the cut problem of a part, into as many stages as the target runs."""

@@ -10,7 +10,7 @@ from itertools import groupby
 from costmodel.errors import UsageError
 from planner.graph.atoms import Partition, numbered
 from planner.search.proposers.low_traffic import light
-from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.prepared import PreparedProblem
 
@@ -73,7 +73,7 @@ def _balanced(cuts: FamilyPartitions, places: int, pieces: Sequence[tuple[int, .
     """
     for amounts in dict.fromkeys((cuts.shares_ns, cuts.works_ns)) if pieces else ():
         works = [sum(amounts[atom] for atom in piece) for piece in pieces]
-        stages = balanced(cuts.at_places(works, places * cuts.family.chunks))
+        stages = bottleneck_partition(cuts.at_places(works, places * cuts.family.chunks))
         if stages:
             found = {atom: stage for piece, stage in zip(pieces, stages, strict=True) for atom in piece}
             yield tuple(found[atom] for atom in range(len(cuts.atoms)))
@@ -115,7 +115,7 @@ def _in_pieces(cuts: FamilyPartitions, order: Sequence[int], num_pieces: int) ->
     """Return balanced pieces of an order's free atoms, and more where pinned ones stand between; None in a cycle."""
     pinned = cuts.pinned.places
     free = [atom for atom in order if atom not in pinned]
-    stages = balanced([[cuts.shares_ns[atom] for atom in free]] * num_pieces)
+    stages = bottleneck_partition([[cuts.shares_ns[atom] for atom in free]] * num_pieces)
     if stages is None:
         return None
     piece, groups, latest = dict(zip(free, stages, strict=True)), [0] * len(order), -1

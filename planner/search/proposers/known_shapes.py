@@ -23,10 +23,10 @@ from planner.search.budget import SPARE_S, Deadline, WriteReserve, most_actions,
 from planner.search.proposers.balanced_partitions import balanced_partitions
 from planner.search.proposers.split_orders import evaluated_split, with_split_orders
 from planner.search.space.family import Family
+from planner.search.space.family_rows import distinct
 from planner.search.space.family_table import FamilyTable
 from planner.search.space.open_choices import allows_split_backward
 from planner.search.space.partitions import FamilyPartitions
-from planner.search.space.rows import distinct
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.subsolver import Subsolver
@@ -186,7 +186,8 @@ class FirstPlans:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
         rows = table.rows
         fits = np.flatnonzero(table.memory_bytes <= limit_bytes)
-        keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, rows.places, rows.chunks, rows.order
+        pipeline = rows.places, rows.chunks, rows.device_permutation
+        keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, *pipeline
         # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
         plain = np.lexsort((rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
         first, _ = distinct(*(column[fits][plain] for column in keys))
@@ -200,7 +201,8 @@ class FirstPlans:
         for row in table.by_estimate(self._limit_bytes, step_ns):
             if CERTAIN * step_ns[row] > self._best_ns:
                 return
-            key = tuple(int(column[row]) for column in (rows.tensor, rows.places, rows.chunks, rows.expert, rows.order))
+            columns = rows.tensor, rows.places, rows.chunks, rows.expert, rows.device_permutation
+            key = tuple(int(column[row]) for column in columns)
             number[key] = number.get(key, 0) + 1
             if number[key] <= NUM_ALIKE:
                 yield row

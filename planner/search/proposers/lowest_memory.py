@@ -18,7 +18,7 @@ from planner.search.bounders.memory_shortfall import exceeds_host_memory
 from planner.search.budget import Deadline
 from planner.search.proposers.enumeration import every_partition
 from planner.search.proposers.local_search import improve, perturb
-from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.pool import CandidatePool
@@ -107,7 +107,7 @@ def _estimate_bytes(setting: PreparedProblem, family: Family) -> float:
     smallest = min(setting.problem.microbatch_sizes)
     sample_bytes = families.kept_bytes(Family(StageConfig(), smallest)) / smallest
     places = _places(setting, family)
-    in_flight = min(families.rounds(family), places) if config.recompute == "none" else 1
+    in_flight = min(families.microbatches_per_replica(family), places) if config.recompute == "none" else 1
     kept = sample_bytes * family.microbatch_size * in_flight / (config.tensor * config.context)
     return (families.states_bytes(family) + kept) / places
 
@@ -156,7 +156,7 @@ def _partitions(setting: PreparedProblem, cuts: FamilyPartitions, share: int) ->
         work * max(1, sum(sizes)) + size * sum(cuts.works_ns) for work, size in zip(cuts.works_ns, sizes, strict=True)
     ]
     for amounts in (cuts.works_ns, sizes, both):
-        stages = balanced([[amounts[atom] for atom in order]] * num_stages)
+        stages = bottleneck_partition([[amounts[atom] for atom in order]] * num_stages)
         if stages:
             found = dict(zip(order, stages, strict=True))
             yield tuple(found[atom] for atom in range(len(order)))

@@ -8,7 +8,7 @@ from random import Random
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
-from planner.graph.orders import orders
+from planner.graph.topological_orders import orders
 from planner.search.budget import Deadline
 from planner.search.proposers.local_search import improve, perturb
 from planner.search.solvers.segment_dp import SegmentationParams, segmentations

@@ -60,7 +60,7 @@ def _varied(setting: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
     """Yield a cut with devices dealt out anew, in each order of unlike ones and under each schedule."""
     problem = setting.problem
     names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
-    for number, order in enumerate(setting.families.orders):
+    for number, order in enumerate(setting.families.device_permutations):
         dealt = _dealt(setting, found, number)
         for schedule in names if dealt else ():
             places = _places(found.places, dealt or (), order)
@@ -109,7 +109,7 @@ def _dealt(setting: PreparedProblem, found: Candidate, number: int) -> list[rang
     The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
     sets its pace; devices that serve nothing stay idle.
     """
-    family = Family(replace(found.places[0].config, data=1), found.microbatch_size, order=number)
+    family = Family(replace(found.places[0].config, data=1), found.microbatch_size, device_permutation=number)
     cuts, speeds = setting.cuts(family), np.array(setting.families.speeds(family))
     works, closings = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
     count, size = setting.problem.global_batch // found.microbatch_size, len(speeds)

@@ -120,7 +120,7 @@ def _family(setting: PreparedProblem, candidate: Candidate) -> Family | None:
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
     own = places[0].config, candidate.microbatch_size, chunks
-    for order in range(len(setting.families.orders)) if not setting.pinned.places else ():
+    for order in range(len(setting.families.device_permutations)) if not setting.pinned.places else ():
         family = Family(*own, order)
         if setting.families.holds(family) and setting.cuts(family).places(candidate.partition) == places:
             split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(setting.problem)

@@ -23,7 +23,7 @@ MOST_PIECES = 32
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """One way to use so many devices: what each piece takes of a micro-batch, holds, and keeps of one in flight."""
+    """One way to use a number of devices: each piece's time for a micro-batch, its states, and bytes in flight."""
 
     devices: int
     time_ns: Floats
@@ -60,7 +60,7 @@ def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[Propo
 
 
 def is_slice(view: View, devices: int) -> bool:
-    """Whether a mesh has slices of so many devices: a power of two within a host, or whole hosts."""
+    """Whether a mesh has slices of this size: a power of two within a host, or whole hosts."""
     host = view.setting.problem.machines.hosts[0].devices
     small = devices <= host and devices & (devices - 1) == 0
     return devices <= view.num_devices and (small or devices % host == 0)
@@ -113,7 +113,7 @@ Fastest = dict[int, tuple[Floats, "np.ndarray[tuple[int, int], np.dtype[np.int64
 
 
 def _fastest(slices: Sequence[Slice], depth: int, memory_bytes: float) -> Fastest:
-    """Return the fastest slices that fit with so many micro-batches in flight."""
+    """Return the fastest slices that fit with a number of micro-batches in flight."""
     found: Fastest = {}
     for number, each in enumerate(slices):
         fits = each.static_bytes + depth * each.activation_bytes <= memory_bytes

@@ -21,7 +21,7 @@ NEVER = 1 << 30
 Ints = NDArray[np.int64]
 Back = dict[tuple[int, int], tuple["ChosenPiece", int]]
 TimeOf = Callable[[Ways, int], Floats]
-"""What each piece takes for each micro-batch of the whole job, with so many replicas."""
+"""Each piece's time for each micro-batch of the whole job, by number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def fastest_chain(
 
 
 class SlowestStage:
-    """Chains of pieces on so many devices with so many bytes each.
+    """Chains of pieces on a number of devices with equal memory.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ def _best(view: View, tables: "_Tables", allowance: Allowance, limits: Deadline)
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Ways to run pieces at the micro-batch size of an action, which has so many micro-batches."""
+    """Ways to run pieces at the micro-batch size of an action, by its number of micro-batches."""
 
     ways: Ways
     multiple: int

@@ -1,7 +1,7 @@
 """PipeDream (Narayanan et al., SOSP 2019): stages along one order, each with its own replicas, the slowest counting.
 
 Modelled: the order is linear; a stage with r replicas takes 1/r of its operators' time for each micro-batch, and
-messages run beside it, so that a boundary counts by itself: forward and backward over one link, divided by the
+messages overlap it, so that a boundary counts by itself: forward and backward over one link, divided by the
 replicas of the stage behind it. Synchronous, as others compare with it: weights of one version, gradients summed once a
 step, whose time is shared by the micro-batches. Memory as in `planner.search.published.bottleneck`. Left out: levels of
 the network one by one (the slowest link counts), and asynchronous weights.

@@ -65,13 +65,13 @@ class View:
         return float(start), (whole - start) / LARGE
 
     def message_ns(self, size_bytes: Floats) -> Floats:
-        """Return what messages of so many bytes take on that link."""
+        """Return the time of messages on that link, by their bytes."""
         latency, each = self.link
         found: Floats = (size_bytes > 0) * latency + size_bytes * each
         return found
 
     def joined(self, most: int) -> list[list[int]]:
-        """Return groups of atoms in a topological order: atoms joined along an order until at most so many are left."""
+        """Return groups of atoms in a topological order: atoms joined along an order until few enough are left."""
         atoms, measured = self.atoms, self.setting.problem.measured(self.microbatch_size)
         each_ns = list(
             map(sum, zip(measured.forward_ns, measured.backward_input_ns, measured.backward_weight_ns, strict=True))
@@ -173,7 +173,7 @@ class Ways:
     holdings: "Holdings"
 
     def on(self, replicas: int) -> StageConfig:
-        """Return the configuration of a stage with so many replicas."""
+        """Return the configuration of a stage with a number of replicas."""
         return replace(self.config, data=replicas, zero=self.zero if replicas > 1 else 0)
 
     @property

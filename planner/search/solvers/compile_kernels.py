@@ -14,7 +14,7 @@ import sys
 from planner.search.solvers.kernel_cache import folder_for_kernels, note_whole, take_lock, whole_folder
 
 MOST_S = 120
-"""After so long a process that a search started ends; the next search's goes on with what it has compiled."""
+"""Seconds after which a process that a search started ends; that of the next search goes on from there."""
 
 
 def compile_all() -> None:

@@ -1,6 +1,6 @@
 """Where compiled kernels are kept: a folder for each state of their sources, Python, numba and processor.
 
-It lies in the user's cache or, where that cannot be written, beside this package. A file in it (`WHOLE`), written
+It lies in the user's cache or, where that cannot be written, next to this package. A file in it (`WHOLE`), written
 when all kernels are compiled, lists their sizes; a lock file says whether a process compiles them. The operating
 system releases the lock when its holder ends, however that happens. Leaves out what is compiled
 (`planner.search.solvers.compiled`).

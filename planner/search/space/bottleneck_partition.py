@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 
-def balanced(loads: Sequence[Sequence[int]]) -> list[int] | None:
+def bottleneck_partition(loads: Sequence[Sequence[int]]) -> list[int] | None:
     """Return the stage of each item, or None where there are fewer items than stages.
 
     Parameters

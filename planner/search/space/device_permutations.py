@@ -1,9 +1,10 @@
-"""Orders in which the places of a pipeline take the ranks, where these differ: placement on mixed clusters.
+"""Permutations in which the stages of a pipeline take the ranks, where ranks differ: placement on mixed clusters.
 
-Ranks are alike when device type and speed are. Those alike keep their own order, so that neighbours stay on their
-links. Few arrangements of unlike ranks are all tried; else each kind stays together, and the kinds are arranged. A
-pipeline that has fewer places than there are ranks leaves out the last of an order. Leaves out orders that tell apart
-ranks alike, and those of many ranks that go back and forth between kinds.
+Ranks are alike when they have the same device type and speed. Ranks that are alike keep their own order, so that
+neighbours stay on their links. Where unlike ranks have few arrangements, all of them are tried; else the ranks of one
+kind stay together, and the kinds are arranged. A pipeline that needs fewer ranks than there are leaves out the last
+ones of a permutation. Leaves out permutations that tell apart ranks that are alike, and those of many ranks that go
+back and forth between kinds.
 """
 
 from collections import Counter
@@ -11,24 +12,24 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, permutations
 from math import factorial, prod
 
-Order = tuple[int, ...]
+Permutation = tuple[int, ...]
 Kind = tuple[int, float]
 """Position of the type of device in the cluster's list of types, and speed."""
 
 MOST_ARRANGED = 12
-"""Arrangements of unlike ranks up to which each is an order of its own."""
+"""Arrangements of unlike ranks up to which each is a permutation of its own."""
 MOST_KINDS = 3
-"""Kinds up to which all orders of them are tried; of more, those in order of rank, forwards and backwards."""
+"""Kinds up to which all their permutations are tried; of more kinds, their own order and its reverse."""
 
 
-def device_orders(kinds: Sequence[Kind]) -> tuple[Order, ...]:
-    """Return orders of ranks of these kinds: the same first whichever ranks come first, their own order last."""
+def device_permutations(kinds: Sequence[Kind]) -> tuple[Permutation, ...]:
+    """Return permutations of ranks of these kinds: the same first whichever ranks come first, the identity last."""
     rows: dict[Kind, list[int]] = {kind: [] for kind in sorted(set(kinds))}
     for rank, kind in enumerate(kinds):
         rows[kind].append(rank)
     if len(rows) == 1:
         return (tuple(range(len(kinds))),)
-    found: list[Order] = []
+    found: list[Permutation] = []
     if _num_arranged(kinds) <= MOST_ARRANGED:
         found += [_filled(row, rows) for row in _arranged(Counter(sorted(kinds)), len(kinds))]
     else:
@@ -49,7 +50,7 @@ def _arranged(left: Counter[Kind], size: int) -> Iterator[tuple[Kind, ...]]:
         yield from ((kind, *row) for row in _arranged(left - Counter([kind]), size - 1))
 
 
-def _filled(arranged: Sequence[Kind], rows: dict[Kind, list[int]]) -> Order:
+def _filled(arranged: Sequence[Kind], rows: dict[Kind, list[int]]) -> Permutation:
     """Return the ranks of an arrangement, those of a kind rising."""
     left = {kind: iter(row) for kind, row in rows.items()}
     return tuple(next(left[kind]) for kind in arranged)

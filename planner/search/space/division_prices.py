@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.machines.parts import DeviceType
+from costmodel.machines.cluster_parts import DeviceType
 from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.model import ActionAmounts, HeldAmounts
@@ -49,7 +49,7 @@ class LinePrices:
         Parameters, and those of them that get a gradient, before ZeRO divides any.
     peak : array
         The most that recompute makes again at once; the first axis is `RECOMPUTE`.
-    unit, working : array
+    unit, workspace : array
         Weights of the largest block, and what a micro-batch works with.
     crossing : array
         Bytes of a micro-batch of the smallest size that cross each position of the line whole, one way.
@@ -68,7 +68,7 @@ class LinePrices:
     trained_experts: Floats
     peak: Floats
     unit: Floats
-    working: Floats
+    workspace: Floats
     crossing: Floats
     message: Floats
 
@@ -194,7 +194,7 @@ class DivisionPrices:
             trained_experts=self._sums(one.trained[1] for one in plain)[of],
             peak=np.array([[each.remade_peak for each in row] for row in ways])[:, of] * scale[:, 0],
             unit=np.array([float(one.largest_unit) for one in plain])[of],
-            working=np.array([float(one.working) for one in plain])[of] * scale[:, 0],
+            workspace=np.array([float(one.workspace) for one in plain])[of] * scale[:, 0],
             crossing=self._crossing,
             message=scale[:, 0] / parts,
         )

@@ -1,7 +1,7 @@
 """What a search drops: a candidate, or a bound, that cannot be made costs itself alone, and is counted by its reason.
 
 A refusal (`PenstockError`) is expected: not everything that may be tried goes together, or has room. Any other error is
-a bug of ours, which is counted as such and said when the search ends. A bound that cannot be made counts as none.
+a bug of ours, which is counted as such and told when the search ends. A bound that cannot be made counts as none.
 Ctrl-C passes. Leaves out refusals of what the user fixed, which are raised before a search begins.
 """
 
@@ -67,12 +67,12 @@ class Dropped:
 
     @property
     def said(self) -> str:
-        """What is to be said of bugs; nothing where there were none."""
+        """A remark on bugs; empty where there were none."""
         if not self.bugs:
             return ""
         return (
             f"a bug of Penstock's cost {sum(self.bugs.values())} of the candidates or bounds that were tried; what was "
-            f"found stands without them; please report it: {self._first_bug}"
+            f"found was made without them; please report it: {self._first_bug}"
         )
 
 

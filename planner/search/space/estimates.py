@@ -3,7 +3,7 @@
 A step is micro-batches times the pace of its slowest place, then the filling of the line, its messages, and what
 closes it. One stage a place keeps min(m, p) micro-batches in flight (1F1B), v stages a place 2 (p - 1) + (v - 1) p + 1
 of its chunks (interleaved 1F1B). Leaves out the host's time to launch kernels, links that stages share, and what a
-stage receives beside its messages.
+stage receives in addition to its messages.
 """
 
 from functools import cached_property
@@ -14,8 +14,8 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from planner.search.space.division_prices import LinePrices
 from planner.search.space.even_cuts import EvenCuts
 from planner.search.space.even_stages import Floats, Ints
+from planner.search.space.family_rows import FamilyRows
 from planner.search.space.replica_prices import ReplicaPrices, StageWeights
-from planner.search.space.rows import Rows
 
 SPLIT_FILLING = 3
 """By how much split backwards shorten the filling: (p - 1) (F + I - W) in place of (p - 1) (F + I + W)."""
@@ -35,12 +35,12 @@ class Estimates:
     whole_stages : bool
         Whether full recompute runs a stage's whole forward again from its inputs (`TrainingJob`).
     eager : bool
-        Whether a schedule may keep so many micro-batches in flight that compute waits for no message (eager 1F1B).
+        Whether a schedule may keep enough micro-batches in flight for compute to wait for no message (eager 1F1B).
     """
 
     def __init__(
         self,
-        rows: Rows,
+        rows: FamilyRows,
         line: LinePrices,
         cuts: EvenCuts,
         replicas: ReplicaPrices,
@@ -183,7 +183,7 @@ class Estimates:
             weights = weights.plus(self._weights(*ends), here)
         offloaded = rows.offload == OFFLOADED
         window = 2 * held / np.maximum(1, done)
-        last = (place == places - 1) * line.working[rows.division]
+        last = (place == places - 1) * line.workspace[rows.division]
         messages = 2 * self._message_bytes * (places > 1) * chunks
         peak = line.peak[rows.recompute, rows.division] * (not self._whole_stages)
         static = self._replicas.states_bytes(weights) + self._replicas.buffers_bytes(weights, chunks)
@@ -192,7 +192,7 @@ class Estimates:
         return found
 
     def _activations(self, ends: tuple[Ints, Ints], number: Ints) -> Floats:
-        """Return what a stage keeps of so many micro-batches; of a whole one that runs again one, and inputs of all."""
+        """Return the bytes that a stage keeps of micro-batches in flight; with full recompute one, and all inputs."""
         kept = self._kept(*ends)
         if not self._whole_stages:
             return number * kept

@@ -16,7 +16,7 @@ from costmodel.stages.strategies.blocks import block_names
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.question.targets import config_not_run
-from planner.search.space.device_permutations import device_orders
+from planner.search.space.device_permutations import device_permutations
 from planner.search.space.dropped import Dropped
 from simulator.schedules import SCHEDULES
 
@@ -25,7 +25,7 @@ FEW_CHUNKS = (1, 2, 4)
 MOST_CHUNKS = 20
 """More stages a place than any published layout has."""
 SPARE_LAYERS = 2
-"""Layers that the embedding and the loss may stand for where stages are to have equally many."""
+"""Layers that the embedding and the loss may represent where stages are to have equally many."""
 LEAST_TOKENS = 256
 """Fewest tokens of a sample on a rank along which sequences are divided."""
 
@@ -34,19 +34,19 @@ LEAST_TOKENS = 256
 class Family:
     """What all candidates of a family have in common.
 
-    `order` numbers the order of devices (`device_orders`); `split` says whether backwards are split where
-    schedules are open (`planner.search.proposers.split_orders`).
+    `device_permutation` is an index into `FamilySpace.device_permutations`; `split` says whether backwards are split
+    where schedules are open (`planner.search.proposers.split_orders`).
     """
 
     config: StageConfig
     microbatch_size: int
     chunks: int = 1
-    order: int = 0
+    device_permutation: int = 0
     split: bool = False
 
     @property
     def devices_per_stage(self) -> int:
-        """Devices on which one place of the pipeline stands."""
+        """Devices that one pipeline position has."""
         return self.config.data * self.config.tensor * self.config.context
 
 
@@ -59,7 +59,7 @@ class FamilyGroup:
     configs : tuple of StageConfig
     microbatch_size : int
     chunks : tuple of int
-    num_orders : int
+    num_device_permutations : int
     split : bool
         As of each family.
     """
@@ -67,11 +67,11 @@ class FamilyGroup:
     configs: tuple[StageConfig, ...]
     microbatch_size: int
     chunks: tuple[int, ...]
-    num_orders: int
+    num_device_permutations: int
     split: bool = False
 
     def __len__(self) -> int:
-        return len(self.configs) * len(self.chunks) * self.num_orders
+        return len(self.configs) * len(self.chunks) * self.num_device_permutations
 
     @property
     def num_ranks(self) -> int:
@@ -80,8 +80,8 @@ class FamilyGroup:
         return config.data * config.tensor * config.context
 
     def __iter__(self) -> Iterator[Family]:
-        for config, chunks, order in product(self.configs, self.chunks, range(self.num_orders)):
-            yield Family(config, self.microbatch_size, chunks, order, self.split)
+        for config, chunks, permutation in product(self.configs, self.chunks, range(self.num_device_permutations)):
+            yield Family(config, self.microbatch_size, chunks, permutation, self.split)
 
 
 class FamilySpace:
@@ -118,7 +118,7 @@ class FamilySpace:
             for size in self.problem.microbatch_sizes_of(config.data) if choices else ():
                 numbers = self.numbers_of_chunks(config)
                 for chunks in filter(None, (tuple(v for v in numbers if v == 1), tuple(v for v in numbers if v > 1))):
-                    yield FamilyGroup(choices, size, chunks, len(self.orders))
+                    yield FamilyGroup(choices, size, chunks, len(self.device_permutations))
 
     def holds(self, family: Family) -> bool:
         """Whether the space has such a family."""
@@ -129,7 +129,7 @@ class FamilySpace:
             and config in self._run_with(degrees)
             and family.microbatch_size in self.problem.microbatch_sizes_of(config.data)
             and family.chunks in self.numbers_of_chunks(degrees)
-            and family.order < len(self.orders)
+            and family.device_permutation < len(self.device_permutations)
         )
 
     @cached_property
@@ -140,7 +140,7 @@ class FamilySpace:
     def number(self) -> int:
         """How many families there are."""
         sizes = self.problem.microbatch_sizes_of
-        return len(self.orders) * sum(
+        return len(self.device_permutations) * sum(
             len(self._run_with(config)) * len(sizes(config.data)) * len(self.numbers_of_chunks(config))
             for config in self.degrees
         )
@@ -172,11 +172,11 @@ class FamilySpace:
         )
 
     @cached_property
-    def orders(self) -> tuple[tuple[int, ...], ...]:
-        """Orders of the ranks in which places may take them; their own alone where pins place stages."""
+    def device_permutations(self) -> tuple[tuple[int, ...], ...]:
+        """Permutations of the ranks, in which stages may take them; the identity alone where pins place stages."""
         if self.problem.pins and self.problem.pins.stages:
             return (tuple(range(self.problem.num_devices)),)
-        return device_orders(self._kinds)
+        return device_permutations(self._kinds)
 
     @cached_property
     def _kinds(self) -> list[tuple[int, float]]:
@@ -352,7 +352,7 @@ class FamilySpace:
             most = min(most, problem.space.stages)
         return most if problem.max_stages is None else min(most, max(1, problem.max_stages // family.chunks))
 
-    def rounds(self, family: Family) -> int:
+    def microbatches_per_replica(self, family: Family) -> int:
         """Return how many micro-batches one replica works on."""
         return self.problem.global_batch // (family.microbatch_size * family.config.data)
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from planner.graph.atoms import Atoms, Partition
-from planner.graph.orders import Order
+from planner.graph.topological_orders import Order
 from planner.question.problem import Problem
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family import Family
+from planner.search.space.family_rows import FamilyRows, distinct
 from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
-from planner.search.space.rows import Rows, distinct
 
 EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 """Schedules under which compute waits for no message that is shorter than it."""
@@ -68,12 +68,12 @@ class FamilyTable:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _made(self, configs: Iterable[StageConfig]) -> Rows:
+    def _made(self, configs: Iterable[StageConfig]) -> FamilyRows:
         problem, families = self.setting.problem, self.setting.families
         found = []
         for config in configs:
             division = OperatorDegrees(config.tensor, config.sequence, config.context, config.expert)
-            orders = range(len(families.orders))
+            permutations = range(len(families.device_permutations))
             for size in problem.microbatch_sizes_of(config.data):
                 count = problem.global_batch // (size * config.data)
                 number = self._divisions.setdefault((division, size), len(self._divisions))
@@ -81,11 +81,11 @@ class FamilyTable:
                 for places in self._numbers_of_places(config):
                     for chunks in families.chunks_of(places):
                         if chunks == 1 or count >= places:
-                            found += [(*head, places, chunks, order) for order in orders]
+                            found += [(*head, places, chunks, index) for index in permutations]
         table = np.array(found, dtype=np.int64).reshape(-1, 11)
         choices = np.array(self._choices(), dtype=np.int64).reshape(-1, 3)
         whole, own = np.repeat(table, len(choices), axis=0), np.tile(choices, (len(table), 1))
-        rows = Rows(*whole.T, *own.T)
+        rows = FamilyRows(*whole.T, *own.T)
         several = rows.data * rows.context > 1
         return rows.where((rows.zero == 0) | several)
 
@@ -141,7 +141,7 @@ class FamilyTable:
         self.memory_bytes = of(self.cuts).memory_bytes
 
     def _cut(self) -> EvenCuts:
-        """Cut the line evenly for each way to spread work, number of stages and order of unlike devices.
+        """Cut the line evenly for each way to spread work, number of stages and permutation of unlike devices.
 
         Context degrees and micro-batch sizes scale all work along the line, or nearly so.
         """
@@ -149,10 +149,11 @@ class FamilyTable:
         same: dict[object, int] = {}
         alike = [same.setdefault((d.tensor, d.sequence, d.expert), i) for i, (d, _) in enumerate(self._divisions)]
         spread, unlike = np.array(alike)[rows.division], self.setting.families.unlike
-        ranks, order = (rows.ranks, rows.order) if unlike else (np.ones_like(rows.places), np.zeros_like(rows.order))
-        places = rows.places if unlike else np.ones_like(rows.places)
+        one = np.ones_like(rows.places)
+        places, ranks = (rows.places, rows.ranks) if unlike else (one, one)
+        permutation = rows.device_permutation * unlike
         numbers = np.concatenate([rows.num_stages, rows.places])
-        columns = [np.concatenate([column, column]) for column in (spread, places, ranks, order)]
+        columns = [np.concatenate([column, column]) for column in (spread, places, ranks, permutation)]
         columns.insert(1, numbers)
         first, back = distinct(*columns)
         keys = np.stack(columns, 1)[first]
@@ -165,11 +166,10 @@ class FamilyTable:
     def _speeds(self, keys: Ints) -> Floats:
         """Return the speed of each stage's place: that of its slowest rank."""
         families, found = self.setting.families, np.ones((len(keys), int(keys[:, 1].max())))
-        orders = [
-            families.speeds(Family(StageConfig(), self._prices.smallest, 1, i)) for i in range(len(families.orders))
-        ]
-        for i, (_, number, places, ranks, order) in enumerate(keys.tolist()):
-            own = orders[order]
+        one = (Family(StageConfig(), self._prices.smallest, 1, i) for i in range(len(families.device_permutations)))
+        speeds = list(map(families.speeds, one))
+        for i, (_, number, places, ranks, permutation) in enumerate(keys.tolist()):
+            own = speeds[permutation]
             slowest = [min(own[k * ranks : (k + 1) * ranks]) for k in range(places)]
             found[i, :number] = [slowest[stage % places] for stage in range(number)]
         return found
@@ -187,7 +187,7 @@ class FamilyTable:
             RECOMPUTE[rows.recompute[row]],
             OFFLOAD[rows.offload[row]],
         )
-        return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.order[row]))
+        return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.device_permutation[row]))
 
     def partition(self, row: int) -> Partition | None:
         """Return the even cut of a row; None where it has fewer stages than asked for."""

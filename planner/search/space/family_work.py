@@ -37,7 +37,8 @@ class Families(FamilySpace):
         totals = dict(zip(self.type_names, map(sum, self._works(family)), strict=True))
         names, speeds = self.problem.device_names, self.problem.speeds
         slowest = max(totals.values())
-        return tuple(slowest / max(1, totals[names[rank]]) * speeds[rank] for rank in self.orders[family.order])
+        ranks = self.device_permutations[family.device_permutation]
+        return tuple(slowest / max(1, totals[names[rank]]) * speeds[rank] for rank in ranks)
 
     def _works(self, family: Family) -> list[tuple[int, ...]]:
         """Return what each operator takes on each type of device."""
@@ -48,7 +49,7 @@ class Families(FamilySpace):
         return self._operators[key]
 
     def least_work_ns(self, family: Family, operators: Sequence[int] | None = None) -> int | None:
-        """Return what operators (all by default, or the line of waists) take together on the fastest type of device.
+        """Return the time of operators (all, or those of the bottleneck chain) together on the fastest type of device.
 
         None where they cannot be divided as the family has it.
         """
@@ -88,7 +89,7 @@ class Families(FamilySpace):
     def accumulation_ns(self, family: Family) -> int:
         """Return what adding up all gradients takes of one micro-batch at least."""
         config, models = family.config, self.models(family.microbatch_size)
-        if self.rounds(family) == 1:
+        if self.microbatches_per_replica(family) == 1:
             return 0
         key = config.tensor, config.expert, family.microbatch_size
         if key not in self._accumulation:
@@ -152,7 +153,7 @@ class Families(FamilySpace):
         return max(cost.reduce_ns + cost.optimizer_ns for cost in costs)
 
     def _updates_ns(self, family: Family, num_places: int) -> list[int]:
-        """Return what the optimizer's steps on so many places of each type, which share the model, take at least."""
+        """Return the least time of the optimizer's steps on stages of each device type, which share the model."""
         config = family.config
         key = config.data, config.tensor, config.context, config.expert, config.zero, config.offload, num_places
         if key not in self._updates:
@@ -161,7 +162,7 @@ class Families(FamilySpace):
         return self._updates[key]
 
     def _microbatches_ns(self, family: Family, num_places: int, again_ns: int) -> list[int]:
-        """Return what one micro-batch takes on so many places of each type at least, what ZeRO sends with it too."""
+        """Return the least time of one micro-batch on stages of each device type, with what ZeRO sends for it."""
         ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
         num_stages = num_places * family.chunks
         return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
@@ -201,12 +202,12 @@ class Families(FamilySpace):
 
     def adds_by_replicas(self, family: Family) -> bool:
         """Whether each replica adds up gradients, however many of a family's single devices a stage has."""
-        return self.rounds(family) > self.problem.num_devices // family.devices_per_stage
+        return self.microbatches_per_replica(family) > self.problem.num_devices // family.devices_per_stage
 
     def even_ns(
         self, family: Family, num_places: int | None = None, again_ns: int = 0, *, adds: bool = True
     ) -> int | None:
-        """Return a bound on the step of every candidate: all its work, evenly over so many places, or the most.
+        """Return a bound on the step of every candidate: all its work, divided evenly over its stages.
 
         Adding up gradients and the optimizer's steps are work, and so is what copies send and nothing can hide: a rank
         sums and steps after its last backward. `again_ns` of each micro-batch are forwards that run again; gradients
@@ -221,7 +222,7 @@ class Families(FamilySpace):
         return max(self._even_ns(family, places, again_ns, added_ns, weights) for weights in self._weights(family))
 
     def fullest_ns(self, family: Family, num_places: int) -> int:
-        """Return what all work takes divided evenly over so many places, with all forwards that may run again."""
+        """Return the time of all work, with all forwards that may run again, divided evenly over the stages."""
         return self.even_ns(family, num_places, self.again_ns(family)) or 0
 
     def _weights(self, family: Family) -> list[tuple[float, ...]]:
@@ -243,10 +244,13 @@ class Families(FamilySpace):
         each = work + min(weights) * added_ns
         closings = map(sum, zip(self._closings_ns(family, places), self._updates_ns(family, places), strict=True))
         closing = min(_times(weights, list(closings)))
-        return int((self.rounds(family) * each + closing) / self._capacity(weights, family.devices_per_stage, places))
+        return int(
+            (self.microbatches_per_replica(family) * each + closing)
+            / self._capacity(weights, family.devices_per_stage, places)
+        )
 
     def _capacity(self, weights: tuple[float, ...], size: int, places: int) -> float:
-        """Return the most that so many places of `size` ranks work in all, each as fast as its slowest rank."""
+        """Return the largest total speed of stages of `size` ranks, each as fast as its slowest rank."""
         key = weights, size, places
         if key not in self._capacities:
             weight = dict(zip(self.type_names, weights, strict=True))
@@ -267,14 +271,16 @@ class Families(FamilySpace):
             work = models[0].bare_work_ns(family.config)
         else:
             return None
-        return work and int(self.rounds(family) * work / self.capacity(family, self.max_pipeline_stages(family)))
+        return work and int(
+            self.microbatches_per_replica(family) * work / self.capacity(family, self.max_pipeline_stages(family))
+        )
 
     @cached_property
     def work_over_devices_ns(self) -> int:
         """Return a bound on every step of the space: the work of all samples, evenly over all devices.
 
         Each sample takes its work, however operators are divided, on some t x c ranks; recompute, messages and split
-        backwards add to it. On unlike devices each counts as the fastest. 0 where nothing can be said.
+        backwards add to it. On unlike devices each counts as the fastest. 0 where nothing is known.
         """
         problem, fastest = self.problem, max(self.problem.speeds)
         distinct: dict[object, Family] = {}
@@ -295,7 +301,7 @@ class Families(FamilySpace):
         return int(total) if distinct and total < NEVER else 0
 
     def capacity(self, family: Family, places: int) -> float:
-        """Return how many places of speed 1 so many places of a family are worth at most."""
+        """Return the number of stages at speed 1 to which the stages of a family are equal at most."""
         return self._capacity((1.0,) * len(self.type_names), family.devices_per_stage, places)
 
 

@@ -1,4 +1,4 @@
-"""Which choices beside cuts and configurations a search may make: split backward, replicas by stage, custom in-flight.
+"""Which choices besides cuts and configurations a search may make: split backward, replicas by stage, custom in-flight.
 
 Each depends on the question alone. Leaves out who makes them, and whether that gains anything.
 """

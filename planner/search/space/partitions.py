@@ -1,6 +1,6 @@
 """The cuts of one family: what the partition search sees of a problem.
 
-Places stand in a loop, or, for stages that pins fix, where these say; what no pin fixes stands on the ranks left, in
+Places are in a loop, or, for stages that pins fix, where these say; what no pin fixes is on the ranks left, in
 order. Leaves out which cuts are worth trying.
 """
 
@@ -199,12 +199,12 @@ class FamilyPartitions:
         """Return where the stages of a partition run."""
         if self.pinned.places:
             return self.pinned.around(partition, self.family.config)
-        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition), self.order)
+        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition), self.permuted_ranks)
 
     @property
-    def order(self) -> tuple[int, ...]:
+    def permuted_ranks(self) -> tuple[int, ...]:
         """Ranks in the order in which places take them."""
-        return self.families.orders[self.family.order]
+        return self.families.device_permutations[self.family.device_permutation]
 
     def places_of(self, partition: Partition) -> int:
         """Return in how many places of a loop the stages of a partition run."""

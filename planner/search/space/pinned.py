@@ -56,7 +56,7 @@ class PinnedPlaces:
             ranks = self._free[start : start + size]
             start += size
             if len(ranks) < size:
-                raise NoPlanFits(f"stages beside the pinned ones need more than the {len(self._free)} devices left")
+                raise NoPlanFits(f"stages besides the pinned ones need more than the {len(self._free)} devices left")
             found.append(StagePlacement(config, ranks))
         used = {rank for place in found for rank in place.ranks}
         if used != set(range(len(used))):
@@ -80,7 +80,8 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
     Raises
     ------
     InvalidInput
-        When stages tear an in-place operator from its producer, wait on each other, or name ranks that there are not.
+        When stages separate an in-place operator from its producer, wait on each other, or name ranks that there are
+        not.
     """
     pins, graph = problem.pins, problem.profile.graph
     if pins is None or not pins.stages:
@@ -118,7 +119,7 @@ def pinned_places(problem: Problem, atoms: Atoms) -> PinnedPlaces:
 
 
 def _check_cut(problem: Problem, rows: Sequence[Sequence[int]]) -> None:
-    """Refuse stages that tear an in-place operator from its producer, or that wait on each other."""
+    """Refuse stages that separate an in-place operator from its producer, or that wait on each other."""
     pins, graph = problem.pins, problem.profile.graph
     assert pins is not None  # noqa: S101 - asked by the caller
     atoms, stage_of = prepare(graph), {i: stage for stage, row in enumerate(rows) for i in row}
@@ -128,7 +129,7 @@ def _check_cut(problem: Problem, rows: Sequence[Sequence[int]]) -> None:
             names = ", ".join(repr(graph.operators[i].name) for i in members[:5])
             found = [stage if stage >= 0 else "no pinned one" for stage in held]
             raise InvalidInput(
-                f"{pins.stages[held[-1]].group.place}: {names} change one value in place and stand in the stages "
+                f"{pins.stages[held[-1]].group.place}: {names} change one value in place and are in the stages "
                 f"{found}; put them in one"
             )
     alone = len(rows)

@@ -42,7 +42,7 @@ class PinnedBound:
         if pinned_ns is None or work_ns is None:
             return None
         places = max(1, self._pinned.num_free_ranks // family.devices_per_stage)
-        free_ns = self._families.rounds(family) * work_ns / places
+        free_ns = self._families.microbatches_per_replica(family) * work_ns / places
         return int(max(free_ns, pinned_ns) / max(self._families.problem.speeds))
 
     def _most_of_pinned_ns(self, microbatch_size: int) -> int | None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster_parts import LinkGroup
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
-from costmodel.machines.parts import LinkGroup
 from costmodel.stages.config import OFFLOAD
 from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
@@ -25,7 +25,7 @@ from costmodel.stages.strategies.states import SCATTERED
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
-from planner.search.space.rows import Rows, distinct
+from planner.search.space.family_rows import FamilyRows, distinct
 
 PROBES = 2.0 ** np.arange(6, 42)
 """Sizes at which prices are asked for, bytes."""
@@ -73,7 +73,7 @@ class ReplicaPrices:
     rows : Rows
     """
 
-    def __init__(self, problem: Problem, model: StrategyModel, rows: Rows) -> None:
+    def __init__(self, problem: Problem, model: StrategyModel, rows: FamilyRows) -> None:
         self._problem, self._model, self._rows, self._training = problem, model, rows, problem.training
         self._copies = rows.data * rows.context
         self._expert_copies = np.maximum(1, self._copies // rows.expert)
@@ -163,7 +163,7 @@ class ReplicaPrices:
         return np.where(sends, slowest, 0.0), np.where(sends, along, 0.0)
 
     def _hop(self, first: int, second: int) -> tuple[int, int]:
-        """Return two ranks that stand for all pairs whose messages take what those between these two take."""
+        """Return two ranks that represent all pairs whose messages take what those between these two take."""
         return self._hops.setdefault(self._problem.machines.link_between(first, second), (first, second))
 
     def _sent_ns(self, hop: tuple[int, int]) -> list[float]:

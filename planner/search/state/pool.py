@@ -22,7 +22,7 @@ from planner.search.state.record import SearchRecord
 
 NEAR = 1.01
 """Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
-TORN = 2
+DIVIDES_LAYERS = 2
 """What `layer_alignment` says of a partition that divides layers, which trainers of lines do not."""
 PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 """Fused schedules, fewest micro-batches in flight first; any other is no simpler than these."""
@@ -112,11 +112,11 @@ class CandidatePool:
         )
 
     def somebody_may_run(self, each: Evaluated) -> bool:
-        """Whether some trainer takes a candidate, as far as can be said without its plan, which takes long to make."""
+        """Whether some trainer takes a candidate, as far as is known without its plan, which takes long to make."""
         known, pipelined = each.candidate, each.candidate.num_stages > 1
         configs, looped = {place.config for place in known.places}, is_looped(known.places)
         in_line = each.is_line and (
-            not pipelined or (alike(known.places) and self.layer_alignment(known.partition) < TORN)
+            not pipelined or (alike(known.places) and self.layer_alignment(known.partition) < DIVIDES_LAYERS)
         )
         for name in RUNNERS:
             if any(config_not_run(name, self.problem, config, pipelined) for config in configs):
@@ -155,7 +155,7 @@ class CandidatePool:
         return self._best_ns.get((_in_line(strategy), runs))
 
     def rungs(self) -> list[Evaluated]:
-        """Return the plan of each rung, the fastest rung first; what the target runs beside what it does not."""
+        """Return the plan of each rung, the fastest rung first; what the target runs and what it does not."""
         rows: dict[tuple[str, bool], list[Evaluated]] = {}
         for each in sorted(self.found.values(), key=lambda each: each.sort_key):
             if each.fits:
@@ -170,7 +170,7 @@ class CandidatePool:
     def choices(self, old_ns: int | None = None, chain_ns: int | None = None) -> list[Evaluated]:
         """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
 
-        None is slower than an old plan that stands, and no pipeline than the best chain of stages.
+        None is slower than an old plan that can still be used, and no pipeline than the best chain of stages.
 
         Where a proof is asked for, those of the best time alone come first.
 
@@ -194,13 +194,13 @@ class CandidatePool:
         rungs = [RUNGS.index(name) for name in each.strategy.split("+")]
         known = each.candidate
         remade = any(place.config.recompute != "none" for place in known.places)
-        torn = self.layer_alignment(known.partition) if known.num_stages > 1 else 0
+        alignment = self.layer_alignment(known.partition) if known.num_stages > 1 else 0
         schedule = PLAIN.index(known.schedule) if known.schedule in PLAIN else len(PLAIN)
         schedule += known.schedule == WITHIN_LIMIT  # fused before split
         return (
             len(rungs) + remade,
             sorted(rungs, reverse=True),
-            torn,
+            alignment,
             known.num_stages,
             schedule,
             known.line,

@@ -11,17 +11,17 @@ from math import inf
 from operator import add
 
 from costmodel.stages.config import StageConfig
-from costmodel.stages.measured import MeasuredOperators
+from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from costmodel.stages.strategies.model import NEVER
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
+from planner.graph.bottleneck_operators import BottleneckOperators
 from planner.graph.layers import equal_layers, part_pairs
-from planner.graph.orders import Order, orders
 from planner.graph.thinning import thin
+from planner.graph.topological_orders import Order, orders
 from planner.graph.towers import num_downsets, towers
-from planner.graph.waists import BottleneckOperators
 from planner.question.problem import Problem
 from planner.question.targets import LINE_TARGETS
 from planner.search.solvers.relaxation.build import closings_of_atoms, cut_data, times_of_atoms
@@ -41,7 +41,7 @@ COARSER = (112, 80, 64, 56, 48, 40)
 LONG_SEQUENCE = 4096
 """Tokens of a rank from which on sequences are usually divided no further."""
 USUAL_EXPERTS = (1, 8, 32, 64)
-"""Ranks over which experts are usually spread, beside as many as there are experts."""
+"""Ranks over which experts are usually spread, in addition to as many as there are experts."""
 DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
 """Downsets of towers that a bound can go through: on more devices stages are smaller, and there are fewer pairs."""
 
@@ -97,7 +97,7 @@ class PreparedProblem:
         return finest if any(apart) or problem.exact else self._told_apart(finest, sizes)
 
     def _told_apart(self, finest: Atoms, sizes: Sequence[int]) -> Atoms:
-        """Return so few atoms that a bound can go through the downsets of towers; the finest where none are so few."""
+        """Return atoms few enough for a bound to go through the downsets of towers; else the finest ones."""
         enough = min(DOWNSETS_A_DEVICE * max(8, self.problem.num_devices), MOST_OF_TOWERS)
 
         def works(atoms: Atoms) -> list[int]:
@@ -212,7 +212,7 @@ class PreparedProblem:
     def equal_layers(self, num_stages: int, embedding: int = 0, loss: int = 0) -> Partition | None:
         """Return the cut into equally many layers a stage, or None where layers or atoms do not divide so.
 
-        `embedding` and `loss` are layers that count with the first and the last stage beside their own.
+        `embedding` and `loss` are layers that count with the first and the last stage in addition to their own layers.
         """
         key = num_stages, embedding, loss
         if key not in self._layers:
@@ -220,7 +220,7 @@ class PreparedProblem:
         return self._layers[key]
 
     def layer_alignment(self, partition: Partition) -> int:
-        """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole ones, 2 some torn apart."""
+        """Return how a partition treats the model's layers: 0 equally many a stage, 1 whole layers, 2 some divided."""
         if partition == self.equal_layers(max(partition) + 1):
             return 0
         return 2 if any(len({partition[atom] for atom in row}) > 1 for row in self.layers) else 1
@@ -260,10 +260,10 @@ class PreparedProblem:
         return numbered(self.atoms, [number[atom] for atom in range(len(self.atoms))], as_named=True)
 
     def bound_ns(self, family: Family, num_places: int | None = None) -> int | None:
-        """Return a bound on the step of every candidate of a family, into so many places or any number of them.
+        """Return a bound on the step of every candidate of a family, for one number of stages or for any.
 
         All work and the optimizer's steps divided evenly; the largest atoms, of which one place has several;
-        and the filling of the line that waists make, atoms to which all else leads or from which it comes: stage i of
+        and the filling of the chain of bottleneck operators, to which all else leads or from which it comes: stage i of
         it has b(1) + .. + b(i - 1) + m b(i) <= T, so that all of them hold at most T (1 - (1 - 1/m)^p). None where
         operators do not divide as the family has it.
         """
@@ -283,8 +283,11 @@ class PreparedProblem:
         even_ns = max(even_ns, self._packed_ns(family, num_places))
         if not self.fills(family):
             return even_ns
-        places, count = num_places or self.families.max_pipeline_stages(family), self.families.rounds(family)
-        work = self.families.least_work_ns(family, self.waists.operators) or 0
+        places, count = (
+            num_places or self.families.max_pipeline_stages(family),
+            self.families.microbatches_per_replica(family),
+        )
+        work = self.families.least_work_ns(family, self.bottlenecks.operators) or 0
         filled = work / (1 - (1 - 1 / count) ** places) if count > 1 else work
         return max(even_ns, int(filled / max(self.problem.speeds)))
 
@@ -319,10 +322,10 @@ class PreparedProblem:
         micro-batches, at most m a, and what it takes besides, t, and its optimizer's step c have T >= t + c. So with q
         such stages, and of a what is no more than c, N T >= L - q m (t + a) - q c + q m T, or T >= L / (N + q); where
         they take all devices, T >= (t + c) / q with t and c of the whole model. Under ZeRO c is what each of all
-        devices has of the step. Devices of other speeds count in N as so many, and in q as the fastest.
+        devices has of the step. Devices of other speeds count in N by their speed, and in q as the fastest.
         """
         families, devices = self.families, self.problem.num_devices // family.devices_per_stage
-        count, even_ns = families.rounds(family), families.even_ns(family, devices)
+        count, even_ns = families.microbatches_per_replica(family), families.even_ns(family, devices)
         if even_ns is None or families.adds_by_replicas(family) or count == 1:
             return even_ns
         alone_ns, cuts = families.even_ns(family, devices, adds=False) or 0, self.cuts(family)
@@ -350,7 +353,7 @@ class PreparedProblem:
         places = num_places or self.families.max_pipeline_stages(family)
         key = family.microbatch_size, config.data, config.zero > 0, config.offload, places
         if key not in self._packed:
-            count, cuts = self.families.rounds(family), self.cuts(family)
+            count, cuts = self.families.microbatches_per_replica(family), self.cuts(family)
             adding = family.microbatch_size, count > 1
             if adding not in self._works_of_atoms:
                 forward, backward, _ = times_of_atoms(cuts)
@@ -367,8 +370,8 @@ class PreparedProblem:
         return self.problem.training.precision in ("", self.problem.profiled_precision)
 
     @cached_property
-    def waists(self) -> BottleneckOperators:
-        """The line that waists make, along which a pipeline has to be filled."""
+    def bottlenecks(self) -> BottleneckOperators:
+        """The chain of bottleneck operators, along which a pipeline has to be filled."""
         return BottleneckOperators(self.atoms)
 
     def fills(self, family: Family) -> bool:
@@ -377,12 +380,12 @@ class PreparedProblem:
             family.chunks == 1
             and not self.pinned.places  # which may have replicas of their own
             and all(name in FUSED for name in self.cuts(family).schedules)
-            and bool(self.waists.operators)
+            and bool(self.bottlenecks.operators)
         )
 
     def is_split_line(self, family: Family) -> bool:
-        """Whether one stage a place runs its split backwards, along a line of waists."""
-        return self.cuts(family).splits_backward and bool(self.waists.operators) and not self.pinned.places
+        """Whether one stage a place runs split backwards along a chain of bottlenecks."""
+        return self.cuts(family).splits_backward and bool(self.bottlenecks.operators) and not self.pinned.places
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound, in closed form, where the cut model knows the family."""

@@ -19,7 +19,7 @@ Kind = Literal["first", "improve", "prove"]
 UNNAMED = "search"
 """The subsolver that is credited where none says that it is at work."""
 HOLDS_LEAST = "holds least"
-"""The subsolver that looks for what holds least, after everything else was found not to fit."""
+"""The subsolver that looks for the least memory, after everything else was found not to fit."""
 READ_AGAIN_S = 0.05
 """CPU seconds of this process after which those of its running processes are read again."""
 

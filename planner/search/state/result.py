@@ -20,11 +20,11 @@ class WarmStart:
     Attributes
     ----------
     used : str
-        The start: the ``plan`` as it stands, its ``cut`` alone, or ``nothing`` of it.
+        The start: the ``plan`` as it is, its ``cut`` alone, or ``nothing`` of it.
     why_not : str
-        Why it does not stand; empty where it does.
+        Why it cannot be used as it is; empty where it can.
     step_time_ns : int or None
-        What it takes here; None where that cannot be said.
+        What it takes here; None where that is not known.
     in_space : bool
         Whether it is one of the plans that are searched, and so over which a bound ranges.
     """

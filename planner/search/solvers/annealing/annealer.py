@@ -29,7 +29,7 @@ from planner.search.solvers.annealing.kernels import (
     value_of,
 )
 from planner.search.solvers.relaxation.transfers import least_host_ns
-from planner.search.space.bottleneck_partition import balanced
+from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.partitions import FamilyPartitions
 from simulator.actions import Kind
 from simulator.schedules.graph_auto import Numbers
@@ -120,7 +120,7 @@ class Annealer:
 
     def _even(self) -> Partition:
         """Return equal shares of the atoms in a topological order, as these are listed."""
-        found = balanced(self._cuts.at_places(self._cuts.shares_ns, self._cuts.num_stages))
+        found = bottleneck_partition(self._cuts.at_places(self._cuts.shares_ns, self._cuts.num_stages))
         return tuple(found) if found else (0,) * len(self._cuts.atoms)
 
 
@@ -139,7 +139,7 @@ def _cut(cuts: FamilyPartitions, line: bool) -> Cut:
     rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
     size, most = cuts.family.devices_per_stage, problem.memory_limits_bytes
     places = cuts.num_places
-    stands = [cuts.order[place * size : (place + 1) * size] for place in range(places)]
+    stands = [cuts.permuted_ranks[place * size : (place + 1) * size] for place in range(places)]
     limits = [min(most[rank] for rank in stands[s % places]) or np.inf for s in range(stages)]
     return Cut(
         np.array([forward, backward, cuts.closing_ns, static, kept], float).T.copy(),
@@ -195,7 +195,7 @@ def _links(cuts: FamilyPartitions, size_bytes: int) -> Floats:
     machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_per_stage, cuts.num_stages
     found = np.zeros((2, stages, stages))
     for p, q in combinations(range(stages), 2):
-        a, b = (cuts.order[place % cuts.num_places * apart] for place in (p, q))
+        a, b = (cuts.permuted_ranks[place % cuts.num_places * apart] for place in (p, q))
         delay = machines.p2p_ns(a, b, 1) if a != b else 0
         found[:, p, q] = delay, max(0.0, machines.p2p_ns(a, b, size_bytes) - delay) / size_bytes if a != b else 0.0
     return found
@@ -204,12 +204,12 @@ def _links(cuts: FamilyPartitions, size_bytes: int) -> Floats:
 def _orders(cuts: FamilyPartitions) -> Ints:
     """Return what each place does in turn, where several stages share one: the same for all cuts; else nothing.
 
-    Replicas of a pipeline do alike, each with micro-batches of its own: the first ones' stand here, numbered anew.
+    Replicas of a pipeline do alike, each with micro-batches of its own: the first ones' are here, numbered anew.
     """
     places = cuts.num_places
     if cuts.family.chunks == 1:
         return np.zeros((0, 0, 3), np.int64)
-    partition = balanced(cuts.at_places(cuts.shares_ns, cuts.num_stages))
+    partition = bottleneck_partition(cuts.at_places(cuts.shares_ns, cuts.num_stages))
     run = cuts.evaluator.simulate(cuts.candidate(tuple(partition or ()), LOOPED, line=False))
     ways = {Kind.F: 0, Kind.B: 1}
     found: dict[int, list[tuple[int, int, int]]] = {}

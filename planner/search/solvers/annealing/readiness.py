@@ -31,7 +31,7 @@ class Kernels:
         return self._launcher is not None
 
     def ready(self, wait_s: float) -> bool:
-        """Return whether the kernels can be used without delay, after waiting so long for a process that compiles them.
+        """Return whether the kernels can be used without delay; wait first for a process that compiles them.
 
         Where none does, or it takes too long, this one compiles them if it may wait for `ENOUGH_S` more.
         """

@@ -133,13 +133,13 @@ class Solver:
         self.ask(request)
         try:
             while self.busy and not limits.expired:
-                yield from self.heard(limits.remaining_s)
+                yield from self.received(limits.remaining_s)
         finally:
             if self.busy:  # it is still at work on what nobody waits for
                 self._end()
 
     def ask(self, request: Request) -> None:
-        """Send a request; `heard` tells what comes of it."""
+        """Send a request; `received` tells what comes of it."""
         self.start()
         process = self._process
         if process is None or process.stdin is None:
@@ -151,8 +151,8 @@ class Solver:
         except BrokenPipeError:
             self._end()
 
-    def heard(self, wait_s: float) -> list[dict[str, Any]]:
-        """Return what came of a request, after waiting so long for something; `busy` tells whether more may come."""
+    def received(self, wait_s: float) -> list[dict[str, Any]]:
+        """Return the findings of a request, waiting up to `wait_s` for one; `busy` tells whether more may come."""
         process = self._process
         if not self.busy or process is None or process.stdout is None:
             return []

@@ -2,8 +2,8 @@
 
 from ortools.sat.python import cp_model
 
-from planner.search.solvers.cpsat.messages import WholeMessages
 from planner.search.solvers.cpsat.variables import Linear, Variables
+from planner.search.solvers.cpsat.whole_messages import WholeMessages
 from planner.search.solvers.relaxation.data import CutData
 
 
@@ -27,7 +27,7 @@ class Constraints:
             self.a_transfer_takes_as_long_as_its_largest_tensor()
         self.a_stage_starts_after_those_that_feed_it()
         self.a_gradient_goes_back_through_all_stages_upstream()
-        self.all_stages_before_a_waist_come_before_its_stage()
+        self.all_stages_before_a_bottleneck_come_before_its_stage()
         self.what_pins_keep_apart_shares_no_stage()
         if self.data.host and not self.data.messages:
             self.a_message_takes_host_time_from_both_ends()
@@ -118,29 +118,29 @@ class Constraints:
             path = self.at.tail[i] + self.at.backward[i] + self.at.transfer[i, j]
             self.model.add(self.at.tail[j] >= path).only_enforce_if(self.at.returns[i, j])
 
-    def all_stages_before_a_waist_come_before_its_stage(self) -> None:
+    def all_stages_before_a_bottleneck_come_before_its_stage(self) -> None:
         """Redundant: an atom that all others lead to or come from makes its stage wait for all before it.
 
         The solver else learns this edge by edge, and the one sink of a graph is such an atom.
         """
         for s in self.stages[1:]:
-            self._starts_after_all_before(s, self.data.waists, self.at.head, self.at.forward)
-            self._starts_after_all_before(s, self.data.gradient_waists, self.at.tail, self.at.backward)
+            self._starts_after_all_before(s, self.data.bottlenecks, self.at.head, self.at.forward)
+            self._starts_after_all_before(s, self.data.gradient_bottlenecks, self.at.tail, self.at.backward)
 
     def _starts_after_all_before(
-        self, stage: int, waists: tuple[int, ...], paths: list[cp_model.IntVar], works: list[cp_model.IntVar]
+        self, stage: int, bottlenecks: tuple[int, ...], paths: list[cp_model.IntVar], works: list[cp_model.IntVar]
     ) -> None:
-        if not waists:
+        if not bottlenecks:
             return
-        always = stage == len(self.stages) - 1 and waists[-1] in self.data.sinks and len(self.data.sinks) == 1
-        literal = None if always else self._any_inside(waists, stage)
+        always = stage == len(self.stages) - 1 and bottlenecks[-1] in self.data.sinks and len(self.data.sinks) == 1
+        literal = None if always else self._any_inside(bottlenecks, stage)
         for j in range(stage):
             row = self.model.add(paths[stage] >= paths[j] + works[j] + self.data.levels[0] * self.at.used[j])
             if literal is not None:
                 row.only_enforce_if(literal)
 
     def _any_inside(self, atoms: tuple[int, ...], stage: int) -> cp_model.IntVar:
-        literal = self.model.new_bool_var(f"waist_{stage}")
+        literal = self.model.new_bool_var(f"bottleneck_{stage}")
         self.model.add_max_equality(literal, [self.at.inside[v][stage] for v in atoms])
         return literal
 

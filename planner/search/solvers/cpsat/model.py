@@ -52,7 +52,7 @@ class CutModel:
         return [row[stage + shift] for row, stage in zip(self.at.inside, partition, strict=True)]
 
     def is_above(self, units: int, limits: tuple[float, float, int]) -> tuple[bool, float]:
-        """Return whether the objective is proved to be above so many units, and the deterministic seconds that it took.
+        """Return whether the objective is proved to be above a number of units, and the deterministic seconds used.
 
         A proof that nothing is so good, with a linear relaxation, is found much sooner than what is best. What is as
         good is hinted to the next call.

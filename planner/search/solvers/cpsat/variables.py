@@ -1,6 +1,6 @@
 """Variables of the cut model.
 
-Where an atom stands is told by prefixes: is it in one of the stages 0 to s? Precedence is then an
+Prefix variables tell the stage of an atom: is it in one of the stages 0 to s? Precedence is then an
 implication between two of them, and work before a cut is linear.
 """
 
@@ -21,9 +21,9 @@ class Variables:
     Attributes
     ----------
     prefix : list of list of literals
-        ``prefix[v][s]``: atom v stands in one of the stages 0 to s, for s up to the last but one.
+        ``prefix[v][s]``: atom v is in one of the stages 0 to s, for s up to the last but one.
     inside : list of list of literals
-        ``inside[v][s]``: atom v stands in stage s.
+        ``inside[v][s]``: atom v is in stage s.
     used : list of literals
         Whether each stage has an atom.
     crosses : dict
@@ -72,7 +72,7 @@ class Variables:
         self.horizon = data.num_microbatches * work + 2 * longest
 
     def up_to(self, atom: int, stage: int, num_stages: int) -> Linear:
-        """Whether an atom stands in one of the stages up to this one."""
+        """Whether an atom is in one of the stages up to this one."""
         return 1 if stage == num_stages - 1 else 0 if stage < 0 else self.prefix[atom][stage]
 
 

@@ -4,7 +4,7 @@ Any partition keeps its stages' work if the copies swap atoms so that, before ea
 all that the second has, the second all that the third has, and so on: at every point as many copies have an atom as
 before. So that much more precedence loses nothing, and far fewer downsets are left. Measured copies are never quite
 the same: those that are nearly so may count as the least of them, which loses that much of a bound. Leaves out copies
-of which one atom stands for another of the same copy.
+of which one atom represents another of the same copy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from planner.search.solvers.relaxation.data import CutData
 
 Edge = tuple[int, int]
 Copies = tuple[tuple[int, ...], ...]
-"""Atoms of each copy; those at the same place stand for each other."""
+"""Atoms of each copy; those at the same place represent each other."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Pattern:
     Attributes
     ----------
     class_of : tuple of int
-        Of each atom: those of one class stand for each other.
+        Of each atom: those of one class represent each other.
     copies : tuple of Copies
     """
 
@@ -42,7 +42,7 @@ class Pattern:
 
 
 def pattern_of(data: CutData, *, nearly: bool = False) -> Pattern:
-    """Return which atoms of a cut problem stand for each other, or nearly do."""
+    """Return which atoms of a cut problem represent each other, or nearly do."""
     edges, again = _edges(data), data.again or (0,) * data.num_atoms
     parts = list(zip(data.forward, data.backward, data.closing, again, strict=True))
     colour = _refined(_numbered(_near(_refined([0] * len(parts), edges), parts) if nearly else parts), edges)
@@ -70,7 +70,7 @@ def _edges(data: CutData) -> dict[Edge, tuple[int, bool]]:
 
 
 def least_of_copies(data: CutData, pattern: Pattern) -> CutData:
-    """Return the same problem with every atom no larger than any that it stands for."""
+    """Return the same problem with every atom no larger than any that it represents."""
 
     def least(values: Sequence[int]) -> tuple[int, ...]:
         known: dict[int, int] = {}

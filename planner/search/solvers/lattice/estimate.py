@@ -1,7 +1,7 @@
 """The estimate of a step, m - 1 times the largest stage and the longest path of stages, bounded like the step itself.
 
-Its two parts are weighed by flows of their own: one over paths, there and back, and one over stages alone, which stands
-where paths that do not come back stand else. It is no bound on a step, and no step is a bound on it.
+Its two parts are weighed by flows of their own: one over paths, there and back, and one over stages alone, which is
+used where paths that do not come back are used otherwise. It is no bound on a step, and no step is a bound on it.
 """
 
 import numpy as np

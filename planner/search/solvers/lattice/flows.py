@@ -176,7 +176,7 @@ class Master:
         return self._solver.Objective().Value() * self._scale, PathWeights(ends * scale, carried * scale)
 
     def _start_of(self, way: int, ends: Floats, carried: Floats) -> float:
-        """Return what must start somewhere, so that so much can end and flow."""
+        """Return what must start somewhere for these amounts to end and to flow."""
         starts = ends[way].copy()
         for kind, members in enumerate(self._kinds.members):
             for u, v in members:

@@ -1,6 +1,6 @@
-"""A lower bound on the step of every cut whose stages have replicas of their own number, on so many devices together.
+"""A lower bound on the step of every cut whose stages have replicas of their own number, on a number of devices.
 
-For a step T each stage needs at least so many replicas that it is done in time: they share its micro-batches, and one
+For a step T each stage needs enough replicas to be done in time: they share its micro-batches, and one
 of them has no fewer than the others. The chain of downsets whose stages need the fewest devices together needs no more
 than there are, or no cut takes T; the largest such T is sought by bisection. Leaves out sums of gradients, memory and
 the host's time.

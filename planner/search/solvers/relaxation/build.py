@@ -6,7 +6,7 @@ cut problem is a relaxation of the simulated one. Leaves out the solver.
 
 from collections.abc import Sequence
 
-from costmodel.model.whole import SplitRatios
+from costmodel.model.whole_model import SplitRatios
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.solvers.relaxation.memory import held, limit_bytes, unit_bytes
 from planner.search.solvers.relaxation.transfers import least_host_ns, transfers
@@ -46,8 +46,8 @@ def cut_data(cuts: FamilyPartitions, least_ns: int, binding: bool) -> CutData:
         closing=_down(closings_of_atoms(cuts), scale),
         precedence=tuple((u, v) for u, row in enumerate(atoms.reduction) for v in row),
         sinks=tuple(a for a, row in enumerate(atoms.successors) if not row),
-        waists=atoms.waists,
-        gradient_waists=atoms.gradient_waists,
+        bottlenecks=atoms.bottlenecks,
+        gradient_bottlenecks=atoms.gradient_bottlenecks,
         crossings=crossings,
         levels=tuple(level // unit_ns for level in levels),
         held=held(cuts) if binding else (),

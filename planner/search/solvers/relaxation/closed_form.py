@@ -6,18 +6,18 @@
   the work W, so T >= (m W + 2 c) m / (n m - 1). With the optimizer's steps C no rank is done before m W / n + C / n.
   One stage takes m W + C. W grows by the host time of both ends of
   n - 1 edges, so the least over n counts.
-- Line: a waist is an atom that all others lead to or come from (on a chain all are). Stages that hold one come
-  one after the other, so with the time of those before it, b, each has b + m t <= T; a stage without one lies
-  between two waists and is no larger than what lies there.
+- Line: all other atoms lead to a bottleneck atom or come from it (on a chain all are bottlenecks). Stages that hold
+  one come one after the other, so with the time of those before it, b, each has b + m t <= T; a stage without one lies
+  between two bottlenecks and is no larger than what lies there.
 - An atom is not divided: its stage does it m times, after its longest forward path and before its longest
-  backward path, of which every part stands in its own stage or upstream, and before its optimizer step. All work in
+  backward path, of which every part is in its own stage or upstream, and before its optimizer step. All work in
   one stage takes m W + C.
 
 Where backwards are split (`CutData.split`), forwards alone keep a stage waiting, and nothing has to follow its
 work. To one sink leads the first forward of each other stage, at least a part p of its work: m x + p y + c <= T, so
 T >= (m W + c) m / (n m - p). The other stages' backwards, at least a part q of their work, begin when a gradient has
 come back: m q y + 2 c <= T, so that T >= (m W + c + 2 (n - 1) c / q) / (1 + (n - 1) / q). In a line, stages that hold
-the work w come after at least g(w) of forwards, the least that atoms with so much work have: w grows by at most
+the work w come after at least g(w) of forwards, the least that atoms with this much work have: w grows by at most
 (T - g(w)) / m with each.
 
 Leaves out memory, latency but for the sink's, and host time but for the least of an edge.
@@ -39,7 +39,7 @@ def closed_form_ns(data: CutData) -> int:
 def _sharing(data: CutData) -> int:
     """Return the least over all numbers of stages: more of them share the work, and lose more to messages."""
     m, end = data.num_microbatches, _end(data)
-    one_sink = len(data.sinks) == 1 and data.sinks[0] in data.gradient_waists
+    one_sink = len(data.sinks) == 1 and data.sinks[0] in data.gradient_bottlenecks
     closing = sum(data.closing)
     bounds = [Fraction(m * _work(data) + closing)]
     for num in range(2, data.num_stages + 1):
@@ -51,7 +51,7 @@ def _sharing(data: CutData) -> int:
 
 
 def _led(data: CutData, work: int, num: int) -> Fraction:
-    """Return the least step where all of so many stages lead to the sink's, and gradients come back from it."""
+    """Return the least step of `num` stages that all lead to the sink's, where gradients come back from it."""
     m = data.num_microbatches
     return Fraction((m * work + 2 * data.levels[0]) * m, num * m - 1)
 
@@ -94,14 +94,14 @@ def _end(data: CutData) -> int:
 
 def _line(data: CutData) -> int:
     """Return the least T for which the stages can hold all the work, by bisection."""
-    waists = data.waists if data.split else data.gradient_waists
-    if not waists:
+    bottlenecks = data.bottlenecks if data.split else data.gradient_bottlenecks
+    if not bottlenecks:
         return 0
     works = [f + b for f, b in zip(data.forward, data.backward, strict=True)]
     between: dict[int, int] = {}
     for atom, work in enumerate(works):
-        if atom not in waists:
-            layer = sum(waist < atom for waist in waists)  # atoms are listed in a topological order
+        if atom not in bottlenecks:
+            layer = sum(bottleneck < atom for bottleneck in bottlenecks)  # atoms are listed in a topological order
             between[layer] = between.get(layer, 0) + work
     largest, end = max(between.values(), default=0), _end(data)
     room = _room_of_split if data.split else _room
@@ -116,7 +116,7 @@ def _line(data: CutData) -> int:
 
 
 def _room(data: CutData, step: int, largest: int, end: int) -> int:
-    """Return the most work that stages can hold: some in a line, each other one as much as lies between waists.
+    """Return the most work that stages can hold: some in a line, each other one as much as lies between bottlenecks.
 
     One in the line loses an end of an edge, one between two others in it a second.
     """

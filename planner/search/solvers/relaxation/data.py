@@ -87,10 +87,10 @@ class CutData:
     forward, backward, closing : tuple of int
         F, B and optimizer step of each atom.
     precedence : tuple of (int, int)
-        Atoms that must not stand in a later stage than others (transitive reduction).
+        Atoms that must not be in a later stage than others (transitive reduction).
     sinks : tuple of int
         Atoms that nothing reads.
-    waists, gradient_waists : tuple of int
+    bottlenecks, gradient_bottlenecks : tuple of int
         Atoms that every other atom leads to or comes from; and those to which, besides, all that comes before
         them leads by tensors that carry a gradient.
     crossings : tuple of Crossing
@@ -126,8 +126,8 @@ class CutData:
     closing: tuple[int, ...]
     precedence: tuple[tuple[int, int], ...]
     sinks: tuple[int, ...]
-    waists: tuple[int, ...]
-    gradient_waists: tuple[int, ...]
+    bottlenecks: tuple[int, ...]
+    gradient_bottlenecks: tuple[int, ...]
     crossings: tuple[Crossing, ...]
     levels: tuple[int, ...]
     held: tuple[Held, ...]

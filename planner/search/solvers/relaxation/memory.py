@@ -8,7 +8,7 @@ buffers of messages, and activations of stages that recompute or offload them.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from costmodel.stages.strategies.kept import training_scale
+from costmodel.stages.strategies.saved_activations import training_scale
 from costmodel.stages.strategies.states import Amounts, parameter_bytes, states_of
 from planner.search.solvers.relaxation.data import Held
 from planner.search.space.partitions import FamilyPartitions

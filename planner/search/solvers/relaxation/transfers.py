@@ -52,7 +52,7 @@ def _bytes(cuts: FamilyPartitions, tensor: int) -> int:
 
 
 def least_transfer_ns(cuts: FamilyPartitions, size_bytes: int) -> int:
-    """Least time between two of the ranks of a message that holds at least so many bytes.
+    """Least time between two of the ranks of a message of at least this number of bytes.
 
     One pair of each kind counts (`Problem.pairs_alike`).
     """

@@ -1,0 +1,79 @@
+"""What lives in no operator of a profile, measured on the whole model, and its JSON.
+
+Leaves out how it is measured (`costmodel.profiling`).
+"""
+
+from dataclasses import dataclass
+
+from costmodel.errors import InvalidInput
+from costmodel.files import Node
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRatios:
+    """What splitting a backward into I and W costs: F / F, and (I + W) / B, of the split form to the undivided one."""
+
+    forward: float = 1.0
+    backward: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModelMeasurements:
+    """Measured on the whole model.
+
+    `step_ns` (one entry a micro-batch size) is a separate run of one forward and backward with the
+    loss; `accumulate_ns` is the time to add one micro-batch's gradients of all parameters to those
+    that are there (`Profile.accumulate_of`: of each); `optimizer_ns` one optimizer step over all
+    parameters; `split` (one entry a size, or none where it was not measured) holds ratios of at least 1.
+    """
+
+    step_ns: tuple[int, ...]
+    loss_ns: int = 0
+    accumulate_ns: int = 0
+    optimizer_ns: int = 0
+    split: tuple[SplitRatios, ...] = ()
+
+    def check(self, num_sizes: int) -> None:
+        """Refuse lists that have not one entry a micro-batch size, and ratios below 1."""
+        if len(self.step_ns) != num_sizes:
+            raise InvalidInput(f"whole.step_ns needs {num_sizes} entries, one a micro-batch size")
+        if len(self.split) not in (0, num_sizes):
+            raise InvalidInput(f"whole.split needs {num_sizes} entries in each list, one a micro-batch size")
+        for ratios in self.split:
+            if min(ratios.forward, ratios.backward) < 1:
+                raise InvalidInput(f"whole.split holds {ratios.forward} and {ratios.backward}; a ratio is at least 1")
+
+    def split_at(self, sizes: tuple[int, ...], microbatch_size: int) -> SplitRatios:
+        """Return the ratios of the measured size that is nearest to this one, 1 where none were measured."""
+        if not self.split:
+            return SplitRatios()
+        return self.split[min(range(len(sizes)), key=lambda i: abs(sizes[i] - microbatch_size))]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        split = {
+            "forward_ratio": [ratios.forward for ratios in self.split],
+            "backward_ratio": [ratios.backward for ratios in self.split],
+        }
+        return {
+            "step_ns": list(self.step_ns),
+            "loss_ns": self.loss_ns,
+            "accumulate_ns": self.accumulate_ns,
+            "optimizer_ns": self.optimizer_ns,
+            **({"split": split} if self.split else {}),
+        }
+
+    @classmethod
+    def from_node(cls, node: Node) -> "WholeModelMeasurements":
+        """Read the JSON form."""
+        fields = node.members(("step_ns",), ("loss_ns", "accumulate_ns", "optimizer_ns", "split"))
+        numbers = {key: fields[key].integer() for key in ("loss_ns", "accumulate_ns", "optimizer_ns") if key in fields}
+        return cls(fields["step_ns"].integers(), **numbers, split=_split(fields["split"]) if "split" in fields else ())
+
+
+def _split(node: Node) -> tuple[SplitRatios, ...]:
+    fields = node.members(("forward_ratio", "backward_ratio"))
+    forward, backward = ([item.number() for item in fields[key].items()] for key in ("forward_ratio", "backward_ratio"))
+    if len(forward) != len(backward):
+        node.fail(f"{len(forward)} and {len(backward)} ratios; give one of each a micro-batch size")
+    return tuple(map(SplitRatios, forward, backward))

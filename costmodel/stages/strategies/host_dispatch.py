@@ -1,0 +1,61 @@
+"""What the host takes to dispatch a stage's actions: no action is shorter than that.
+
+Every operator and every collective inside a stage costs its trainer a known number of calls; a backward costs them
+again by a factor, and so does a forward that runs again. Leaves out how far a host may be ahead from one action to the
+next: messages between stages hold it up.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from costmodel.model.graph import OperatorGraph
+from costmodel.model.launches import paced_ns
+from costmodel.stages.strategies.shared_sums import Item, SharedSums
+from costmodel.stages.strategies.training import TrainingJob
+
+KINDS = ("matmul", "attention", "norm", "embedding", "loss")
+"""Kinds of work whose calls are counted apart; any other is elementwise."""
+
+
+class HostDispatch:
+    """Host times of the operators of one configuration.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+    training : TrainingJob
+    forward, backward : iterable of Item
+        Collectives in F and in I, of which those that take no time are none.
+    """
+
+    def __init__(
+        self, graph: OperatorGraph, training: TrainingJob, forward: Iterable[Item], backward: Iterable[Item]
+    ) -> None:
+        own = [_own_ns(graph, training, i) for i in range(len(graph.operators))]
+        sent = training.host_ns.get("collective", 0)
+        self._count, self._own, self._coupled = len(own), own, training.coupled
+        self._sent = [(i, key, round(sent)) for i, key, ns in forward if ns]
+        self._forward = SharedSums(self._sent, self._count, [round(ns) for ns in own])
+        self._backward = SharedSums(
+            [(i, key, round(sent)) for i, key, ns in backward if ns],
+            self._count,
+            [round(ns * training.host_backward * o.trainable) for ns, o in zip(own, graph.operators, strict=True)],
+        )
+
+    def again(self, runs_again: Sequence[bool]) -> SharedSums:
+        """Return what the forwards of some operators take once more."""
+        rows = [round(ns) * again for ns, again in zip(self._own, runs_again, strict=True)]
+        return SharedSums([item for item in self._sent if runs_again[item[0]]], self._count, rows)
+
+    def forward_ns(self, operators: Sequence[int], device_ns: int) -> int:
+        """Return the time of a forward, given what it takes on the device."""
+        return paced_ns(self._forward.over(operators), device_ns, self._coupled)
+
+    def backward_ns(self, operators: Sequence[int], device_ns: int, again: SharedSums) -> int:
+        """Return the time of a whole backward with its recompute, given what it takes on the device."""
+        return paced_ns(self._backward.over(operators) + again.over(operators), device_ns, self._coupled)
+
+
+def _own_ns(graph: OperatorGraph, training: TrainingJob, position: int) -> float:
+    work = graph.operators[position].work
+    kind = work.kind if work and work.kind in KINDS else "elementwise"
+    return training.host_ns.get(kind, 0)
