@@ -26,7 +26,7 @@ from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.errors import PenstockError
 from planner.plan import write_plan
-from tests.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards
+from tests.support.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards
 
 ZOO = ("gpt:small", "llama3:small", "mmt:small", "uno:small", "t5:small", "clip:small", "vlm:small", "dlrm:small",
        "moe:small", "resnet50:small", "vit:small", "unet3d:small")  # fmt: skip

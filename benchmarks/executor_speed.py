@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tests.rank_pool import RankPool
+from tests.support.ranks.rank_pool import RankPool
 
 BARS = {"pipelined": 1.02, "single": 1.03}
 """The largest median ratio asked for."""

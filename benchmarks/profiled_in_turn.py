@@ -17,7 +17,7 @@ from typing import Any
 from costmodel.model.profile import OperatorTimes, Profile
 from costmodel.profiling.measure.assemble import Round, assemble
 from planner.plan import read_plan
-from tests.rank_pool import RankPool
+from tests.support.ranks.rank_pool import RankPool
 
 WARM_UP_ROUNDS = 2
 

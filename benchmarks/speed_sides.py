@@ -37,8 +37,8 @@ from executor import Pipeline
 from planner.plan import STEP, Plan
 from simulator.actions import parse_action
 from simulator.schedule import Schedule, stage_graph
-from tests.parallel_jobs import Counting
-from tests.plans_by_hand import plan_by_hand
+from tests.support.plans_by_hand import plan_by_hand
+from tests.support.ranks.parallel_jobs import Counting
 
 HIDDEN, HEADS, SEQUENCE, MICROBATCH = 256, 4, 64, 2
 LAYERS, MICROBATCHES = 8, 8

@@ -18,7 +18,7 @@ from simulator.actions import Kind, parse_action
 from simulator.engine import simulate
 from simulator.lowering import close_step, lower
 from simulator.timeline import Timeline, write_timeline
-from tests.rank_pool import RankPool
+from tests.support.ranks.rank_pool import RankPool
 
 
 def reordered(
