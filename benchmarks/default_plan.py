@@ -30,7 +30,7 @@ from multiprocessing import Pool
 from pathlib import Path
 from random import Random
 
-from benchmarks.sweep_choices import divisors
+from benchmarks.sweep.choices import divisors
 from costmodel.architectures.command import DEFAULT_DEVICE, make
 from costmodel.errors import NoPlanFits, UsageError
 from planner import Effort, Plan, PlanAnswer, Problem, Profile, Space, make_plan

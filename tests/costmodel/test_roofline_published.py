@@ -4,7 +4,8 @@ from statistics import median
 
 import pytest
 
-from benchmarks.roofline import Pair, Row, operator_pairs, rows, scaled, stage_pairs, step_pairs
+from benchmarks.roofline.__main__ import Row, rows
+from benchmarks.roofline.pairs import Pair, operator_pairs, scaled, stage_pairs, step_pairs
 from tests.support.published_data import folder
 
 

@@ -30,6 +30,12 @@ def test_a_room_has_few_entries(room: str) -> None:
     assert len(entries) <= ROOMS[room], sorted(entries)
 
 
+def test_each_module_at_the_root_of_the_benchmarks_is_a_command() -> None:
+    """What a command alone needs stands in a package of its name, what several need in `benchmarks/support`."""
+    modules = [path for path in (ROOT / "benchmarks").glob("*.py") if path.name != "__init__.py"]
+    assert [path.name for path in modules if '__name__ == "__main__"' not in path.read_text()] == []
+
+
 def public_classes() -> dict[str, list[str]]:
     """Modules that define each public class."""
     found: dict[str, list[str]] = {}

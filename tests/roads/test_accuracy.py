@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import predicted, summary
-from benchmarks.accuracy_tables import read
+from benchmarks.accuracy.__main__ import predicted, summary
+from benchmarks.accuracy.tables import read
 from costmodel.errors import InvalidInput
 from planner.measured.errors import judged, rank_correlation
 from planner.measured.predicted import Predicted, Predictor

@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
-from benchmarks.accuracy import predicted, summary
-from benchmarks.accuracy_tables import read
+from benchmarks.accuracy.__main__ import predicted, summary
+from benchmarks.accuracy.tables import read
 from benchmarks.peer_problems.__main__ import main as peer_main
 from benchmarks.peer_problems.aceso.archive import AcesoConfiguration, read_archive
 from benchmarks.peer_problems.aceso.cluster import aceso_cluster

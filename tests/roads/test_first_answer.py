@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.first_answer import busy, in_time_ns, main, read_rows
-from benchmarks.first_answer_cases import AT_TWO_SECONDS, BESIDE_OTHERS, CASES, NUM_FIXED, Case
-from benchmarks.first_answer_judged import summary
+from benchmarks.first_answer.__main__ import busy, in_time_ns, main
+from benchmarks.first_answer.cases import AT_TWO_SECONDS, BESIDE_OTHERS, CASES, NUM_FIXED, Case
+from benchmarks.first_answer.judged import summary
+from benchmarks.support.kept_rows import read_rows
 from costmodel.machines.cluster import read_cluster
 
 NAMES = [case.name for case in CASES]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.steps_in_turn import reordered
+from benchmarks.support.steps_in_turn import reordered
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture
 from costmodel.capture.clock import HostClock

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.sweep import Sweep, best_of, best_rows, run, tally
-from benchmarks.sweep_choices import Group, Job, choices, groups
+from benchmarks.sweep.__main__ import best_rows
+from benchmarks.sweep.choices import Group, Job, choices, groups
+from benchmarks.sweep.pricing import Sweep, best_of, run, tally
 
 GPT3 = Job(devices=64, global_batch=1536, heads=96, layers=96, largest_microbatch=32)
 

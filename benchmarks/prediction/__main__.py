@@ -4,10 +4,10 @@
     python -m benchmarks.prediction --emulate [--ranks 4,8,16]
 
 A repeat profiles the model, plans it and puts the plan's stages under each schedule; then rounds of profiling and steps
-of all plans take turns in the same processes (`benchmarks.profiled_in_turn`), because the speed of a shared machine
-drifts, and the medians of both sides count. The micro-batches are large enough that an action takes some 10 ms. With
-`--emulate` ranks hold each action for its planned time, so that plans of more ranks than cores are checked: what is
-left then is order, messages and Python. Nothing else should use the cores: the load is printed.
+of all plans take turns in the same processes (`benchmarks.prediction.profiled_in_turn`), because the speed of a shared
+machine drifts, and the medians of both sides count. The micro-batches are large enough that an action takes some 10 ms.
+With `--emulate` ranks hold each action for its planned time, so that plans of more ranks than cores are checked: what
+is left then is order, messages and Python. Nothing else should use the cores: the load is printed.
 """
 
 import argparse
@@ -21,9 +21,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.emulated import emulate
-from benchmarks.profiled_in_turn import take_turns
-from benchmarks.steps_in_turn import reordered
+from benchmarks.prediction.emulated import emulate
+from benchmarks.prediction.jobs import MICROBATCH, MICROBATCHES
+from benchmarks.prediction.profiled_in_turn import take_turns
+from benchmarks.support.steps_in_turn import reordered
 from costmodel.model.profile import read_profile
 from costmodel.stages.costs import at
 from examples.commands import penstock
@@ -31,27 +32,18 @@ from planner.candidate.reprice import repriced
 from planner.plan import Plan, read_plan, write_plan
 from planner.plan.replay import replay
 
-MICROBATCH = {
-    "zoo:mmt:small": 2,
-    "zoo:gpt:small": 4,
-    "zoo:llama:small": 8,
-    "zoo:vit:small": 8,
-    "zoo:t5:small": 8,
-    "zoo:moe:small": 8,
-}
-"""Model -> micro-batch size that makes a stage's forward take some 10 ms or more."""
-
 SCHEDULES = ("gpipe", "graph-1f1b", "zb-h1")
-MICROBATCHES = 4
-"""Few, so that the schedules differ: on two ranks a split backward saves W out of 5 (F + I + W)."""
-
 TELLING = 0.05
 """Two schedules further apart than this should be predicted in their right order."""
 
 
 def main() -> None:
     """Measure and print one row a model and schedule."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.prediction",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--models", default=",".join(MICROBATCH))
     parser.add_argument("--rounds", type=int, default=24, help="turns of profiling and steps in a repeat (24)")
     parser.add_argument("--repeats", type=int, default=1, help="of everything (1)")

@@ -18,10 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.first_answer import read_rows
+from benchmarks.checked_models.small_models import CAUSAL, MASKED, VISION
 from benchmarks.gpu.execution import run_ranks
-from benchmarks.kept_rows import add_output, kept
-from benchmarks.small_models import CAUSAL, MASKED, VISION
+from benchmarks.support.kept_rows import add_output, kept, read_rows
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.errors import PenstockError
@@ -30,7 +29,7 @@ from tests.support.plans_by_hand import in_equal_runs, plan_by_hand, split_backw
 
 ZOO = ("gpt:small", "llama3:small", "mmt:small", "uno:small", "t5:small", "clip:small", "vlm:small", "dlrm:small",
        "moe:small", "resnet50:small", "vit:small", "unet3d:small")  # fmt: skip
-OURS = "benchmarks.small_models"
+OURS = "benchmarks.checked_models.small_models"
 MODELS = (*(f"zoo:{name}" for name in ZOO), *(f"{OURS}:{name}" for name in (*CAUSAL, *MASKED, *VISION)))
 SCHEDULES = ("graph-1f1b", "gpipe", split_backwards)
 LIMIT = 1e-5
@@ -78,12 +77,16 @@ def text_of(found: dict[str, Any]) -> str:
     errors = "gradient_error" in found
     said = f"gradient {found['gradient_error']:.1e}, loss {found['loss_error']:.1e}" if errors else ""
     why = found.get("refused", found.get("error", ""))
-    return f"{found['model']:44} {found['schedule']:11} {verdict(found):8} {said}{why[:200]} ({found['seconds']} s)"
+    return f"{found['model']:60} {found['schedule']:11} {verdict(found):8} {said}{why[:200]} ({found['seconds']} s)"
 
 
 def main() -> int:
     """Run the models; exit 1 where one is wrong or ends in an error."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.checked_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", default="", metavar="REGEX")
     add_output(parser)
     args = parser.parse_args()

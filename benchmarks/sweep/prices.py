@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarks.sweep_choices import Choice, Group, Job
+from benchmarks.sweep.choices import Choice, Group, Job
 from costmodel.errors import NoPlanFits
 from costmodel.machines.cluster import Cluster
 from costmodel.model.graph import OperatorGraph

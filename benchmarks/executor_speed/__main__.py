@@ -30,7 +30,11 @@ NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "interleaved-zb", "zb-v", "zero-2"
 
 def main() -> None:
     """Measure and print one row a schedule."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.executor_speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--runs", type=int, default=15, help="pairs of steps a schedule (15)")
     parser.add_argument("--only", choices=NAMES)
     parser.add_argument("--json", action="store_true")
@@ -56,7 +60,7 @@ def main() -> None:
 
 def measure(name: str, num_runs: int) -> dict[str, Any]:
     """Return the row of one schedule, measured in processes of its own."""
-    from benchmarks.speed_sides import SHARDED, pipelined, sharded, single
+    from benchmarks.executor_speed.sides import SHARDED, pipelined, sharded, single
 
     print(f"{name}: {num_runs} pairs of steps", file=sys.stderr, flush=True)
     alone = name == "one-stage"

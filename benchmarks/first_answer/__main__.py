@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_answer [--only REGEX] [--limits 1,2,5,10,20,60] [--busy N] [--cold] [-o FILE.jsonl]
 
-Each row is one case (`benchmarks.first_answer_cases`) under one time limit, a whole command in a fresh process, judged
+Each row is one case (`benchmarks.first_answer.cases`) under one time limit, a whole command in a fresh process, judged
 on `best_step_time_ns`. At limits of 5 and 10 s (four cases: at 2 s, too) eight commands with every degree fixed are
 asked under the same limit. With ``--busy N`` so many processes compute meanwhile; with ``--cold`` no kernel is compiled
 beforehand and nothing is cached. Rows are kept at once, and those in the file already are not asked again. The summary
@@ -24,9 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.first_answer_cases import AT_TWO_SECONDS, BESIDE_OTHERS, CASES, Case
-from benchmarks.first_answer_judged import allowed_cpu_s, summary
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.first_answer.cases import AT_TWO_SECONDS, BESIDE_OTHERS, CASES, Case
+from benchmarks.first_answer.judged import allowed_cpu_s, summary
+from benchmarks.support.kept_rows import add_output, kept, read_rows
 from costmodel.model.profile import read_profile
 
 LIMITS = (1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
@@ -180,16 +180,6 @@ def key_of(row: Row) -> tuple[str, float, int, bool]:
     return row["case"], row["limit_s"], row["busy"], row["cold"]
 
 
-def read_rows(path: Path | None) -> list[Row]:
-    """Return the rows of a file; none where there is no file yet. A last line that was cut off is left out."""
-    found: list[Row] = []
-    if path and path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with suppress(json.JSONDecodeError):
-                found.append(json.loads(line))
-    return found
-
-
 def text_of(row: Row) -> str:
     """Return a row for people."""
     best_ns, first_cpu_s = row.get("best_step_time_ns"), row["first_plan_cpu_s"]
@@ -210,7 +200,11 @@ def text_of(row: Row) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Ask, print the rows and the summary; exit 1 where a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.first_answer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="cases 'model on devices, place' that match")
     parser.add_argument("--limits", default=",".join(f"{each:g}" for each in LIMITS), metavar="S,...")
     parser.add_argument(

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from benchmarks.steps_in_turn import reordered, run_in_turn
+from benchmarks.support.steps_in_turn import reordered, run_in_turn
 from costmodel.model.profile import Profile, read_profile
 from costmodel.stages.costs import StageCost, at
 from examples.commands import penstock

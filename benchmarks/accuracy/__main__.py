@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy_tables import Row, read
+from benchmarks.accuracy.tables import Row, read
 from benchmarks.peer_problems.aceso.job import AcesoJob, AcesoPredictor
 from costmodel.calibration import Calibration, read_calibration
 from costmodel.errors import PenstockError
@@ -79,7 +79,9 @@ def _worst(found: Sequence[tuple[Row, Predicted | None]]) -> Iterator[dict[str, 
 
 def main() -> None:
     """Print the figures of a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of each table only every N-th row")
     parser.add_argument("--calibration", type=Path, metavar="F", help="constants from penstock fit")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.profiler_checks import part_errors, profile_beside, stepper, tracked_bytes
+from benchmarks.profiler.checks import part_errors, profile_beside, stepper, tracked_bytes
 from costmodel import zoo
 from costmodel.capture.capture import capture
 from costmodel.capture.clock import clock_for
