@@ -19,13 +19,15 @@ suite: .venv/installed
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --nbmake --nbmake-timeout=300 out/notebooks tests
 
 # Linters, types and the tests that take no processes of ranks, no profiling and no long search.
-QUICK := files costs_file cluster catalogue collectives engine engine_laws engine_memory bubbles lowering \
-    schedules schedules_closed_forms schedule_validation checker prepare explain charts compare trace work
+QUICK := $(addprefix costmodel/test_,files costs_file cluster catalogue collectives work) \
+    $(addprefix simulator/test_,engine engine_laws engine_memory bubbles lowering schedules \
+        schedules_closed_forms schedule_validation charts trace) \
+    $(addprefix planner/test_,checker prepare explain compare)
 quick: .venv/installed
 	$(MAKE) --jobs=2 --output-sync lint fast
 
 fast: .venv/installed
-	$(BIN)/python -m pytest $(QUICK:%=tests/test_%.py)
+	$(BIN)/python -m pytest $(QUICK:%=tests/%.py)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -29,9 +29,9 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.kept_rows import add_output, kept
 from benchmarks.mixed import A100, V100
 from benchmarks.mixed import cluster_of as mixed_cluster
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.captured import captured_profile
 from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits, UsageError

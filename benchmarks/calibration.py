@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.emulated import stages_of
-from benchmarks.prediction import MICROBATCH, MICROBATCHES
-from benchmarks.steps_in_turn import run_in_turn
+from benchmarks.prediction.emulated import stages_of
+from benchmarks.prediction.jobs import MICROBATCH, MICROBATCHES
+from benchmarks.support.steps_in_turn import run_in_turn
 from costmodel.model.profile import read_profile
 from examples.commands import penstock
 from planner.candidate.reprice import repriced

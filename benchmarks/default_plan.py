@@ -12,8 +12,8 @@ that the free search chose, named by itself. Judged is `best_step_time_ns`:
 - a plan whose free search finds nothing to fit is not found by any fixed choice (`found_by_flag`).
 
 Everything is planned in this process through the library, the searches without flags with the time limit that the
-command has by default. That naming a chosen value costs nothing is a property test (`tests/naming.py`): it needs equal
-work on both sides, not a clock.
+command has by default. That naming a chosen value costs nothing is a property test (`tests/properties/naming.py`): it
+needs equal work on both sides, not a clock.
 Rows are kept at once; cases that the output already holds are passed over. Leaves out pins and chunks.
 """
 
@@ -30,7 +30,7 @@ from multiprocessing import Pool
 from pathlib import Path
 from random import Random
 
-from benchmarks.sweep_choices import divisors
+from benchmarks.sweep.choices import divisors
 from costmodel.architectures.command import DEFAULT_DEVICE, make
 from costmodel.errors import NoPlanFits, UsageError
 from planner import Effort, Plan, PlanAnswer, Problem, Profile, Space, make_plan

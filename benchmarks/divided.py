@@ -29,8 +29,8 @@ from costmodel.capture.models import load_model
 from executor import Pipeline
 from executor.gradients.optimizer import timing_optimizer
 from planner.plan import read_plan
-from tests.parallel_jobs import Counting, planned_collectives
-from tests.rank_pool import RankPool
+from tests.support.ranks.parallel_jobs import Counting, planned_collectives
+from tests.support.ranks.rank_pool import RankPool
 
 MODELS = "zoo:gpt:small,zoo:llama3:small,zoo:t5:small"
 CHOICES = (

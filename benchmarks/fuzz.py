@@ -33,11 +33,11 @@ from types import FrameType
 from typing import Any
 
 from costmodel.errors import PenstockError
-from tests.example_files import write_examples
-from tests.fuzzed_fields import READ_BY, readings
-from tests.fuzzed_flags import LINES, MOST_BYTES, MOST_S, command_lines, load, outcome
-from tests.fuzzed_readers import Fuzzed, fuzzed
-from tests.schema_corpus import places
+from tests.support.example_files import write_examples
+from tests.support.fuzzed_fields import READ_BY, readings
+from tests.support.fuzzed_flags import LINES, MOST_BYTES, MOST_S, command_lines, load, outcome
+from tests.support.fuzzed_readers import Fuzzed, fuzzed
+from tests.support.schema_corpus import places
 
 TOKEN = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[A-Za-z_][\w.-]*")
 ODD_TOKENS = (

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup

@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.steps_in_turn import reordered, run_in_turn
+from benchmarks.support.steps_in_turn import reordered, run_in_turn
 from costmodel.errors import NoPlanFits, UsageError
 from examples.commands import penstock
 from planner.plan import Plan, read_plan, write_plan

@@ -30,8 +30,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.kept_rows import add_output, kept
 from benchmarks.rivals import Asked, answer
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.captured import captured_profile
 from costmodel.architectures.command import make
 from costmodel.machines.catalogue import device as catalogue_device

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from examples.commands import penstock
-from tests.kineto_jobs import SCHEDULES, traced
-from tests.rank_pool import RankPool
+from tests.support.ranks.kineto_jobs import SCHEDULES, traced
+from tests.support.ranks.rank_pool import RankPool
 
 MICROBATCHES, WIDTH = 8, 384
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits
 from costmodel.stages.config import StageConfig

@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from statistics import fmean
 
-from benchmarks.accuracy_tables import read
-from benchmarks.roofline import data
+from benchmarks.accuracy.tables import read
+from benchmarks.support.published_data import published_data
 from costmodel.calibration import Calibration, published
 from planner.measured.fit_constants import fit
 from planner.measured.job import MeasuredJob
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--only", choices=tuple(DEVICES), action="append")
     args = parser.parse_args()
     for device in args.only or DEVICES:
-        table = [row.job for row in read(data(DEVICES[device]))]
+        table = [row.job for row in read(published_data(DEVICES[device]))]
         rows = [job for job in table if isinstance(job, MeasuredJob) and job.device == device]
         jobs = [job for job in rows if job.step_ns][:: max(1, len(rows) // MOST)]
         mine = jobs[:: len(jobs) // NUM_ROWS][:NUM_ROWS]

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines import catalogue

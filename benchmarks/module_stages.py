@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
 from costmodel.capture.parts import Part, extract

@@ -123,8 +123,13 @@ def _tried(job: tuple[str, WorkItem]) -> Found:
 
 
 def _command(modules: Sequence[str]) -> str:
-    files = " ".join(f"tests/test_{name}.py" for name in modules)
+    files = " ".join(str(_test_file(name)) for name in modules)
     return f"{sys.executable} -m pytest -x -q -p no:cacheprovider -p no:xdist {files}"
+
+
+def _test_file(name: str) -> Path:
+    (found,) = ROOT.glob(f"tests/**/test_{name}.py")
+    return found.relative_to(ROOT)
 
 
 if __name__ == "__main__":

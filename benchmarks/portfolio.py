@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.default_plan import done_before
 from benchmarks.gaps import MODELS as GAP_MODELS
 from benchmarks.gaps import problem_of
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.model.profile import Profile
 from planner import Effort, Problem

@@ -28,9 +28,9 @@ from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture, operator_graph
 from executor import Pipeline
 from planner.plan import Plan
-from tests.plans_by_hand import in_equal_runs, plan_by_hand
-from tests.rank_pool import RankPool
-from tests.safetensors_file import write_safetensors
+from tests.support.plans_by_hand import in_equal_runs, plan_by_hand
+from tests.support.ranks.rank_pool import RankPool
+from tests.support.safetensors_file import write_safetensors
 
 RANKS, MICROBATCHES = 4, 4
 PERIOD_S = 0.002

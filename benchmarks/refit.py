@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.accuracy_tables import read
-from benchmarks.roofline import data
+from benchmarks.accuracy.tables import read
+from benchmarks.support.published_data import published_data
 from costmodel.calibration import Calibration, bounds, to_toml
 from costmodel.files import write_text
 from planner.measured.fit_constants import Fitted, fit
@@ -66,7 +66,7 @@ def refit(fits: tuple[Fit, ...] = FITS) -> Iterator[tuple[Fit, Fitted]]:
     """Yield what each fit finds; it starts with what those before it found."""
     known = Calibration({})
     for one in fits:
-        rows = [row.job for row in read(data(one.table)) if one.source in row.sources]
+        rows = [row.job for row in read(published_data(one.table)) if one.source in row.sources]
         jobs = [job for job in rows if isinstance(job, MeasuredJob)]
         found = fit(jobs[:: one.every], known, one.family, one.names)
         known = known.with_values(found.moved)

@@ -33,249 +33,249 @@ class Promise:
 
 
 def _engines_agree(num_cases: int) -> list[str]:
-    from tests.engines_agree import disagreements
+    from tests.properties.engines_agree import disagreements
 
     return disagreements(num_cases)
 
 
 def _closed_forms(num_cases: int) -> list[str]:
-    from tests.schedule_promises import closed_form_failures
+    from tests.properties.schedule_promises import closed_form_failures
 
     return closed_form_failures(num_cases)
 
 
 def _behind_plans(num_cases: int) -> list[str]:
-    from tests.executor_promises import behind_plan_failures
+    from tests.properties.executor_promises import behind_plan_failures
 
     return behind_plan_failures(num_cases)
 
 
 def _schedules_of_peers(num_rows: int) -> list[str]:
-    from tests.schedule_promises import REFERENCES, SYNTHESES, reference_failures
+    from tests.properties.schedule_promises import REFERENCES, SYNTHESES, reference_failures
 
     return reference_failures(num_rows, {**REFERENCES, **SYNTHESES})
 
 
 def _peers_problems(num_cases: int) -> list[str]:
-    from tests.peer_promises import failures
+    from tests.properties.peer_promises import failures
 
     return failures(num_cases)
 
 
 def _exact_plans(num_cases: int) -> list[str]:
-    from tests.exact_promises import failures
+    from tests.properties.exact_promises import failures
 
     return failures(num_cases)
 
 
 def _lattice_bounds(num_cases: int) -> list[str]:
-    from tests.lattice_promises import failures
+    from tests.properties.lattice_promises import failures
 
     return failures(num_cases)
 
 
 def _best_is_found(num_cases: int) -> list[str]:
-    from tests.search_promises import failures
+    from tests.properties.search_promises import failures
 
     return failures(num_cases)
 
 
 def _mixed_clusters(num_cases: int) -> list[str]:
-    from tests.mixed_promises import failures
+    from tests.properties.mixed_promises import failures
 
     return failures(num_cases)
 
 
 def _odd_problems(num_cases: int) -> list[str]:
-    from tests.odd_promises import failures
+    from tests.properties.odd_promises import failures
 
     return failures(num_cases)
 
 
 def _interrupts(num_cases: int) -> list[str]:
-    from tests.interrupted_runs import interrupt_failures
+    from tests.properties.interrupted_runs import interrupt_failures
 
     return interrupt_failures(num_cases)
 
 
 def _limits(num_cases: int) -> list[str]:
-    from tests.interrupted_runs import limit_failures
+    from tests.properties.interrupted_runs import limit_failures
 
     return limit_failures(num_cases)
 
 
 def _rivals_objectives(num_cases: int) -> list[str]:
-    from tests.rival_promises import failures
+    from tests.properties.rival_promises import failures
 
     return failures(num_cases)
 
 
 def _synthesis_is_best(num_cases: int) -> list[str]:
-    from tests.synthesis_promises import brute_failures
+    from tests.properties.synthesis_promises import brute_failures
 
     return brute_failures(num_cases)
 
 
 def _synthesised_are_legal(num_cases: int) -> list[str]:
-    from tests.synthesis_promises import illegal_failures
+    from tests.properties.synthesis_promises import illegal_failures
 
     return illegal_failures(num_cases)
 
 
 def _synthesis_of_chains(num_rows: int) -> list[str]:
-    from tests.synthesis_promises import peer_failures
+    from tests.properties.synthesis_promises import peer_failures
 
     return peer_failures(num_rows)
 
 
 def _curve_within_memory(num_points: int) -> list[str]:
-    from tests.synthesis_promises import curve_failures
+    from tests.properties.synthesis_promises import curve_failures
 
     return curve_failures(num_points)
 
 
 def _behind_peers(num_rows: int) -> list[str]:
-    from tests.schedule_promises import behind_failures
+    from tests.properties.schedule_promises import behind_failures
 
     return behind_failures(num_rows)
 
 
 def _bubbles_within_memory(num_rows: int) -> list[str]:
-    from tests.schedule_promises import memory_limit_failures
+    from tests.properties.schedule_promises import memory_limit_failures
 
     return memory_limit_failures(num_rows)
 
 
 def _schedules_are_legal(num_cases: int) -> list[str]:
-    from tests.schedule_promises import engine_failures
+    from tests.properties.schedule_promises import engine_failures
 
     return engine_failures(num_cases)
 
 
 def _bounds_hold(num_cases: int) -> list[str]:
-    from tests.judge_promises import bound_failures
+    from tests.properties.judge_promises import bound_failures
 
     return bound_failures(num_cases)
 
 
 def _accounts_add_up(num_cases: int) -> list[str]:
-    from tests.judge_promises import account_failures, any_case_failures
+    from tests.properties.judge_promises import account_failures, any_case_failures
 
     return account_failures(num_cases) + any_case_failures(num_cases)
 
 
 def _plans_run(num_cases: int) -> list[str]:
-    from tests.executor_promises import random_plan_failures
+    from tests.properties.executor_promises import random_plan_failures
 
     return random_plan_failures(num_cases)
 
 
 def _module_stages(num_cases: int) -> list[str]:
-    from tests.module_promises import failures
+    from tests.properties.module_promises import failures
 
     return failures(num_cases)
 
 
 def _no_rank_is_left(num_cases: int) -> list[str]:
-    from tests.executor_promises import lost_rank_failures
+    from tests.properties.executor_promises import lost_rank_failures
 
     return lost_rank_failures(num_cases)
 
 
 def _altered_plans(num_cases: int) -> list[str]:
-    from tests.altered_plans import altered_plan_failures
+    from tests.properties.altered_plans import altered_plan_failures
 
     with tempfile.TemporaryDirectory() as folder:
         return altered_plan_failures(num_cases, folder)
 
 
 def _misused_loops(num_cases: int) -> list[str]:
-    from tests.misuse_runs import misuse_failures
+    from tests.properties.misuse_runs import misuse_failures
 
     return misuse_failures(num_cases)
 
 
 def _user_loops(num_loops: int) -> list[str]:
-    from tests.user_loops import loop_failures
+    from tests.support.loops.user_loops import loop_failures
 
     return loop_failures(num_loops)
 
 
 def _ranks_disagree(num_cases: int) -> list[str]:
-    from tests.user_loops import RANKS, loop_failures
+    from tests.support.loops.user_loops import RANKS, loop_failures
 
     return loop_failures(num_cases, RANKS)
 
 
 def _real_loops(num_steps: int) -> list[str]:
-    from tests.loop_jobs import all_job_failures
+    from tests.support.loops.loop_jobs import all_job_failures
 
     return all_job_failures(num_steps)
 
 
 def _profiles_resume(num_cases: int) -> list[str]:
-    from tests.profiler_promises import interruption_failures
+    from tests.properties.profiler_promises import interruption_failures
 
     return interruption_failures(num_cases)
 
 
 def _one_price(num_cases: int) -> list[str]:
-    from tests.one_price import one_price_failures
+    from tests.properties.one_price import one_price_failures
 
     return one_price_failures(num_cases)
 
 
 def _exports(num_cases: int) -> list[str]:
-    from tests.export_cases import failures
+    from tests.properties.export_cases import failures
 
     return failures(num_cases)
 
 
 def _layouts(num_cases: int) -> list[str]:
-    from tests.export_cases import layout_failures
+    from tests.properties.export_cases import layout_failures
 
     return layout_failures(num_cases)
 
 
 def _faults(num_cases: int) -> list[str]:
-    from tests.faulted_commands import fault_failures
+    from tests.properties.faulted_commands import fault_failures
 
     return fault_failures(num_cases)
 
 
 def _large_limits(num_cases: int) -> list[str]:
-    from tests.interrupted_runs import large_limit_failures
+    from tests.properties.interrupted_runs import large_limit_failures
 
     return large_limit_failures(num_cases)
 
 
 def _failed_writes(num_commands: int) -> list[str]:
-    from tests.failed_writes import write_failures
+    from tests.properties.failed_writes import write_failures
 
     return write_failures(num_commands)
 
 
 def _killed_writes(num_kills: int) -> list[str]:
-    from tests.killed_writes import kill_failures
+    from tests.properties.killed_writes import kill_failures
 
     return kill_failures(num_kills)
 
 
 def _altered_plans_2(num_cases: int) -> list[str]:
-    from tests.altered_plans_2 import altered_plan_failures
+    from tests.properties.altered_divided_plans import altered_plan_failures
 
     with tempfile.TemporaryDirectory() as folder:
         return altered_plan_failures(num_cases, folder)
 
 
 def _killed_saves(num_kills: int) -> list[str]:
-    from tests.killed_saves import failures
+    from tests.properties.killed_saves import failures
 
     return failures(num_kills)
 
 
 def _naming_is_free(num_problems: int) -> list[str]:
-    from tests.naming import naming_failures
+    from tests.properties.naming import naming_failures
 
     return naming_failures(range(num_problems))
 

@@ -21,7 +21,7 @@ from typing import Any
 import networkx as nx
 
 from benchmarks.default_plan import profile_of
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import DEFAULT_DEVICE
 from costmodel.errors import NoPlanFits, UsageError
 from costmodel.machines.cluster import Cluster, read_cluster

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.kept_rows import add_output, kept
+from benchmarks.support.kept_rows import add_output, kept
 
 MODELS = (
     *("zoo:mmt", "zoo:uno", "zoo:uno21", "zoo:dlrm", "zoo:dlrm26", "zoo:unet3d", "zoo:yolo", "zoo:inception", "nasnet"),

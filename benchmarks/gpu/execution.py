@@ -26,7 +26,7 @@ from costmodel.profiling.device import describe_device
 from executor import Pipeline
 from planner.plan import Plan, write_plan
 from simulator.timeline import read_timeline
-from tests.plans_by_hand import plan_by_hand
+from tests.support.plans_by_hand import plan_by_hand
 
 MODELS = ("llama3", "mmt")
 NUM_MICROBATCHES = 4

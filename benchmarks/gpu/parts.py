@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, percent, within
-from benchmarks.profiler_checks import SMALLEST_SHARE, part_of, random_stages, run_part
+from benchmarks.profiler.checks import SMALLEST_SHARE, part_of, random_stages, run_part
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture
 from costmodel.capture.parts import Part

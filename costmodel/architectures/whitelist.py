@@ -1,8 +1,8 @@
 """Model types that are understood, and what their class takes for a key that a config.json leaves out.
 
-Checked against the configuration classes of transformers 5.23 (`tests/test_architectures_huggingface.py`). A value
-of None: the key may be null or absent, and its meaning then is in the family's module. Leaves out keys that change
-neither shapes nor work (initialisers, rotation bases, caches).
+Checked against the configuration classes of transformers 5.23 (`tests/costmodel/test_architectures_huggingface.py`). A
+value of None: the key may be null or absent, and its meaning then is in the family's module. Leaves out keys that
+change neither shapes nor work (initialisers, rotation bases, caches).
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@
 Parameters are gathered by torch's own hooks, unit by unit, in each F and B under ZeRO-3, once a step under ZeRO-2.
 Gradients are summed as the plan says: behind each micro-batch's backward (where it is split behind its W, each unit's
 behind the last half of that), or once a step at REDUCE; until then they stay whole on each rank. What torch's
-`pipelining` does with such stages, this does with the same private calls, which `tests/test_executor_parallelize.py`
-holds. Leaves out who is divided.
+`pipelining` does with such stages, this does with the same private calls, which
+`tests/executor/test_executor_parallelize.py` holds. Leaves out who is divided.
 """
 
 from collections import Counter, deque

@@ -1,6 +1,6 @@
 """A job with every choice fixed, as somebody ran it: a described model, machines, `plan`'s flags, what was measured.
 
-Leaves out where jobs are read from (`planner.measured.runs`, `benchmarks.accuracy_tables`) and prediction.
+Leaves out where jobs are read from (`planner.measured.runs`, `benchmarks.accuracy.tables`) and prediction.
 """
 
 from dataclasses import dataclass, field, replace

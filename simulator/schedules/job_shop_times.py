@@ -74,7 +74,7 @@ def starts(jobs: JobShop, sequences: Sequences) -> tuple[int, list[int]] | None:
 
 
 def queue_order(jobs: JobShop) -> list[int]:
-    """Return the jobs so that each stands behind what it waits for and what is before it in its queue."""
+    """Return the jobs in an order in which each follows what it waits for and what is before it in its queue."""
     shop = ShopArrays(jobs)
     shop.time_queues()
     return list(map(int, shop.times.order))

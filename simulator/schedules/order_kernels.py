@@ -39,7 +39,7 @@ class Shop(NamedTuple):
     queue, queue_at, is_weight : array of int
         Number of each job's queue; the first job of each queue; whether a queue holds weight gradients.
     rank_at, room : array of int
-        The first queue of each rank; bytes that it may hold beside its static part.
+        The first queue of each rank; bytes that it may hold in addition to its static part.
     """
 
     duration: Ints
@@ -71,7 +71,7 @@ class Timing(NamedTuple):
     before, behind : array of int
         The job before and the one behind each on its rank, -1 where there is none.
     order, waiting : array of int
-        Jobs so that each stands behind what it waits for; room for counting.
+        Jobs in an order in which each follows what it waits for; room for counting.
     """
 
     start: Ints
@@ -122,12 +122,12 @@ OPEN, SHUT, TRIED = range(3)
 
 
 def zeros(number: int) -> Ints:
-    """Return so many zeros."""
+    """Return a row of zeros."""
     return [0] * number
 
 
 def floats(number: int) -> Floats:
-    """Return so many zeros that are no whole numbers."""
+    """Return a row of zeros that are floating-point numbers."""
     return [0.0] * number
 
 
@@ -221,7 +221,7 @@ def rows_at(shop: Shop) -> Ints:
     return found
 
 
-class Room(NamedTuple):
+class RankMemory(NamedTuple):
     """What ranks hold during a list simulation.
 
     Attributes
@@ -239,13 +239,13 @@ class Room(NamedTuple):
     to_take: Ints
 
 
-def room_of(shop: Shop) -> Room:
+def room_of(shop: Shop) -> RankMemory:
     """Return what ranks hold before the first job."""
     num_ranks, num_units = len(shop.room), 0
     for job in range(len(shop.unit)):
         if shop.unit[job] >= num_units:
             num_units = shop.unit[job] + 1
-    found = Room(zeros(num_ranks), zeros(num_ranks), zeros(num_ranks), zeros(num_ranks * num_units),
+    found = RankMemory(zeros(num_ranks), zeros(num_ranks), zeros(num_ranks), zeros(num_ranks * num_units),
                  zeros(num_ranks * num_units))  # fmt: skip
     for rank in range(num_ranks):
         taking, most, one_size = 0, 0, True
@@ -263,7 +263,7 @@ def room_of(shop: Shop) -> Room:
     return found
 
 
-def admits(shop: Shop, room: Room, rank: int, job: int, ahead: bool) -> bool:
+def admits(shop: Shop, room: RankMemory, rank: int, job: int, ahead: bool) -> bool:
     """Whether a job may start: it takes nothing, or all that is begun can still be finished after it.
 
     Parameters

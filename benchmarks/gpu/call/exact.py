@@ -14,7 +14,7 @@ from costmodel.capture.capture import capture, operator_graph
 from costmodel.capture.models import load_model
 from costmodel.zoo import NAMES
 from planner.plan import write_plan
-from tests.plans_by_hand import in_equal_runs, plan_by_hand
+from tests.support.plans_by_hand import in_equal_runs, plan_by_hand
 
 HUGGING_FACE = ("llama", "mixtral", "mistral", "gemma", "bert", "gpt2", "t5", "vit")
 SECONDS = {"cuda": 85.0, "cpu": 400.0}
@@ -28,7 +28,7 @@ NCCL = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": 
 def fingerprints(errand: Errand) -> None:
     """Capture models on the CPU and on the device."""
     torch.set_num_threads(1)
-    specs = [f"tests.hugging_face_models:{name}" for name in HUGGING_FACE]
+    specs = [f"tests.support.hugging_face_models:{name}" for name in HUGGING_FACE]
     for spec in [*specs, *(f"zoo:{name}:small" for name in NAMES)]:
         errand.ask("fingerprint", partial(_fingerprint, spec, errand.device))
 

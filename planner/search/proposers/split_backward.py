@@ -120,7 +120,7 @@ class SplitSiblings(Subsolver):
         """Yield the families that differ from one in stages a rank, or in the size of micro-batches alone."""
         for family in map(with_split_backward, self.state.setting.families.every()):
             own = (family.chunks == best.chunks, family.microbatch_size == best.microbatch_size)
-            if family.config == best.config and family.order == best.order and sum(own) == 1:
+            if family.config == best.config and family.device_permutation == best.device_permutation and sum(own) == 1:
                 yield family
 
     def _open_cuts(self) -> Iterator[tuple[int, Family, Partition]]:

@@ -15,12 +15,12 @@ from simulator.schedules import order_kernels as plain
 
 
 def zeros(number: int) -> Any:
-    """Return so many zeros."""
+    """Return a row of zeros."""
     return np.zeros(number, np.int64)
 
 
 def floats(number: int) -> Any:
-    """Return so many zeros that are no whole numbers."""
+    """Return a row of zeros that are floating-point numbers."""
     return np.zeros(number, np.float64)
 
 

@@ -1,0 +1,1 @@
+"""Predictions held against what others measured and published: ``python -m benchmarks.accuracy``."""

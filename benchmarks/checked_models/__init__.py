@@ -1,0 +1,1 @@
+"""Forty models run with ``--check``: ``python -m benchmarks.checked_models``."""

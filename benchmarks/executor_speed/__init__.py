@@ -1,0 +1,1 @@
+"""Our executor beside torch's pipelining: ``python -m benchmarks.executor_speed``."""

@@ -1,0 +1,1 @@
+"""What a plan is like after seconds: ``python -m benchmarks.first_answer``."""

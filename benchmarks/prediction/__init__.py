@@ -1,0 +1,1 @@
+"""Predicted against measured step times: ``python -m benchmarks.prediction``."""

@@ -1,0 +1,1 @@
+"""How good profiles are: ``python -m benchmarks.profiler``."""

@@ -1,0 +1,1 @@
+"""Estimated against measured times of operators and steps: ``python -m benchmarks.roofline``."""

@@ -1,0 +1,1 @@
+"""What several benchmarks stand on; nothing here is a command."""

@@ -1,0 +1,121 @@
+"""Whose turn it is in a search: by gain per second, before and since; first plans alone; a share for proofs."""
+
+from collections.abc import Generator
+
+import pytest
+
+from costmodel.errors import UsageError
+from planner.question.problem import Effort, Problem
+from planner.search.budget import Deadline
+from planner.search.state.record import Kind
+from planner.search.subsolver import SearchState, Subsolver
+from planner.search.turns import PROVE_SHARE, Prior, Scheduler
+from tests.support.random_profiles import chain
+
+LONG_S = 1000.0
+
+
+class Noted(Subsolver):
+    """Writes down its turns; its pieces bring nothing."""
+
+    name = "noted"
+    pieces = 100
+    notes: list[str]
+
+    @classmethod
+    def supports(cls, state: SearchState) -> bool:
+        return True
+
+    def steps(self) -> Generator[None]:
+        for _ in range(self.pieces):
+            self.notes.append(self.name)
+            self.piece()
+            yield
+
+    def piece(self) -> None:
+        """Do nothing."""
+
+
+def part(name: str, notes: list[str], kind: Kind = "improve", *, pieces: int = 100) -> type[Noted]:
+    """Return a subsolver of its own name that writes into `notes`."""
+    return type(name, (Noted,), {"name": name, "kind": kind, "notes": notes, "pieces": pieces})
+
+
+@pytest.fixture
+def state() -> SearchState:
+    """A search of counted work, in which a plan fits."""
+    found = SearchState(Problem(chain(6), None, 2, 8, target="any", effort=Effort(LONG_S, 0.0)), None)
+    family = next(iter(found.setting.families.all))
+    found.incumbent.offer(found.setting.cuts(family).evaluate_under((0,) * 6, ("graph-1f1b",)))
+    assert found.has_plan()
+    return found
+
+
+def turns(state: SearchState, rows: list[tuple[type[Subsolver], Prior]], most_s: float = LONG_S) -> Scheduler:
+    """Give turns until nothing is left, or for so many counted seconds."""
+    scheduler = Scheduler(state, rows, lambda: None, most_s)
+    scheduler.run(Deadline(LONG_S))
+    return scheduler
+
+
+def test_the_part_that_was_measured_to_bring_most_a_second_comes_first(state: SearchState) -> None:
+    notes: list[str] = []
+    rows = [(part("slow", notes), Prior(0.1, 10.0, 1.0)), (part("fast", notes), Prior(0.1, 1.0, 1.0))]
+    turns(state, rows, most_s=1.0)
+    assert notes == ["fast"]
+
+
+def test_parts_that_bring_nothing_share_the_time_as_they_were_measured_to_bring_it(state: SearchState) -> None:
+    """Rates fall to each other: after long the seconds are as the gains."""
+    notes: list[str] = []
+    rows = [
+        (part("three", notes, pieces=10**6), Prior(0.3, 1.0, 1.0)),
+        (part("one", notes, pieces=10**6), Prior(0.1, 1.0, 1.0)),
+    ]
+    turns(state, rows, most_s=400.0)
+    assert 2.8 < notes.count("three") / notes.count("one") < 3.2
+
+
+def test_while_nothing_fits_parts_that_make_first_plans_are_alone() -> None:
+    empty = SearchState(Problem(chain(6), None, 2, 8, target="any", effort=Effort(LONG_S, 0.0)), None)
+    notes: list[str] = []
+    rows = [
+        (part("better", notes), Prior(9.0, 1.0, 1.0)), (part("first", notes, "first", pieces=5), Prior(0.1, 1.0, 1.0)),
+        (part("bounds", notes, "prove"), Prior(0.0, 1.0, 1.0)),
+    ]  # fmt: skip
+    turns(empty, rows, most_s=5.0)
+    assert notes == ["first"] * 5
+
+
+def test_parts_that_prove_get_their_share_and_all_that_is_left(state: SearchState) -> None:
+    notes: list[str] = []
+    better, bounds = part("better", notes, pieces=100), part("bounds", notes, "prove", pieces=50)
+    turns(state, [(better, Prior(1.0, 1.0, 1.0)), (bounds, Prior(0.0, 1.0, 1.0))])
+    while_both = notes[: len(notes) - 1 - notes[::-1].index("better")]
+    assert notes.count("better") == 100
+    assert notes.count("bounds") == 50
+    assert while_both.count("bounds") == pytest.approx(PROVE_SHARE * len(while_both), abs=2)
+    assert set(notes[-20:]) == {"bounds"}
+
+
+def test_what_is_raised_in_a_turn_costs_that_turn_alone(state: SearchState) -> None:
+    notes: list[str] = []
+
+    def raises(_: Noted) -> None:
+        raise UsageError("of no flag")
+
+    broken = part("broken", notes)
+    broken.piece = raises  # type: ignore[method-assign]
+    turns(state, [(broken, Prior(9.0, 1.0, 1.0)), (part("other", notes, pieces=3), Prior(0.1, 1.0, 1.0))])
+    assert notes == ["broken", "other", "other", "other"]
+    assert state.setting.dropped.bugs == {"bug: UsageError": 1}
+
+
+def test_a_part_with_nothing_left_to_do_is_asked_again_when_a_candidate_is_new(state: SearchState) -> None:
+    notes: list[str] = []
+    scheduler = turns(state, [(part("once", notes, pieces=1), Prior(0.1, 1.0, 1.0))])
+    scheduler.run(Deadline(LONG_S))
+    assert notes == ["once"]
+    state.incumbent.version += 1
+    scheduler.run(Deadline(LONG_S))
+    assert notes == ["once", "once"]
