@@ -120,7 +120,7 @@ ORDERS = [
         PLAN, 3, lambda o: o.__setitem__(slice(o.index("3B1"), o.index("3B1") + 1), ["3W1", "3I1"])), "order", "3I1"),
     ("recomputing after the backward", with_order(PLAN, 3, lambda o: o.append("3R1")), "order", "before 3R1"),
     ("a backward of a frozen stage", with_stage(PLAN, 3, cost=FROZEN), "count", "forwards only"),
-    ("an optimizer step on some ranks only", with_order(PLAN, 0, lambda o: o.append("0OPT")), "count", "1OPT stands 0"),
+    ("an optimizer step on some ranks only", with_order(PLAN, 0, lambda o: o.append("0OPT")), "count", "1OPT occurs 0"),
     ("work after the optimizer step", with_order(closed("OPT"), 0, swap("0B1", "0OPT")), "order", "after 0OPT"),
     ("a backward after the reduction", with_order(closed("REDUCE"), 0, swap("0B1", "0REDUCE")), "order", "0REDUCE"),
     ("a reduction of another's stage", with_order(PLAN, 0, lambda o: o.append("1REDUCE")), "rank", "on the ranks [1]"),

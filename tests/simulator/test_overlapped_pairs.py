@@ -143,7 +143,7 @@ def test_a_forward_cannot_run_beside_its_own_backward() -> None:
     schedule = Schedule(
         "own", stage_graph(TWO), 1, orders_of("1F0 1B0 0F0 0B0"), paired=frozenset({Action(Kind.F, 1, 0)})
     )
-    with pytest.raises(InvalidInput, match=r"1F0 cannot run beside 1B0, which needs it; pair two micro-batches"):
+    with pytest.raises(InvalidInput, match=r"1F0 cannot overlap 1B0, which needs it; pair two micro-batches"):
         Structure(schedule)
 
 
@@ -186,7 +186,7 @@ def test_torchs_csv_says_pairs_both_ways() -> None:
 
 
 def test_a_pair_that_is_none_names_the_file_and_idle_time_behind_pairs_is_no_communication(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"own\.csv: 0F1 cannot run beside 0B1"):
+    with pytest.raises(InvalidInput, match=r"own\.csv: 0F1 cannot overlap 0B1"):
         schedule_from_torch_csv(PAIRED.replace("(0F1;0B0)OVERLAP_F_B,0B1", "0B0,(0F1;0B1)OVERLAP_F_B"), "own.csv")
     text = "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F0,(1F1;1B0)OVERLAP_F_B,(1F2;1B1)OVERLAP_F_B,1B2\n"
     schedule, costs = schedule_from_torch_csv(text), uniform_costs(2, 1, 1000, 1000, 1000, pair_ns=2500)
