@@ -1,34 +1,75 @@
-"""A profile of one of the zoo's torch models: captured on `meta`, its times estimated by operations and bytes.
+"""A profile of a torch model that nobody ran: captured on `meta`, its times estimated by operations and bytes.
 
-Operators with a weight matrix are priced as that matrix product, others by the bytes they move. Leaves out how they
-divide among devices (`Operator.work` stays empty), so strategies that split operators cannot be priced.
+The model is ``module:function``, ``zoo:NAME[:small]`` or a Hugging Face config.json. Operators and their names are
+those that the profiler measures and the executor runs. Those with a weight matrix are priced as that matrix product,
+others by the bytes they move. Leaves out how they divide among devices (`Operator.work` stays empty).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.estimate import estimated_profile
+from costmodel.calibration import Calibration
+from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.work import Work
+from costmodel.roofline.scaling import PRECISIONS as PRECISION_OF_DTYPE
 
 
-def captured_profile(spec: str, device: CatalogueDevice, microbatch_sizes: Sequence[int], precision: str) -> Profile:
-    """Return the estimated profile of ``zoo:NAME[:small]``. Needs torch."""
-    from costmodel.profiling.dry import dry_profile
+def captured_profile(
+    spec: str,
+    device: CatalogueDevice,
+    microbatch_sizes: Sequence[int],
+    precision: str = "",
+    sequence: int = 0,
+    extra: Mapping[str, object] | None = None,
+    calibration: Calibration | None = None,
+) -> Profile:
+    """Return the estimated profile of a model. Needs torch.
+
+    Parameters
+    ----------
+    spec : str
+        As `costmodel.capture.models.load_model` takes it.
+    device : CatalogueDevice
+    microbatch_sizes : sequence of int
+    precision : str
+        One of `PRECISIONS`; empty for the types that the model is built in.
+    sequence : int
+        Tokens of a sample; 0 for as many as the model's function makes.
+    extra : mapping, optional
+        Kept in the profile, for its readers.
+    calibration : Calibration, optional
+        Rates in place of the published ones.
+
+    Raises
+    ------
+    UsageError
+        When the model is built in a type that no device of the catalogue has a rate for.
+    """
+    from costmodel.profiling.dry import counted_on_meta, counts
     from costmodel.profiling.options import Options
 
-    kept = PRECISIONS[precision]
-    dry = dry_profile(Options(spec, tuple(microbatch_sizes), dtype=kept.dtype))
-    sizes = dry.microbatch_sizes
+    sizes = tuple(sorted(microbatch_sizes))
+    options = Options(spec, sizes, dtype=PRECISIONS[precision].dtype if precision else "", sequence=sequence)
+    captured, counted = counted_on_meta(options)
+    dtype = options.dtype_of(captured.model)
+    if dtype not in PRECISION_OF_DTYPE:
+        raise UsageError(
+            f"{spec} is built in {dtype}, for which no device of the catalogue has a rate; give --precision, one "
+            f"of {', '.join(PRECISIONS)}"
+        )
+    kept, provenance = precision or PRECISION_OF_DTYPE[dtype], counts(captured, options)
     priced = tuple(
-        replace(o, work=guessed_work(o, dry.graph, sizes[0], kept.activation_bytes)) for o in dry.graph.operators
+        replace(o, work=guessed_work(o, counted, sizes[0], PRECISIONS[kept].activation_bytes))
+        for o in counted.operators
     )
-    graph = OperatorGraph(dry.graph.name, priced, dry.graph.tensors, dry.graph.parameters)
-    made = estimated_profile(graph, device, precision, dry.dtype, sizes, dict(dry.provenance), {})
-    return replace(made, graph=dry.graph, origin=replace(made.origin, plan_only=""))
+    graph = OperatorGraph(counted.name, priced, counted.tensors, counted.parameters)
+    made = estimated_profile(graph, device, kept, dtype, sizes, provenance, extra or {}, calibration)
+    return replace(made, graph=counted, origin=replace(made.origin, plan_only=""))
 
 
 def guessed_work(operator: Operator, graph: OperatorGraph, size: int, element_bytes: int) -> Work:
