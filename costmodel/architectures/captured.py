@@ -1,8 +1,9 @@
-"""A profile of a torch model that nobody ran: captured on `meta`, its times estimated by operations and bytes.
+"""A profile of a torch model that nobody ran: captured on `meta`, its times estimated by what its operators do.
 
 The model is ``module:function``, ``zoo:NAME[:small]`` or a Hugging Face config.json. Operators and their names are
-those that the profiler measures and the executor runs. Those with a weight matrix are priced as that matrix product,
-others by the bytes they move. Leaves out how they divide among devices (`Operator.work` stays empty).
+those that the profiler measures and the executor runs; what they do is read from the program
+(`costmodel.capture.works`), and runs of small ones are priced as one kernel (`fused`). Leaves out operators that read
+values, which no capture on `meta` takes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,18 @@ from dataclasses import replace
 
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.estimate import estimated_profile
+from costmodel.architectures.fused import fused
 from costmodel.calibration import Calibration
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice
-from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.profile import Profile
-from costmodel.model.work import Work
 from costmodel.roofline.scaling import PRECISIONS as PRECISION_OF_DTYPE
+
+OF_CONFIGURATION = (
+    "it was captured from a configuration, and is divided as trainers of such models do: give the model that trains as "
+    "module:function to penstock model or penstock profile to run it"
+)
+"""Why the executor does not run a plan of a config.json."""
 
 
 def captured_profile(
@@ -50,6 +56,7 @@ def captured_profile(
     UsageError
         When the model is built in a type that no device of the catalogue has a rate for.
     """
+    from costmodel.capture.works import where_divided, with_all_works
     from costmodel.profiling.dry import counted_on_meta, counts
     from costmodel.profiling.options import Options
 
@@ -62,25 +69,9 @@ def captured_profile(
             f"{spec} is built in {dtype}, for which no device of the catalogue has a rate; give --precision, one "
             f"of {', '.join(PRECISIONS)}"
         )
+    from_shape = spec.endswith(".json")
+    graph = fused(with_all_works(counted, captured, by_structure=from_shape), sizes[-1])
     kept, provenance = precision or PRECISION_OF_DTYPE[dtype], counts(captured, options)
-    priced = tuple(
-        replace(o, work=guessed_work(o, counted, sizes[0], PRECISIONS[kept].activation_bytes))
-        for o in counted.operators
-    )
-    graph = OperatorGraph(counted.name, priced, counted.tensors, counted.parameters)
     made = estimated_profile(graph, device, kept, dtype, sizes, provenance, extra or {}, calibration)
-    return replace(made, graph=counted, origin=replace(made.origin, plan_only=""))
-
-
-def guessed_work(operator: Operator, graph: OperatorGraph, size: int, element_bytes: int) -> Work:
-    """Return a work with the operator's operations, or the bytes of its output written and read once."""
-    shapes = [graph.parameter_index[name].shape for name in operator.parameters]
-    matrix = next((shape for shape in shapes if len(shape) > 1), None)
-    numbers = max(1, operator.output_bytes[0] // size // element_bytes)
-    if not operator.flop:
-        return Work("elementwise", "whole", numbers, outer=1, passes=3)
-    outer = matrix[0] if matrix else 64
-    inner = 1
-    for length in matrix[1:] if matrix else (64,):
-        inner *= length
-    return Work("matmul", "whole", max(1, operator.flop // (2 * inner * outer)), inner=inner, outer=outer)
+    origin = replace(made.origin, plan_only=OF_CONFIGURATION if from_shape else "")
+    return replace(made, graph=where_divided(graph), origin=origin)

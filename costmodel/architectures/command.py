@@ -79,7 +79,7 @@ def make(
         _check_source(name, source, (DESCRIBED,))
         profile = generate(name)
         return profile, {**_facts_of(profile), "source": "generated"}
-    said = {"trainer": trainer} if trainer else {}
+    said: Facts = {"trainer": trainer} if trainer else {}
     known = _described(name, microbatch_sizes, sequence, precision or DEFAULT_PRECISION, source)
     if known is None:
         spec = f"zoo:{name}" if name.partition(":")[0] in NAMES else name

@@ -55,7 +55,7 @@ def _parameters_on_meta() -> Iterator[None]:
             parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
-    nn.Module.register_parameter = without_values  # type: ignore[method-assign]
+    nn.Module.register_parameter = without_values  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
