@@ -1,45 +1,77 @@
-"""A profile of one of the zoo's torch models: captured on `meta`, its times estimated by operations and bytes.
+"""A profile of a torch model that nobody ran: captured on `meta`, its times estimated by what its operators do.
 
-Operators with a weight matrix are priced as that matrix product, others by the bytes they move. Leaves out how they
-divide among devices (`Operator.work` stays empty), so strategies that split operators cannot be priced.
+The model is ``module:function``, ``zoo:NAME[:small]`` or a Hugging Face config.json. Operators and their names are
+those that the profiler measures and the executor runs; what they do is read from the program
+(`costmodel.capture.works`), and runs of small ones are priced as one kernel (`fused`). Leaves out operators that read
+values, which no capture on `meta` takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.estimate import estimated_profile
+from costmodel.architectures.fused import fused
+from costmodel.calibration import Calibration
+from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice
-from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.profile import Profile
-from costmodel.model.work import Work
+from costmodel.roofline.scaling import PRECISIONS as PRECISION_OF_DTYPE
+
+OF_CONFIGURATION = (
+    "it was captured from a configuration, and is divided as trainers of such models do: give the model that trains as "
+    "module:function to penstock model or penstock profile to run it"
+)
+"""Why the executor does not run a plan of a config.json."""
 
 
-def captured_profile(spec: str, device: CatalogueDevice, microbatch_sizes: Sequence[int], precision: str) -> Profile:
-    """Return the estimated profile of ``zoo:NAME[:small]``. Needs torch."""
-    from costmodel.profiling.dry import dry_profile
+def captured_profile(
+    spec: str,
+    device: CatalogueDevice,
+    microbatch_sizes: Sequence[int],
+    precision: str = "",
+    sequence: int = 0,
+    extra: Mapping[str, object] | None = None,
+    calibration: Calibration | None = None,
+) -> Profile:
+    """Return the estimated profile of a model. Needs torch.
+
+    Parameters
+    ----------
+    spec : str
+        As `costmodel.capture.models.load_model` takes it.
+    device : CatalogueDevice
+    microbatch_sizes : sequence of int
+    precision : str
+        One of `PRECISIONS`; empty for the types that the model is built in.
+    sequence : int
+        Tokens of a sample; 0 for as many as the model's function makes.
+    extra : mapping, optional
+        Kept in the profile, for its readers.
+    calibration : Calibration, optional
+        Rates in place of the published ones.
+
+    Raises
+    ------
+    UsageError
+        When the model is built in a type that no device of the catalogue has a rate for.
+    """
+    from costmodel.capture.works import where_divided, with_all_works
+    from costmodel.profiling.dry import counted_on_meta, counts
     from costmodel.profiling.options import Options
 
-    kept = PRECISIONS[precision]
-    dry = dry_profile(Options(spec, tuple(microbatch_sizes), dtype=kept.dtype))
-    sizes = dry.microbatch_sizes
-    priced = tuple(
-        replace(o, work=guessed_work(o, dry.graph, sizes[0], kept.activation_bytes)) for o in dry.graph.operators
-    )
-    graph = OperatorGraph(dry.graph.name, priced, dry.graph.tensors, dry.graph.parameters)
-    made = estimated_profile(graph, device, precision, dry.dtype, sizes, dict(dry.provenance), {})
-    return replace(made, graph=dry.graph, origin=replace(made.origin, plan_only=""))
-
-
-def guessed_work(operator: Operator, graph: OperatorGraph, size: int, element_bytes: int) -> Work:
-    """Return a work with the operator's operations, or the bytes of its output written and read once."""
-    shapes = [graph.parameter_index[name].shape for name in operator.parameters]
-    matrix = next((shape for shape in shapes if len(shape) > 1), None)
-    numbers = max(1, operator.output_bytes[0] // size // element_bytes)
-    if not operator.flop:
-        return Work("elementwise", "whole", numbers, outer=1, passes=3)
-    outer = matrix[0] if matrix else 64
-    inner = 1
-    for length in matrix[1:] if matrix else (64,):
-        inner *= length
-    return Work("matmul", "whole", max(1, operator.flop // (2 * inner * outer)), inner=inner, outer=outer)
+    sizes = tuple(sorted(microbatch_sizes))
+    options = Options(spec, sizes, dtype=PRECISIONS[precision].dtype if precision else "", sequence=sequence)
+    captured, counted = counted_on_meta(options)
+    dtype = options.dtype_of(captured.model)
+    if dtype not in PRECISION_OF_DTYPE:
+        raise UsageError(
+            f"{spec} is built in {dtype}, for which no device of the catalogue has a rate; give --precision, one "
+            f"of {', '.join(PRECISIONS)}"
+        )
+    from_shape = spec.endswith(".json")
+    graph = fused(with_all_works(counted, captured, by_structure=from_shape), sizes[-1])
+    kept, provenance = precision or PRECISION_OF_DTYPE[dtype], counts(captured, options)
+    made = estimated_profile(graph, device, kept, dtype, sizes, provenance, extra or {}, calibration)
+    origin = replace(made.origin, plan_only=OF_CONFIGURATION if from_shape else "")
+    return replace(made, graph=where_divided(graph), origin=origin)

@@ -1,14 +1,18 @@
 """What ``penstock model`` does: from a name to a profile and its facts.
 
-Leaves out flags and printing (`planner.commands.model`).
+A model is described from its shape, by the standard library alone, or captured from its torch module on `meta`. Leaves
+out flags and printing (`planner.commands.model`).
 """
 
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from costmodel.architectures.builder import PRECISIONS
-from costmodel.architectures.configs import Config, read_config
+from costmodel.architectures.configs import Config, NotDescribed, read_config
 from costmodel.architectures.describe import Description, count, describe_config
 from costmodel.architectures.estimate import estimated_profile
 from costmodel.architectures.table import find, rows
@@ -16,11 +20,19 @@ from costmodel.architectures.whitelist import DEFAULTS
 from costmodel.calibration import Calibration
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.zoo import NAMES
 from costmodel.zoo.generated import generate
 
 DEFAULT_DEVICE = "h100-sxm-80"
+DEFAULT_PRECISION = "bf16"
+"""Of models whose function does not say by its parameters what it trains in."""
+DESCRIBED, CAPTURED = "described", "captured"
+SOURCES = (DESCRIBED, CAPTURED)
+"""Where a profile's operators come from: a model's shape, or its torch module."""
+DIVIDED = ("column", "row", "inner", "expert")
+"""Splits by which ranks of a tensor-parallel group share an operator."""
 
 Facts = dict[str, object]
 
@@ -30,16 +42,17 @@ def make(
     device: str,
     microbatch_sizes: Sequence[int],
     sequence: int = 0,
-    precision: str = "bf16",
+    precision: str = "",
     trainer: str = "",
     calibration: Calibration | None = None,
+    source: str = "",
 ) -> tuple[Profile, Facts]:
     """Return the profile of a model by name, and what there is to say about it.
 
     Parameters
     ----------
     name : str
-        An id of the table, a config.json, ``nasnet``, ``random:N:SEED`` or ``zoo:NAME[:small]``.
+        An id of the table, a config.json, ``module:function``, ``nasnet``, ``random:N:SEED`` or ``zoo:NAME[:small]``.
     device : str
         Catalogue id.
     microbatch_sizes : sequence of int
@@ -47,34 +60,74 @@ def make(
     sequence : int
         Tokens of a sample; 0 for the default.
     precision : str
-        One of `PRECISIONS`.
+        One of `PRECISIONS`; by default `DEFAULT_PRECISION`, of a ``module:function`` what it is built in.
     trainer : str
-        Trainer whose habits price plans of a described model, where the command names no other.
+        Trainer whose habits price plans of the model, where the command names no other.
     calibration : Calibration, optional
-        Rates in place of the published ones, of a model that is described.
+        Rates in place of the published ones.
+    source : str
+        One of `SOURCES`; by default described where that is possible.
 
     Raises
     ------
     UsageError
-        When no such model is known; says what is.
+        When no such model is known, or it does not have the source; says what is.
     InvalidInput
-        When a config.json cannot be read.
+        When a config.json cannot be read, or a module cannot be captured.
     """
     if name == "nasnet" or name.startswith("random:"):
+        _check_source(name, source, (DESCRIBED,))
         profile = generate(name)
-        return profile, _facts_of(profile)
-    if name.partition(":")[0] in ("zoo", *NAMES):
-        return _from_zoo(name, device, microbatch_sizes, precision)
-    known = describe(name, microbatch_sizes, sequence, precision)
+        return profile, {**_facts_of(profile), "source": "generated"}
+    said: Facts = {"trainer": trainer} if trainer else {}
+    known = _described(name, microbatch_sizes, sequence, precision or DEFAULT_PRECISION, source)
+    if known is None:
+        spec = f"zoo:{name}" if name.partition(":")[0] in NAMES else name
+        kept = precision if _is_function(spec) else precision or DEFAULT_PRECISION
+        return _captured(spec, device, microbatch_sizes, sequence, kept, said, calibration)
+    kept = precision or DEFAULT_PRECISION
     provenance: Facts = {"described": known.graph.name, "model_type": known.model_type, "defaults": [*known.defaults]}
-    said = {"trainer": trainer} if trainer else {}
     if known.source:
         provenance["source"] = known.source
     profile = estimated_profile(
-        known.graph, catalogue_device(device), precision, PRECISIONS[precision].dtype, microbatch_sizes, provenance,
+        known.graph, catalogue_device(device), kept, PRECISIONS[kept].dtype, microbatch_sizes, provenance,
         {"sequence": known.tokens, "active_parameters": known.active_parameters, **said}, calibration,
     )  # fmt: skip
     return profile, _facts(known)
+
+
+def _described(
+    name: str, microbatch_sizes: Sequence[int], sequence: int, precision: str, source: str
+) -> Description | None:
+    """Return a model's description; None where it is to be captured, or cannot be described and can be captured."""
+    if name.partition(":")[0] in ("zoo", *NAMES) or _is_function(name):
+        _check_source(name, source, (CAPTURED,))
+        return None
+    if not _is_config(name):
+        _check_source(name, source, (DESCRIBED,))
+    elif source == CAPTURED:
+        return None
+    try:
+        return describe(name, microbatch_sizes, sequence, precision)
+    except NotDescribed:
+        if source == DESCRIBED or not (find_spec("torch") and find_spec("transformers")):
+            raise
+    return None
+
+
+def _is_config(name: str) -> bool:
+    return name.endswith(".json") or os.path.isfile(name)
+
+
+def _is_function(name: str) -> bool:
+    """Whether a name is ``module:function``, and nothing of ours that is written like it."""
+    where, colon, function = name.partition(":")
+    return bool(colon and where and function) and not _is_config(name) and where not in ("zoo", *NAMES)
+
+
+def _check_source(name: str, source: str, there: Sequence[str]) -> None:
+    if source and source not in there:
+        raise UsageError(f"--source {source}: {name!r} is {there[0]} alone; leave --source out")
 
 
 def describe(
@@ -117,8 +170,9 @@ def _label(path: str) -> str:
 
 def _refuse(name: str) -> None:
     raise UsageError(
-        f"{name!r} is no known model; ids are {', '.join(row.id for row in rows())}; a config.json may be of "
-        f"{', '.join(DEFAULTS)}; else nasnet, random:N:SEED, zoo:NAME, or penstock profile for a model of your own"
+        f"{name!r} is no known model; ids are {', '.join(row.id for row in rows())}; a config.json is described where "
+        f"it is of {', '.join(DEFAULTS)}, and captured where torch and transformers build it; else module:function for "
+        "a model of your own, zoo:NAME, nasnet or random:N:SEED"
     )
 
 
@@ -130,6 +184,8 @@ def _facts(known: Description) -> Facts:
         "model_type": known.model_type,
         "sequence": known.tokens,
         "defaults": [*known.defaults],
+        "source": DESCRIBED,
+        "tensor_parallel": tensor_parallel(known.graph),
     }
     if known.note:
         facts["note"] = known.note
@@ -140,16 +196,38 @@ def _facts_of(profile: Profile) -> Facts:
     return {"parameters": sum(map(count, profile.graph.parameters))}
 
 
-def _from_zoo(name: str, device: str, microbatch_sizes: Sequence[int], precision: str) -> tuple[Profile, Facts]:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
+def tensor_parallel(graph: OperatorGraph) -> bool | list[str]:
+    """Return true where tensor parallelism divides all matrix products, else the modules of those that it leaves whole.
+
+    Numbers of layers that are alike are left out of the names.
+    """
+    whole = (o for o in graph.operators if o.flop and (o.work is None or o.work.split not in DIVIDED))
+    found = dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", o.module or o.name) for o in whole)
+    return [*found] or True
+
+
+def _captured(
+    spec: str,
+    device: str,
+    microbatch_sizes: Sequence[int],
+    sequence: int,
+    precision: str,
+    said: Facts,
+    calibration: Calibration | None,
+) -> tuple[Profile, Facts]:
+    if not find_spec("torch"):
         raise UsageError(
-            f"{name}: the zoo's models are torch modules, so describing one needs torch: install penstock[torch], or "
-            f"take an id of the table ({', '.join(row.id for row in rows())})"
-        ) from None
+            f"{spec}: that is a torch module, so describing it needs torch: install penstock[torch], or take an id of "
+            f"the table ({', '.join(row.id for row in rows())})"
+        )
     from costmodel.architectures.captured import captured_profile
 
-    spec = name if name.startswith("zoo:") else f"zoo:{name}"
-    profile = captured_profile(spec, catalogue_device(device), microbatch_sizes, precision)
-    return profile, _facts_of(profile)
+    profile = captured_profile(spec, catalogue_device(device), microbatch_sizes, precision, sequence, said, calibration)
+    if _is_config(spec):
+        profile = replace(profile, graph=replace(profile.graph, name=_label(spec)))
+    facts: Facts = {
+        "parameters": profile.provenance["parameters"],
+        "source": CAPTURED,
+        "tensor_parallel": tensor_parallel(profile.graph),
+    }
+    return profile, facts

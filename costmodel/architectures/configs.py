@@ -6,21 +6,26 @@ Leaves out keys that the list does not hold: they change neither shapes nor work
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-from costmodel.architectures.whitelist import DEFAULTS, PARTS, Default
+from costmodel.architectures.whitelist import DEFAULTS, HEADS, PARTS, Default
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
 
 T = TypeVar("T")
 
-FOREIGN_HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MaskedImageModeling")
-"""Endings of `architectures` that train another head than the one described here."""
-
 LAYER_TYPES = ("sliding_attention", "full_attention")
 
 FIXED = {"moe_layer_freq": 1, "add_cross_attention": False}
 """Keys that would change shapes, with the only value that is described."""
+
+QUANTIZED = (
+    "the weights of this checkpoint are quantized, and are trained in another precision than they are stored in: take "
+    "quantization_config out, and say by --precision what is trained in"
+)
+"""What to do about a checkpoint's `quantization_config`."""
+
+_CAPTURED = "with torch and transformers installed, penstock model captures any class that transformers builds"
 
 _MAY_BE_ZERO = (
     "first_k_dense_replace",
@@ -29,6 +34,10 @@ _MAY_BE_ZERO = (
     "max_window_layers",
     "sliding_window",
 )
+
+
+class NotDescribed(InvalidInput):
+    """A configuration of a model that is not described from its shape, and may be captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +105,19 @@ def read_config(path: str | Path) -> Config:
 
     Raises
     ------
+    NotDescribed
+        When its model type, its class or a value that changes shapes is not on the list.
     InvalidInput
-        When the file cannot be read, its model type is not on the list, or a value cannot be meant.
+        When the file cannot be read, or a value cannot be meant.
     """
     root = read_json(path)
     members = root.entries()
     if "model_type" not in members:
         root.fail("a Hugging Face config.json names its model_type")
     model_type = members["model_type"].text()
-    if model_type not in DEFAULTS:
-        members["model_type"].fail(
-            f"described from shapes are {', '.join(DEFAULTS)}; measure any other model with penstock profile"
-        )
-    _check_described(members)
+    if _given(members, "quantization_config"):
+        members["quantization_config"].fail(QUANTIZED)
+    _check_described(model_type, members)
     parts = {
         name: _level(f"{model_type}.{name}", members[name].entries() if name in members else members, keys, name)
         for name, keys in PARTS.get(model_type, {}).items()
@@ -152,10 +161,21 @@ def _given(members: Mapping[str, Node], key: str) -> bool:
     return key in members and members[key].value is not None
 
 
-def _check_described(members: Mapping[str, Node]) -> None:
+def _check_described(model_type: str, members: Mapping[str, Node]) -> None:
+    """Refuse what is not described: other model types, classes with other heads, values that change shapes."""
+    if model_type not in DEFAULTS:
+        _not_described(members["model_type"], f"described from shapes are {', '.join(DEFAULTS)}")
     for node in members["architectures"].items() if _given(members, "architectures") else ():
-        if node.text().endswith(FOREIGN_HEADS):
-            node.fail("only the pre-training head is described; take it out, or measure with penstock profile")
+        if node.text() not in HEADS[model_type]:
+            heads = " or ".join(HEADS[model_type])
+            _not_described(node, f"described from its shape is {heads} alone, and other classes hold more or less")
     for key, value in FIXED.items():
         if key in members and members[key].value != value:
-            members[key].fail(f"only {value!r} is described; measure this model with penstock profile")
+            _not_described(members[key], f"only {value!r} is described from its shape")
+
+
+def _not_described(node: Node, allowed: str) -> NoReturn:
+    try:
+        node.fail(f"{allowed}; {_CAPTURED}")
+    except InvalidInput as error:
+        raise NotDescribed(str(error)) from None

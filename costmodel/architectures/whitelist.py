@@ -264,3 +264,26 @@ PARTS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
     },
 }
 """Keys of the parts of models with several towers; a part's keys may be at the top where none of the top's are."""
+
+HEADS: Mapping[str, tuple[str, ...]] = {
+    "llama": ("LlamaForCausalLM",),
+    "mistral": ("MistralForCausalLM",),
+    "mixtral": ("MixtralForCausalLM",),
+    "qwen2": ("Qwen2ForCausalLM",),
+    "qwen3": ("Qwen3ForCausalLM",),
+    "qwen2_moe": ("Qwen2MoeForCausalLM",),
+    "qwen3_moe": ("Qwen3MoeForCausalLM",),
+    "deepseek_v2": ("DeepseekV2ForCausalLM",),
+    "deepseek_v3": ("DeepseekV3ForCausalLM",),
+    "kimi_k2": ("DeepseekV3ForCausalLM", "KimiK2ForCausalLM"),
+    "gpt_oss": ("GptOssForCausalLM",),
+    "gpt2": ("GPT2LMHeadModel",),
+    "gpt_neox": ("GPTNeoXForCausalLM",),
+    "t5": ("T5ForConditionalGeneration", "T5WithLMHeadModel"),
+    "vit": ("ViTForImageClassification",),
+    "clip": ("CLIPModel",),
+    "qwen2_vl": ("Qwen2VLForConditionalGeneration",),
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration",),
+    "mllama": ("MllamaForConditionalGeneration",),
+}
+"""The classes (``architectures``) that a model type is described as; any other holds more or less than they do."""

@@ -20,14 +20,14 @@ from costmodel.machines.catalogue import PRECISIONS, device
 
 FORMAT, VERSION = "penstock-calibration", 1
 FILE = Path(__file__).with_name("constants.toml")
-COMPUTE = {"matmul": "matmul", "attention": "attention"}
+COMPUTE = {"matmul": "matmul", "convolution": "matmul", "attention": "attention"}
 """Constants of kinds of work; any other kind is bound by memory."""
 BOUNDS = {
     "matmul": (0.7, 2.5), "attention": (0.5, 4.0), "memory": (0.5, 3.0), "scaleup": (0.5, 4.0), "network": (0.5, 6.0),
     "host": (0.0, 200.0), "unfused": (1.0, 4.0), "fp8": (0.7, 3.0), "coupled": (0.0, 0.5),
 }  # fmt: skip
 """Smallest and largest value of each: factors on times, microseconds of a call (``host``)."""
-RATES, LINKS = (*COMPUTE.values(), "memory"), ("scaleup", "network")
+RATES, LINKS = (*dict.fromkeys(COMPUTE.values()), "memory"), ("scaleup", "network")
 """Those of a device in a precision, and of a device alone; the others are a trainer's."""
 
 UNFITTED = 0.25

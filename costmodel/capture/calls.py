@@ -101,6 +101,11 @@ class Notes:
         self._mark(result)
         self._open.pop()
 
+    @property
+    def open_path(self) -> str | None:
+        """Path of the innermost module whose call has not ended; None where none is open."""
+        return self._calls[self._open[-1]].path if self._open else None
+
     def _mark(self, value: Any) -> None:
         leaves, spec = pytree.tree_flatten(value)
         number = self._open[-1]

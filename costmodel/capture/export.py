@@ -30,7 +30,7 @@ from costmodel.capture.custom_functions import inference_without_gradients, opaq
 from costmodel.capture.device_free import captured_alike
 from costmodel.capture.eager import trace_eagerly
 from costmodel.capture.models import explain, running
-from costmodel.capture.passes import kind_of
+from costmodel.capture.passes import kind_of, module_path
 from costmodel.errors import InvalidInput
 
 CAPTURE_SAMPLES = 2
@@ -48,6 +48,12 @@ _HINTS = (
     ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
 )
 """What to change, by words of export's message; the first that fits."""
+
+
+_WHERE = "in the module "
+"""What begins the note on an error that says where export was."""
+_LAYER_DROPS = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
+"""Under what names models keep the rate at which they leave layers out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +101,36 @@ def _exported(
     try:
         return _flat(*_export(fixed, left_out, dynamic=False), model, fixed.batch)
     except Exception as error:
-        hint = next(hint for words, hint in _HINTS if words in str(error))
-        reason = f"torch.export cannot capture the model: {explain(error)}; {hint}"
+        reason = f"torch.export cannot capture the model: {_place(error)}{explain(error)}; {_hint(model.module, error)}"
     if not plan_only:
         raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
     with running(model.name), no_cache(configs_with_cache(model.module)):
         return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
+
+
+def _place(error: Exception) -> str:
+    """Return in which module an error was met, where that is known."""
+    path = _path_of(error)
+    return "" if path is None else f"in {f'the module {path!r}' if path else 'the model itself'}: "
+
+
+def _path_of(error: Exception) -> str | None:
+    notes = [note.removeprefix(_WHERE) for note in getattr(error, "__notes__", ()) if note.startswith(_WHERE)]
+    return notes[0] if notes else None
+
+
+def _hint(model: nn.Module, error: Exception) -> str:
+    """Return what to change: by the module that export was in, else by the words of its message."""
+    path = _path_of(error)
+    if path is not None:
+        module = model.get_submodule(path)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
+            return "give its momentum a number: without one the averages need the number of batches as a value"
+        owners = (module, getattr(module, "config", None))
+        rate = next((key for key in _LAYER_DROPS if any(getattr(owner, key, 0) for owner in owners)), "")
+        if rate:
+            return f"set {rate} to 0: layers that are left out at random belong to no stage"
+    return next(hint for words, hint in _HINTS if words in str(error))
 
 
 def _refuse_ambiguous(model: TrainingModel) -> None:
@@ -155,9 +185,14 @@ def _export(
 
     def export() -> _Marked:
         with noting_calls(model.module, left_out) as notes:
-            program = captured_alike(
-                lambda: torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
-            )
+            try:
+                program = captured_alike(
+                    lambda: torch.export.export(wrapped, tuple(leaves), dynamic_shapes=(shapes,), strict=False)
+                )
+            except Exception as error:
+                if notes.open_path is not None:
+                    error.add_note(f"{_WHERE}{notes.open_path}")
+                raise
         module = program.module(check_guards=False)
         assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
         return module, notes
@@ -194,9 +229,11 @@ def _check_numbers(module: fx.GraphModule) -> None:
         if any(free_unbacked_symbols(v) for v in values if isinstance(v, torch.Tensor | torch.SymInt | torch.SymFloat)):
             lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
             place = f" at {Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else ""
-            raise ValueError(
+            error = ValueError(
                 f"a size or number is read from tensor values by {kind_of([node])} (data-dependent){place}"
             )
+            error.add_note(f"{_WHERE}{module_path(node)}")
+            raise error
 
 
 def _flat(

@@ -38,39 +38,51 @@ from costmodel.errors import InvalidInput, PenstockError, UsageError
 __all__ = ["TrainingModel", "batched_dimensions", "explain", "load_model", "move", "running", "split_batch", "take"]
 
 
-def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0) -> TrainingModel:
+def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0, sequence: int = 0) -> TrainingModel:
     """Import a model's function, call it and check what it returns.
 
     Parameters
     ----------
     spec : str
-        ``module:function``, importable from the working folder or PYTHONPATH, or ``zoo:NAME[:small]``.
+        ``module:function``, importable from the working folder or PYTHONPATH, ``zoo:NAME[:small]``, or a Hugging Face
+        config.json (`costmodel.capture.hugging_face`).
     microbatch_size : int, optional
         Samples wanted. Given to the function when it has a parameter ``batch``; otherwise its samples
         are cut to that number, or repeated when there are fewer. Default: what the function makes.
     seed : int
         Seeds torch before the call, so that every rank builds the same parameters.
+    sequence : int
+        Tokens of a sample, given to the function's parameter ``sequence``; 0 for what the function makes.
 
     Raises
     ------
     UsageError
-        When the spec names nothing that can be imported and called.
+        When the spec names nothing that can be imported and called, or the function has no parameter ``sequence``.
     InvalidInput
         When the function fails or returns something else than `docs/guide.md` says.
     """
     function = _find(spec)
     parameters = inspect.signature(function).parameters
     accepts_batch = "batch" in parameters
-    arguments = {"batch": microbatch_size} if accepts_batch and microbatch_size is not None else {}
+    sized = accepts_batch and microbatch_size is not None
+    arguments = {"batch": microbatch_size} if sized else {}
+    if sequence and "sequence" not in parameters:
+        raise UsageError(
+            f"--sequence {sequence}: the function {spec!r} has no parameter 'sequence', so its samples are as long as "
+            "it makes them; leave --sequence out, or give the function the parameter"
+        )
+    arguments |= {"sequence": sequence} if sequence else {}
     torch.manual_seed(seed)
     try:
         returned = function(**arguments)
+    except PenstockError:
+        raise
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"{spec}: the function fails with {explain(error)}") from None
     default = getattr(parameters.get("batch"), "default", None) if accepts_batch else None
-    model = _checked(spec, returned, microbatch_size if arguments else default)
+    model = _checked(spec, returned, microbatch_size if sized else default)
     if accepts_batch and ambiguous(model):
-        model = replace(model, split={**_of_two_sizes(function, model), **model.split})
+        model = replace(model, split={**_of_two_sizes(partial(function, **arguments), model), **model.split})
     if microbatch_size is not None and model.batch != microbatch_size:
         model = take(model, microbatch_size)
     return model
@@ -140,10 +152,15 @@ def explain(error: BaseException) -> str:
 
 
 def _find(spec: str) -> Callable[..., Any]:
+    if spec.endswith(".json"):
+        from costmodel.capture.hugging_face import build
+
+        return partial(build, spec)
     where, _, name = (zoo.locate(spec) if spec.startswith("zoo:") else spec).partition(":")
     if not where or not name:
         raise UsageError(
-            f"the model {spec!r} is neither module:function nor zoo:NAME[:small] (zoo names: {', '.join(zoo.NAMES)})"
+            f"the model {spec!r} is neither module:function nor zoo:NAME[:small] (zoo names: {', '.join(zoo.NAMES)}) "
+            "nor a config.json"
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -276,4 +293,8 @@ def _infer_batch(spec: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], sp
         for leaf in pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor) and leaf.dim() > how and leaf.shape[how] > 0:
                 return int(leaf.shape[how])
-    raise InvalidInput(f"{spec}: no input is a tensor with a batch dimension; at least one is needed")
+    found = ", ".join(dict.fromkeys(describe(value) for _, value in named)) or "nothing"
+    raise InvalidInput(
+        f"{spec}: no input is a tensor with a batch dimension (found {found}); at least one is needed: of a batch of "
+        "graphs, say, give features and edges as tensors, and by 'split' how each is cut"
+    )

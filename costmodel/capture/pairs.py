@@ -4,7 +4,9 @@ Found by structure, whatever their names: a linear layer whose input depends on 
 but operators without weights between, is a row to their columns, if nothing else uses their weights and the block can
 be called as it is. Proved by numbers: on each part of the columns' outputs what lies between must give that part of the
 row's input; so layers packed into one weight, norms over what is divided, and code that takes the number of heads as
-fixed make no pair. Leaves out embeddings, heads over a vocabulary, and whether a model's own code runs on parts.
+fixed make no pair. That hangs on widths alone, so long sequences are proved on a few tokens, and attention, which
+treats each head by itself, by what takes no scores. Leaves out embeddings, heads over a vocabulary, and whether a
+model's own code runs on parts.
 """
 
 from collections import Counter
@@ -28,6 +30,8 @@ PARTS = (2, 4, 8, 16, 32, 64)
 """Into how many parts a proof divides."""
 NEAR, NEAR_IN_SIXTEEN_BITS = 1e-4, 2e-2
 """Part of the largest value by which numbers may differ."""
+SHORT = 16
+"""Tokens of a sample on which a proof computes, where there are more."""
 LARGE, LARGE_IN_FLOAT16 = 1e3, 30.0
 """By how much numbers are enlarged when a proof is repeated: what clips at a norm or a maximum shows in large ones."""
 
@@ -59,8 +63,7 @@ def pairs_of(captured: Capture) -> tuple[LinearPair, ...]:
             continue
         proof = _Proof(captured, between, finder.node(name), infos)
         if proof.signature not in known:
-            held = list(takewhile(proof.holds, PARTS))
-            known[proof.signature] = held[-1] if held else 0
+            known[proof.signature] = proof.most_parts()
         if known[proof.signature]:
             columns = tuple(linear for linear in finder.linears if linear in between.columns)
             found.append(LinearPair(columns, name, between.operators, known[proof.signature]))
@@ -149,7 +152,29 @@ class _Proof:
             (str(n.target), repr(fx.map_arg((n.args, n.kwargs), lambda s: number.get(s, -1))), self._shape(n))
             for n in number
         ]
+        self._length, self._everywhere = 0, True
         self.signature = (repr([row[0::2] for row in rows[: len(self._columns)]]), repr(rows[len(self._columns) :]))
+
+    def most_parts(self) -> int:
+        """Return the most parts of `PARTS` into which it divides, as it does into all fewer; 0 for none."""
+        self._shorten()
+        return max(takewhile(self.holds, PARTS), default=0)
+
+    def _shorten(self) -> None:
+        """Take fewer tokens where the columns' outputs have a dimension of them and what lies between runs so."""
+        lengths = {shape[1] if len(shape) == 3 else 0 for shape in map(self._shape, self._columns)}
+        length = lengths.pop() if len(lengths) == 1 else 0
+        if length <= SHORT:
+            return
+        whole = self._shape(self._input)
+        for self._everywhere in (True, False):
+            self._length = length
+            try:
+                if self._run(self._given(torch.Generator().manual_seed(0), 1.0)).shape == (whole[0], SHORT, *whole[2:]):
+                    return
+            except (RuntimeError, ValueError, IndexError, TypeError):  # a number that only looks like the length
+                pass
+            self._length = 0
 
     def holds(self, num_parts: int) -> bool:
         """Compute all and each part, with random numbers and with large ones."""
@@ -157,15 +182,20 @@ class _Proof:
         large = LARGE_IN_FLOAT16 if any(info.dtype is torch.float16 for info in infos) else LARGE
         return self._holds_of(num_parts, 1.0) and self._holds_of(num_parts, large)
 
+    def _given(self, generator: torch.Generator, scale: float) -> dict[fx.Node, Any]:
+        """Return values for the columns' outputs and for what else is read from outside."""
+        given = {node: scale * self._random(node, generator) for node in self._columns}
+        for source in (s for node in self._nodes for s in node.all_input_nodes):
+            if source not in given and source not in self._nodes:
+                given[source] = self._random(source, generator)
+        return given
+
     def _holds_of(self, num_parts: int, scale: float) -> bool:
         generator = torch.Generator().manual_seed(num_parts)
-        given = {node: scale * self._random(node, generator) for node in self._columns}
-        if any(value.shape[-1] % num_parts for value in given.values()):
+        if any(self._shape(node)[-1] % num_parts for node in self._columns):
             return False
         try:
-            for source in (s for node in self._nodes for s in node.all_input_nodes):
-                if source not in given and source not in self._nodes:
-                    given[source] = self._random(source, generator)
+            given = self._given(generator, scale)
             whole = self._run(given)
             if scale > 1 and not whole.isfinite().all():  # an exponential, say: it shows nothing there
                 return True
@@ -184,11 +214,28 @@ class _Proof:
         env = {node: value.clone() if isinstance(value, torch.Tensor) else value for node, value in given.items()}
         with torch.no_grad():
             for node in self._nodes:
-                args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
-                env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-        value = env[self._input]
-        assert isinstance(value, torch.Tensor)  # noqa: S101 - a linear layer reads it
-        return value
+                args, kwargs = fx.map_arg((self._shorter(node), node.kwargs), env.__getitem__)
+                if node.target is ATTENTION:
+                    query, key, value, *rest = args
+                    env[node] = _by_heads(query, key, value, rest[0] if rest else kwargs.get("attn_mask"))
+                else:
+                    env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        made = env[self._input]
+        assert isinstance(made, torch.Tensor)  # noqa: S101 - a linear layer reads it
+        return made
+
+    def _shorter(self, node: fx.Node) -> Any:
+        """Return a node's arguments with the tokens of a proof in place of the sequence's, in lists of lengths."""
+        if not self._length:
+            return node.args
+        return tuple(self._cut(value) if isinstance(value, list | tuple) else value for value in node.args)
+
+    def _cut(self, lengths: Any) -> Any:
+        """Return lengths with `SHORT` for the sequence's: wherever that number stands, or in the second place alone."""
+        return type(lengths)(
+            SHORT if value == self._length and (self._everywhere or i == 1) and isinstance(value, int) else value
+            for i, value in enumerate(lengths)
+        )
 
     def _shape(self, node: fx.Node) -> tuple[int, ...]:
         return self._infos[node.name][0].shape if self._infos.get(node.name) else ()
@@ -198,9 +245,10 @@ class _Proof:
         if not self._infos.get(node.name):
             return self._number(node)
         info = self._infos[node.name][0]
+        shape = self._cut(info.shape) if self._length else info.shape
         if info.dtype.is_floating_point:
-            return torch.randn(info.shape, generator=generator).to(info.dtype)
-        found = torch.randint(2, info.shape, generator=generator)
+            return torch.randn(shape, generator=generator).to(info.dtype)
+        found = torch.randint(2, shape, generator=generator)
         if info.dtype is torch.bool and found.dim() and found.shape[-1] > 1:
             found[..., 0], found[..., -1] = 1, 0  # a mask of all or of nothing shows nothing
         return found.to(info.dtype)
@@ -209,6 +257,20 @@ class _Proof:
         if node.op != "call_function":
             raise ValueError(f"{node.name} is no number")
         if node.target is SIZE:
-            return self._shape(node.all_input_nodes[0])[node.args[1]]  # type: ignore[index]
+            lengths = self._shape(node.all_input_nodes[0])
+            return (self._cut(lengths) if self._length else lengths)[node.args[1]]  # type: ignore[index]
         args, kwargs = fx.map_arg((node.args, node.kwargs), self._number)
         return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _by_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any) -> torch.Tensor:
+    """Return what stands for attention in a proof: of each head what its own queries, keys and values make.
+
+    Heads share those of keys and values in groups, in order, as the kernels do it.
+    """
+    heads, shared = query.shape[-3], key.shape[-3]
+    if not shared or heads % shared or (isinstance(mask, torch.Tensor) and mask.dim() > 2 and mask.shape[-3] > 1):
+        raise ValueError("heads that do not divide, or a mask of their own")
+    groups = heads // shared
+    keys, values = (one.mean(-2, keepdim=True).repeat_interleave(groups, -3) for one in (key, value))
+    return values * torch.tanh((query * keys).mean(-1, keepdim=True))

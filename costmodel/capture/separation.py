@@ -7,7 +7,7 @@ Leaves out models that draw random numbers, whose loss is another one each time.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -18,6 +18,8 @@ from costmodel.capture.models import running
 from costmodel.errors import InvalidInput
 
 _NAMES = re.compile(r"contrastive|info_?nce|nt_?xent|sim_?clr|clip_?loss|sig_?lip_?loss|barlow", re.IGNORECASE)
+_OF_EXPERTS = re.compile(r"aux_?(iliary_?)?loss|load_?balanc|router_(z_)?loss", re.IGNORECASE)
+"""Names under which mixtures of experts hand on the loss that evens out what each expert gets."""
 _WAY_OUT = "a loss of each sample alone, or (sum, weight) of such, is needed"
 TOLERANCE = 1e-3
 """Share of the loss; more where the model computes in fewer digits."""
@@ -52,6 +54,12 @@ def check_separates(model: TrainingModel) -> str:
         return ""
     if abs(whole - (first + second)) <= slack:
         return "the loss is a sum over samples; micro-batches are averaged: return (sum, weight) to train the same loss"
+    of_experts = _auxiliary(model)
+    if of_experts:
+        return (
+            f"the loss holds an auxiliary loss of the experts ({of_experts}), which a pipeline takes of each "
+            "micro-batch by itself, as trainers of mixtures do, and not of the whole batch"
+        )
     if min(first, second) - slack <= whole <= max(first, second) + slack:
         return "the loss weighs micro-batches unequally (masked tokens?): return (sum, weight) to train the same loss"
     raise InvalidInput(
@@ -68,6 +76,16 @@ def _tolerance(model: TrainingModel) -> float:
 
 def _name(model: TrainingModel) -> str:
     return getattr(model.loss, "__name__", type(model.loss).__name__)
+
+
+def _auxiliary(model: TrainingModel) -> str:
+    """Return the name of an experts' auxiliary loss that the output has, or the loss's code speaks of; else nothing."""
+    with _per_sample(model.module), torch.no_grad():
+        output = model.module(*model.args, **model.kwargs)
+    code = getattr(model.loss, "__code__", None)
+    spoken = (*code.co_names, *code.co_varnames) if code else ()
+    held = [name for name, value in output.items() if value is not None] if isinstance(output, Mapping) else []
+    return next((name for name in (*held, *spoken) if _OF_EXPERTS.search(str(name))), "")
 
 
 def _losses(model: TrainingModel) -> tuple[float, tuple[float, float], bool] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
 
-KINDS = ("matmul", "attention", "norm", "elementwise", "embedding", "loss")
+KINDS = ("matmul", "convolution", "attention", "norm", "elementwise", "scan", "embedding", "loss")
 SPLITS = ("whole", "sequence", "column", "row", "inner", "expert")
 """How tensor parallelism (Shoeybi et al., 2019; Korthikanti et al., 2022) divides an operator and lays out its output.
 
@@ -29,16 +29,18 @@ class Work:
     Attributes
     ----------
     kind : str
-        One of `KINDS`.
+        One of `KINDS`. A convolution is the matrix product of its windows, which overlap; a scan goes along the
+        sequence one element after the other.
     split : str
         One of `SPLITS`.
     tokens : int
         Rows of its output: tokens of a text, patches of an image.
     inner, outer : int
-        A matmul is (tokens x inner) x (inner x outer). An embedding has `inner` rows of width `outer`. A norm, an
-        elementwise operator and a loss have width `outer`.
+        A matmul, or convolution, is (tokens x inner) x (inner x outer). An embedding has `inner` rows of width `outer`.
+        A norm, an elementwise operator and a loss have width `outer`.
     passes : int
-        How often elements of (tokens x outer) are read or written, for kinds bound by memory.
+        How often elements of (tokens x outer) are read or written, for kinds bound by memory; 0 for what runs no
+        kernel of its own: a view, or a part of one that stands with another operator.
     heads, kv_heads, context : int
         Of attention: query heads, key and value heads, keys that a query sees at most (as many as `tokens` for
         self-attention); `inner` is then a head's width of queries and keys, `outer` that of values.

@@ -32,13 +32,13 @@ IDLE = 0.85
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``penstock profile``."""
-    parser.add_argument("model", metavar="MODEL", help="module:function, or zoo:NAME[:small]")
+    parser.add_argument("model", metavar="MODEL", help="module:function, zoo:NAME[:small], or a config.json")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="profile to write (.json or .json.gz)")
     parser.add_argument(
         "--microbatch-sizes", default="1,2,4", metavar="LIST", help="samples in a micro-batch (default %(default)s)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default %(default)s")
-    parser.add_argument("--dtype", default="float32", help="of parameters and inputs (default %(default)s)")
+    parser.add_argument("--dtype", default="", help="of parameters and inputs (default: those the model is built in)")
     parser.add_argument(
         "--autocast",
         nargs="?",

@@ -38,7 +38,7 @@ def load_generators(options: Options, microbatch_size: int) -> Iterator[None]:
 
 @contextmanager
 def _load_generator(options: Options, microbatch_size: int) -> Iterator[None]:
-    words = (options.model, microbatch_size, options.seed, options.dtype, options.threads)
+    words = (options.model, microbatch_size, options.seed, options.dtype, options.threads, options.sequence)
     command = [sys.executable, "-m", "costmodel.profiling.load_generators", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     # Its standard input is a life line: when this process ends in any way, the load generator reads the end of it.
@@ -54,14 +54,15 @@ def _load_generator(options: Options, microbatch_size: int) -> Iterator[None]:
         process.communicate()
 
 
-def _train(model: str, microbatch_size: int, seed: int, dtype: str, threads: int) -> None:
+def _train(model: str, microbatch_size: int, seed: int, dtype: str, threads: int, sequence: int) -> None:
     """Train without end; the life line ends it."""
     from costmodel.capture.batches import move, take
     from costmodel.capture.models import load_model
 
     torch.set_num_threads(threads)
     keep_freed_memory()
-    loaded = move(load_model(model, microbatch_size, seed), "cpu", getattr(torch, dtype))
+    kind = getattr(torch, dtype) if dtype else None
+    loaded = move(load_model(model, microbatch_size, seed, sequence), "cpu", kind)
     piece = take(loaded, microbatch_size)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     sys.stdout.buffer.write(READY)
@@ -77,4 +78,4 @@ def _end_with_the_parent() -> None:
 
 
 if __name__ == "__main__":
-    _train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))
+    _train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from costmodel.capture.batches import TrainingModel
+from costmodel.capture.batches import TrainingModel, move
 from costmodel.errors import UsageError
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -22,7 +22,7 @@ class Options:
     device : str
         ``cpu`` or ``cuda``.
     dtype : str
-        Of parameters and floating-point inputs, one of `DTYPES`.
+        Of parameters and floating-point inputs, one of `DTYPES`; "" for those that the model is built in.
     threads : int
         CPU threads of every operator.
     repeats : int
@@ -40,6 +40,8 @@ class Options:
         A model that needs more is measured block by block; 0 for no limit.
     reuse : str
         Profile whose operators need not be measured again; "" for none.
+    sequence : int
+        Tokens of a sample, for functions that take a ``sequence``; 0 for what the function makes.
     tensor : tuple of int
         Numbers of ranks at whose shard shapes linear layers and attention are measured too.
     """
@@ -47,7 +49,7 @@ class Options:
     model: str
     microbatch_sizes: tuple[int, ...] = (1, 2, 4)
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: str = ""
     threads: int = 1
     repeats: int = 9
     links: bool = True
@@ -57,13 +59,14 @@ class Options:
     autocast: str = ""
     memory_limit_bytes: int = 0
     reuse: str = ""
+    sequence: int = 0
     tensor: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = self.microbatch_sizes
         if not sizes or min(sizes) < 1 or len(set(sizes)) != len(sizes):
             raise UsageError(f"--microbatch-sizes {list(sizes)}: distinct whole numbers from 1 are needed")
-        if self.dtype not in DTYPES:
+        if self.dtype not in ("", *DTYPES):
             raise UsageError(f"--dtype {self.dtype}: allowed are {', '.join(DTYPES)}")
         if self.autocast not in ("", "bfloat16", "float16"):
             raise UsageError(f"--autocast {self.autocast}: allowed are bfloat16 and float16")
@@ -82,6 +85,16 @@ class Options:
         if self.device == "cuda" and not self.dry_run and not torch.cuda.is_available():
             raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu")
 
-    def cast(self, model: TrainingModel) -> TrainingModel:
-        """Return the model as it trains under `autocast`."""
-        return replace(model, autocast=getattr(torch, self.autocast) if self.autocast else None)
+    def placed(self, model: TrainingModel, device: str) -> TrainingModel:
+        """Return the model on a device, in the `dtype` asked for, as it trains under `autocast`."""
+        moved = move(model, device, getattr(torch, self.dtype) if self.dtype else None)
+        return replace(moved, autocast=getattr(torch, self.autocast) if self.autocast else None)
+
+    def dtype_of(self, model: TrainingModel) -> str:
+        """Return the dtype that a profile names: the one asked for, or that of most of the parameters' bytes."""
+        sizes: dict[str, int] = {}
+        for parameter in model.module.parameters():
+            if parameter.is_floating_point():
+                name = str(parameter.dtype).removeprefix("torch.")
+                sizes[name] = sizes.get(name, 0) + parameter.numel() * parameter.element_size()
+        return self.dtype or max(sizes, key=sizes.__getitem__, default="float32")

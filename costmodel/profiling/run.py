@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from costmodel.capture.batches import TrainingModel, move, take
+from costmodel.capture.batches import TrainingModel, take
 from costmodel.capture.capture import Capture, capture, operator_graph
 from costmodel.capture.clock import DeviceClock, clock_for
 from costmodel.capture.heap import drop_unreachable, keep_freed_memory
@@ -86,8 +86,7 @@ def profile(
         if found is not None:
             return found
     say("capturing the model")
-    model = load_model(options.model, max(sizes), options.seed)
-    model = options.cast(move(model, options.device, getattr(torch, options.dtype)))
+    model = options.placed(load_model(options.model, max(sizes), options.seed, options.sequence), options.device)
     captured = capture(model, max(sizes), plan_only=True)
     if captured.program.plan_only:
         say(f"plan only: {captured.program.plan_only}. One eager run was written down instead")
@@ -100,7 +99,7 @@ def profile(
         bench = _bench(options, sizes, captured, journal, say)
         alike = signatures(captured, sizes[-1])
         counted = counted_graph(captured, sizes)
-        reused = profile_reusing(bench, counted, alike, options.dtype, old, options.reuse)
+        reused = profile_reusing(bench, counted, alike, options.dtype_of(model), old, options.reuse)
         extra, origin = {**reused.extra, "signatures": alike}, Origin(autocast=options.autocast)
         return replace(reused, links=old.links, extra=extra, origin=origin)
     try:
@@ -135,7 +134,7 @@ def _in_blocks(
     journal = begin_journal(journal_path, _heading(graph, options), resume, say)
     alike = signatures(captured, sizes[-1])
     bench = _bench(options, sizes, captured, journal, say)
-    found = profile_in_blocks(bench, graph, alike, options.dtype, options.memory_limit_bytes)
+    found = profile_in_blocks(bench, graph, alike, options.dtype_of(captured.model), options.memory_limit_bytes)
     links = _measured_links(options, journal, say)
     return replace(
         found, links=links, extra={**found.extra, "signatures": alike}, origin=Origin(autocast=options.autocast)
@@ -201,7 +200,7 @@ class _Session:
         return Profile(
             graph,
             describe_device(self.device),
-            self.options.dtype,
+            self.options.dtype_of(self.captured.model),
             self.sizes,
             tuple(
                 replace(times, working_bytes=tuple(one[operator.name] for one in working[:measured]))

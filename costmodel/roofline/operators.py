@@ -16,6 +16,8 @@ from costmodel.roofline.interval import NOTHING, Interval, OperatorEstimate, rou
 from costmodel.roofline.matmul import matmul_ns, scenario_ns
 from costmodel.roofline.rates import Rates, rates_of
 
+PRODUCTS = ("matmul", "convolution")
+"""Kinds that are priced as matrix products."""
 LOSS_BYTES = 4
 """A loss works in fp32 whatever the precision."""
 
@@ -49,7 +51,7 @@ def estimate(work: Work, device: CatalogueDevice, precision: str, microbatch_siz
 def central_ns(work: Work, device: CatalogueDevice, precision: str, microbatch_size: int) -> tuple[int, int, int]:
     """Return the central values of `estimate`: forward, gradient of the input, gradient of the weight."""
     rates = _rates(work, device, precision)
-    if work.kind == "matmul":
+    if work.kind in PRODUCTS:
         forward, inputs, weights = (ceil(scenario_ns(rates, *shape, 1)) for shape in _shapes(work, microbatch_size))
         return forward, inputs, weights
     found = _priced(work, rates, microbatch_size)
@@ -58,12 +60,12 @@ def central_ns(work: Work, device: CatalogueDevice, precision: str, microbatch_s
 
 def _rates(work: Work, device: CatalogueDevice, precision: str) -> Rates:
     """Return the rates of a kind of work: with fp8 all but matmuls run in bf16."""
-    return rates_of(device, "bf16" if precision == "fp8" and work.kind != "matmul" else precision)
+    return rates_of(device, "bf16" if precision == "fp8" and work.kind not in PRODUCTS else precision)
 
 
 @lru_cache(maxsize=65536)
 def _priced(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
-    if work.kind == "matmul":
+    if work.kind in PRODUCTS:
         return _matmul(work, rates, samples)
     if work.kind == "attention":
         return OperatorEstimate(*map(rounded_up, attention_ns(rates, work, samples)))
@@ -86,13 +88,16 @@ def _shapes(work: Work, samples: int) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def _memory_bound(work: Work, rates: Rates, samples: int) -> OperatorEstimate:
+    if not work.passes:
+        return OperatorEstimate(NOTHING, NOTHING, NOTHING)
     element = LOSS_BYTES if work.kind == "loss" else rates.element_bytes
+    kind = "elementwise" if work.kind == "scan" else work.kind
     moved = samples * work.tokens * work.outer * work.passes * element
     table = work.inner * work.outer * element if work.kind == "embedding" else 0
     return OperatorEstimate(
-        _traffic(rates, work.kind, "forward", moved),
-        _traffic(rates, work.kind, "backward_input", moved),
-        _traffic(rates, work.kind, "backward_weight", moved + table),
+        _traffic(rates, kind, "forward", moved),
+        _traffic(rates, kind, "backward_input", moved),
+        _traffic(rates, kind, "backward_weight", moved + table),
     )
 
 

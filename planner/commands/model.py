@@ -1,16 +1,19 @@
-"""Describe a model from its shape, without torch and without a GPU, its times estimated on a catalogue device.
+"""Describe a model without running it and without a GPU, its times estimated on a catalogue device.
 
     penstock model llama3-70b -o profile.json --device h100-sxm-80
-    penstock model config.json -o profile.json          a Hugging Face config.json of a known model type
+    penstock model config.json -o profile.json          a Hugging Face config.json
+    penstock model my_module:build -o profile.json      a model of your own, captured without weights (needs torch)
 
-NAME: an id of the table of models, a config.json, nasnet, random:N:SEED, or zoo:NAME[:small] (which needs torch).
+NAME: an id of the table of models, a config.json, module:function, zoo:NAME[:small], nasnet or random:N:SEED. A
+config.json of a model type on the list is described by the standard library alone; any other is captured where torch
+and transformers are installed.
 """
 
 import argparse
 import time
 
 from costmodel.architectures.builder import PRECISIONS
-from costmodel.architectures.command import DEFAULT_DEVICE
+from costmodel.architectures.command import DEFAULT_DEVICE, SOURCES
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of, trainers
 from planner.commands.answer import Answer, say
 from planner.commands.flags import positive
@@ -36,7 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of a sample (default: the model's, at most 4096)",
     )
     parser.add_argument(
-        "--precision", choices=tuple(PRECISIONS), default="bf16", help="of training (default %(default)s)"
+        "--precision",
+        choices=tuple(PRECISIONS),
+        default="",
+        help="of training (default: bf16; of a module:function the types that it is built in)",
+    )
+    parser.add_argument(
+        "--source",
+        choices=SOURCES,
+        default="",
+        help="take the model from its shape, or capture its torch module (default: described where both exist)",
     )
     parser.add_argument(
         "--trainer", default="", metavar="NAME", help=f"whose habits plans are priced by, of {', '.join(trainers())}"
@@ -59,8 +71,9 @@ def run(args: argparse.Namespace) -> Answer:
     habits_of(args.trainer or MEGATRON)  # an unknown name is refused before anything is written
     calibration = read_calibration(args.calibration) if args.calibration else None
     profile, facts = make(
-        args.model, args.device, args.microbatch_sizes, args.sequence, args.precision, args.trainer, calibration
-    )
+        args.model, args.device, args.microbatch_sizes, args.sequence, args.precision, args.trainer, calibration,
+        args.source,
+    )  # fmt: skip
     write_profile(args.output, profile)
     graph = profile.graph
     body: dict[str, object] = {

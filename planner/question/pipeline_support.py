@@ -2,8 +2,8 @@
 
 A plan's `runs_on` and ``penstock export`` ask the same rules, so what is listed can be exported. Sources: torchtitan's
 `pipeline_parallel.py` and torch's `schedules.py` (any orders, as a CSV), Megatron-LM's arguments and layouts (whole
-layers, V chunks in a loop, its own two schedules), DeepSpeed's `PipelineModule` (one stage a device). Leaves out
-versions of these trainers, and whether they have the model at all.
+layers, V chunks in a loop, its own two schedules), DeepSpeed's `PipelineModule` (one stage a device). Megatron-LM's
+models learn from tokens; which of them it has, and versions of these trainers, are left out.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from itertools import pairwise
 from planner.graph.layout import layer_letters, layout_problem
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan
+from planner.plan.provenance import of_a_sample
 from planner.plan.replica import places_of, replica_orders
 from planner.question.in_stage_support import config_refusal
 
@@ -171,6 +172,11 @@ def _megatron(job: Job) -> str:
     return layout_problem(rows, places) or ("" if "m" in "".join(rows) else _relayed(job))
 
 
+def _of_tokens(job: Job) -> str:
+    """Return that a model learns from no tokens, as images and volumes do; nothing where the plan does not say."""
+    return "a model whose samples are not made of tokens" if of_a_sample(job.plan, "tokens") == 1 else ""
+
+
 def _deepspeed(job: Job) -> str:
     if job.num_stages > len(job.places):
         return "several stages on a rank"
@@ -179,7 +185,7 @@ def _deepspeed(job: Job) -> str:
 
 LINE_RULES: dict[str, tuple[Rule, ...]] = {
     "torchtitan": (_pipelined, _inside("torchtitan"), _whole_parts, _untied, _torchtitan, _torch_orders),
-    "megatron": (_pipelined, _inside("megatron"), _whole_parts, _megatron),
+    "megatron": (_of_tokens, _pipelined, _inside("megatron"), _whole_parts, _megatron),
     "deepspeed": (_pipelined, _inside("deepspeed"), _whole_parts, _deepspeed),
 }
 """Rules of each trainer, asked in turn."""

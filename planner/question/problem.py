@@ -158,7 +158,9 @@ class Problem:
             raise UsageError(f"no schedule is called {self.schedule!r}; there are {', '.join((AUTO, *SCHEDULES))}")
         if not any(sum(times.forward_ns) for times in self.profile.times):
             raise InvalidInput(
-                "every operator of the profile takes 0 ns; there is nothing to plan: profile the model again"
+                "every operator of the profile takes 0 ns, as after a dry run; there is nothing to plan: estimate the "
+                f"model's times (penstock model {self.profile.graph.name} --device ID), or measure them (penstock "
+                "profile)"
             )
         self.space.check(self.num_devices, self.global_batch)
         graph = self.profile.graph

@@ -178,7 +178,10 @@ def test_keys_left_out_take_the_class_default_and_are_named(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model_type": "mamba"}, r"/model_type: found \"mamba\"; described from shapes are llama, .*penstock profile"),
+        (
+            {"model_type": "mamba"},
+            r"/model_type: found \"mamba\"; described from shapes are llama, .*model captures",
+        ),
         ({"hidden_size": 8}, "names its model_type"),
         ({"model_type": "llama", "hidden_size": "64"}, "/hidden_size: found .*whole number"),
         ({"model_type": "llama", "hidden_size": 0}, "/hidden_size: found 0"),
@@ -187,7 +190,11 @@ def test_keys_left_out_take_the_class_default_and_are_named(tmp_path: Path) -> N
         ({"model_type": "qwen3", "layer_types": ["linear_attention"]}, "/layer_types/0: .*allowed are sliding_att"),
         ({"model_type": "gpt_oss", "layer_types": ["full_attention"]}, "layer_types names 1 layers of 36"),
         ({"model_type": "deepseek_v2"}, "num_experts_per_tok is None; give it a value"),
-        ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "only the pre-training head"),
+        ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "is LlamaForCausalLM alone"),
+        ({"model_type": "qwen2", "architectures": ["Qwen2ForRewardModel"]}, "is Qwen2ForCausalLM alone"),
+        ({"model_type": "mistral", "architectures": ["MistralModel"]}, "other classes hold more or less"),
+        ({"model_type": "t5", "architectures": ["T5EncoderModel"]}, "is T5ForConditionalGeneration or T5WithLM"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "take quantization_config out"),
         ({"model_type": "llama", "hidden_size": [64]}, "/hidden_size: found .*whole number"),
         ({"model_type": "llama", "attention_bias": []}, "/attention_bias: found .*true or false"),
         ({"model_type": "mllama", "cross_attention_layers": 3}, "/cross_attention_layers: found 3; a list"),
@@ -210,7 +217,7 @@ def test_a_key_that_transformers_writes_as_null_is_one_left_out(tmp_path: Path) 
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(UsageError, match=r"'yolo11n' is no known model; ids are llama3-8b.*penstock profile"):
+    with pytest.raises(UsageError, match=r"'yolo11n' is no known model; ids are llama3-8b.*module:function"):
         make("yolo11n", "h100-sxm-80", (1,))
 
 

@@ -133,4 +133,6 @@ def test_attention_divides_by_heads_where_its_projections_are_layers_of_their_ow
     for pair in pairs:
         heads = [works[name].kv_heads for name in pair.inner if works[name].kind == "attention"]
         assert works[pair.row].parts == pair.parts == (heads or [32])[0]  # 32 is how wide these models are between
-    assert all((work is None) != bool(pairs) for work in works.values())
+    losses = {name: work for name, work in works.items() if work and work.kind == "loss"}
+    assert max(work.tokens for work in losses.values()) == (1 if model == "vit" else 8)
+    assert all((work is None) != bool(pairs) for name, work in works.items() if name not in losses)

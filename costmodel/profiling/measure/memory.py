@@ -18,7 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from costmodel.capture.batches import TrainingModel, take
 from costmodel.capture.capture import Capture, operator_graph
+from costmodel.capture.experts import GROUPED, grouped_flop
+from costmodel.capture.models import explain
 from costmodel.capture.pairs import ATTENTION
+from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, OperatorGraph, SavedStorage
 from costmodel.profiling.measure.flash import attend, attention_flop
 from costmodel.profiling.measure.walk import Walk
@@ -50,8 +53,20 @@ class StepMemory:
 
 
 def observe_memory(walk: Walk, piece: TrainingModel) -> StepMemory:
-    """Run one forward with the loss and note what autograd saves."""
-    return _Observer(walk, piece).observe()
+    """Run one forward with the loss and note what autograd saves.
+
+    Raises
+    ------
+    InvalidInput
+        When a kernel needs values, and the model has none.
+    """
+    try:
+        return _Observer(walk, piece).observe()
+    except NotImplementedError as error:
+        raise InvalidInput(
+            f"{piece.name}: a kernel of the model or its loss does not run without values ({explain(error)}): measure "
+            "the model by penstock profile, or describe it with another loss of the same outputs (cross entropy, say)"
+        ) from None
 
 
 class _Observer:
@@ -87,6 +102,8 @@ class _Observer:
                 value = attend(args, kwargs) if attends else target(*args, **kwargs)
         if target is ATTENTION:  # torch's counter knows few of its kernels, and in some versions no grouped heads
             self.flop[owner] = flop + attention_flop(args)
+        if target in GROUPED:  # nor does it know products of rows with experts
+            self.flop[owner] = flop + grouped_flop(args)
         if isinstance(value, torch.Tensor) and node.name in self.walk.capture.flows:
             self.storages[node.name] = self._id(value.untyped_storage())
         return value

@@ -15,6 +15,9 @@ from costmodel.stages.config import StageConfig
 WITHIN_TENSOR = ("column", "inner")
 """Splits whose output is divided among the tensor-parallel ranks."""
 
+ALONG_SEQUENCES = ("convolution", "scan")
+"""Kinds whose parts of a sequence need each other's values, which nobody sends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
@@ -68,6 +71,11 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
             f"operator {operator.name!r} is known to divide into {work.parts} parts at most, with the layers before "
             f"it, and not into {degrees.tensor}; choose a divisor"
         )
+    if work.kind in ALONG_SEQUENCES and degrees.context > 1:
+        return (
+            f"operator {operator.name!r} ({work.kind}, of the module {operator.module!r}) reads neighbours along the "
+            f"sequence, which {degrees.context} context-parallel ranks would divide; choose context 1"
+        )
     if work.kind == "attention" and work.heads % degrees.tensor:
         return (
             f"operator {operator.name!r} has {work.heads} heads, which {degrees.tensor} tensor-parallel ranks do not "
@@ -79,8 +87,9 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
 def _unknown(operator: Operator, degrees: Degrees) -> str:
     return (
         f"operator {operator.name!r} does not say what it computes, so it cannot be divided (tensor {degrees.tensor}, "
-        f"context {degrees.context}, expert {degrees.expert}): a module says so where its linear layers divide in "
-        "pairs; plan it with degrees of 1, or make the profile with `penstock model`"
+        f"context {degrees.context}, expert {degrees.expert}; it is of the module {operator.module!r}): a module says "
+        "so where its linear layers divide in pairs, or experts are there; plan it with degrees of 1, or make the "
+        "profile with `penstock model`, which says which modules do not divide"
     )
 
 

@@ -128,6 +128,8 @@ class Efficiency:
             share = _amount(divided) / _amount(work)
             return round(whole[0] * share), round(whole[1] * share), round(whole[2] * share)
         before, after = self._estimate(work, self._profiled), self._estimate(divided, self._asked)
+        if not any(before):  # a view: what the host takes for it does not divide
+            return whole
         # a part without an estimate of its own (the backward of what has no weights) follows the forward
         ratio: Callable[[int], float] = lambda i: (after[i] / before[i]) if before[i] else after[0] / max(1, before[0])  # noqa: E731
         return round(whole[0] * ratio(0)), round(whole[1] * ratio(1)), round(whole[2] * ratio(2))

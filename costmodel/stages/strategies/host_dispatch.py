@@ -57,5 +57,7 @@ class HostDispatch:
 
 def _own_ns(graph: OperatorGraph, training: TrainingJob, position: int) -> float:
     work = graph.operators[position].work
+    if work and not work.passes:  # a view, or a part of another operator's kernel
+        return 0
     kind = work.kind if work and work.kind in KINDS else "elementwise"
     return training.host_ns.get(kind, 0)

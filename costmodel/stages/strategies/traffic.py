@@ -178,7 +178,8 @@ class Traffic:
     def _dispatched(self, position: int, work: Work, read: Sequence[int]) -> Iterator[tuple[object, int, int, int]]:
         rows = ceil(work.tokens, self.degrees.context) * max(1, work.active) * self.microbatch_size
         rows = ceil(rows, self.degrees.tensor) if self.degrees.sequence else rows
-        outside = [i for i in read if not self._among_experts(self.graph.tensors[i])]
+        rows_of = (i for i in read if self.graph.tensors[i].gradient)  # where experts' rows end goes to no other rank
+        outside = [i for i in rows_of if not self._among_experts(self.graph.tensors[i])]
         if outside:
             size = rows * work.inner * self.width
             time = all_to_all_ns(self.cluster, self.groups.expert, size)

@@ -22,9 +22,12 @@ def samples_per_s(plan: Plan) -> float | None:
 
 
 def tokens_per_s(plan: Plan) -> float | None:
-    """Return the tokens of the samples over the step time; tokens of a sample are the rows of its loss."""
+    """Return the tokens of the samples over the step time; tokens of a sample are the rows of its loss.
+
+    None for samples that are not made of tokens: an image whose loss has one row is no token.
+    """
     tokens, step_ns = of_a_sample(plan, "tokens"), plan.prediction.step_time_ns
-    return plan.batch.global_size * tokens * 1e9 / step_ns if tokens and step_ns else None
+    return plan.batch.global_size * tokens * 1e9 / step_ns if tokens > 1 and step_ns else None
 
 
 def mfu(plan: Plan) -> float | None:

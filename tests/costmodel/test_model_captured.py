@@ -1,0 +1,164 @@
+"""`penstock model` of torch modules: own functions and any class of transformers, captured without their weights."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.architectures.command import make
+from costmodel.errors import InvalidInput, UsageError
+from costmodel.model.profile import read_profile
+from costmodel.profiling.dry import dry_profile
+from costmodel.profiling.options import Options
+from planner.commands import main
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+DEVICE = "h100-sxm-80"
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def cross_entropy(output, targets):
+    return F.cross_entropy(output.flatten(0, 1).float(), targets.flatten())
+
+def language(batch=4, sequence=12):
+    model = nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Linear(16, 32))
+    tokens = torch.zeros(batch, sequence, dtype=torch.long)
+    return model, (tokens,), tokens, cross_entropy
+
+def in_sixteen_bits(batch=4):
+    model, *rest = language(batch)
+    return model.to(torch.bfloat16), *rest
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(32, 16), nn.Linear(16, 32)
+        self.body = nn.Sequential(nn.Linear(16, 256), nn.Linear(256, 16)).to(torch.bfloat16)
+
+    def forward(self, tokens):
+        return self.head(self.body(self.embed(tokens).to(torch.bfloat16)).float())
+
+def mixed(batch=4):
+    tokens = torch.zeros(batch, 12, dtype=torch.long)
+    return Mixed(), (tokens,), tokens, cross_entropy
+
+def reads_values(batch=4):
+    rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+    model, *rest = language(batch)
+    return nn.Sequential(model, nn.Dropout(rates[1])), *rest
+
+def tied(batch=4):
+    _ = torch.linspace(0, 1, 3)[0].item()
+    embed, head = nn.Embedding(32, 16), nn.Linear(16, 32, bias=False)
+    head.weight = embed.weight
+    tokens = torch.zeros(batch, 12, dtype=torch.long)
+    return nn.Sequential(embed, head), (tokens,), tokens, cross_entropy
+"""
+TEXT = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    (tmp_path / "capturedmodels.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("capturedmodels", None)
+
+
+def config(**values: Any) -> str:
+    Path("config.json").write_text(json.dumps(values))
+    return "config.json"
+
+
+def test_a_function_of_ones_own_is_described_and_planned_without_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "capturedmodels:language", "-o", "p.json", "--microbatch-sizes", "1,2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    profile = read_profile("p.json")
+    assert (said["source"], said["parameters"], said["estimated"]) == ("captured", 3184, True)
+    assert all(times.forward_ns[0] >= 0 for times in profile.times)
+    assert sum(profile.whole.step_ns) > 0
+    plan = ["plan", "p.json", "--devices", "2", "--batch", "4", "--planner", "uniform", "-o", "plan.json", "--json"]
+    assert main(plan) == 0
+    made = json.loads(Path("plan.json").read_text())
+    assert "the profile's times are roofline estimates" in made["assumptions"]["estimated"]
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"), [("language", "float32"), ("in_sixteen_bits", "bfloat16"), ("mixed", "bfloat16")]
+)
+def test_a_model_is_taken_in_the_types_that_it_is_built_in(function: str, dtype: str) -> None:
+    """A bfloat16 model was profiled as float32, and a mixture of types failed."""
+    found = dry_profile(Options(f"capturedmodels:{function}", (2,), dry_run=True))
+    assert found.dtype == dtype
+    width = found.graph.parameter_index["0.weight" if function != "mixed" else "embed.weight"].size_bytes // (32 * 16)
+    assert width == (2 if function == "in_sixteen_bits" else 4)
+
+
+def test_a_function_that_reads_numbers_is_built_with_its_parameters_alone_on_meta() -> None:
+    assert make("capturedmodels:reads_values", DEVICE, (2,))[1]["parameters"] == 3184
+
+
+def test_what_is_tied_stays_tied_when_parameters_alone_are_on_meta() -> None:
+    assert make("capturedmodels:tied", DEVICE, (2,))[1]["parameters"] == 32 * 16
+
+
+def test_samples_are_as_long_as_asked_for_where_the_function_takes_a_sequence() -> None:
+    short, long = (make("capturedmodels:language", DEVICE, (1,), n)[0].graph for n in (8, 16))
+    assert [2 * o.flop for o in short.operators] == [o.flop for o in long.operators]
+    with pytest.raises(UsageError, match="in_sixteen_bits' has no parameter 'sequence'"):
+        make("capturedmodels:in_sixteen_bits", DEVICE, (1,), 16)
+
+
+def test_a_class_that_is_not_described_is_captured_where_transformers_builds_it() -> None:
+    path = config(model_type="phi3", **TEXT)
+    profile, facts = make(path, DEVICE, (1, 2), 16)
+    built = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
+    assert facts["parameters"] == built.num_parameters()
+    assert (facts["source"], profile.dtype) == ("captured", "bfloat16")
+
+
+def test_a_class_with_another_head_is_the_class_that_is_named() -> None:
+    """A T5 encoder was described as the whole model."""
+    shape = {"vocab_size": 96, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    path = config(model_type="t5", architectures=["T5EncoderModel"], **shape)
+    built = transformers.T5EncoderModel(transformers.AutoConfig.from_pretrained(path))
+    assert make(path, DEVICE, (1,), 16)[1]["parameters"] == built.num_parameters()
+
+
+def test_the_same_configuration_is_described_or_captured_as_asked() -> None:
+    path = config(model_type="llama", **TEXT)
+    described, captured = (make(path, DEVICE, (1,), 16, source=source)[1] for source in ("described", "captured"))
+    assert described["parameters"] == captured["parameters"]
+    assert (described["source"], captured["source"]) == ("described", "captured")
+    with pytest.raises(UsageError, match="'llama3-8b' is described alone"):
+        make("llama3-8b", DEVICE, (1,), source="captured")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "no_such_model"}, "has no such model type: install a release that has it"),
+        ({"model_type": "phi3", "architectures": ["Phi3ForDreams"]}, "has no class Phi3ForDreams"),
+        ({"model_type": "phi3", "quantization_config": {"bits": 4}}, "take quantization_config out"),
+        ({"model_type": "phi3", "hidden_size": "wide"}, "refuses this configuration"),
+    ],
+)
+def test_a_configuration_that_transformers_does_not_build_is_refused_by_name(values: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make(config(**values), DEVICE, (1,))
+
+
+def test_a_plan_of_a_dry_run_is_told_to_estimate_its_times(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "capturedmodels:language", "--dry-run", "-o", "p.json", "--json"]) == 0
+    assert main(["plan", "p.json", "--devices", "2", "--batch", "4", "-o", "plan.json"]) == 3
+    assert "penstock model capturedmodels:language --device ID" in capsys.readouterr().err
