@@ -40,7 +40,7 @@ def _tower(builder: LayerOperators, config: Config) -> Value:
     hidden = config.integer("hidden_size" if newer else "embed_dim")
     x = _patches(builder, config, hidden)
     for i in range(config.integer("depth")):
-        x = _block(builder, config, f"model.visual.builder.{i}", x, i)
+        x = _block(builder, config, f"model.visual.blocks.{i}", x, i)
     return _merge(builder, config, x, config.integer("out_hidden_size" if newer else "hidden_size"))
 
 
