@@ -17,6 +17,7 @@ from tests.support.frozen_options import FROZEN, RENEW, options
 PARSED_ONLY = {
     "penstock profile zoo:mmt:small -o profile.json": "measures for half a minute; `test_profiling_run.py` does",
     "penstock links -o links.json --ranks 2": "measures for some ten seconds; `test_links_measure.py` does",
+    "penstock model my_module:build -o profile.json": "takes a module of the user's; `test_model_captured.py` has some",
 }
 """Examples that are not run here, and why."""
 SHORTER = {"plan": ["--time-limit", "1"], "explain": ["--time-limit", "1"]}
