@@ -4,9 +4,11 @@ Leaves out which plans are halved (`planner.search.proposers.split_orders`), and
 """
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
+from costmodel.stages.config import StageConfig
 from planner.candidate.candidate import Candidate
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
@@ -15,7 +17,7 @@ from planner.search.proposers.local_search import improve
 from planner.search.proposers.order_segments import NUM_EVALUATIONS, under_all
 from planner.search.proposers.split_orders import split_plans
 from planner.search.space.family import Family
-from planner.search.space.open_choices import allows_split_backward, with_split_backward
+from planner.search.space.open_choices import allows_split_backward
 from planner.search.state.pool import CandidatePool
 from planner.search.subsolver import SearchState, Subsolver
 
@@ -118,13 +120,16 @@ class SplitSiblings(Subsolver):
 
     def _near(self, best: Family) -> Iterator[Family]:
         """Yield the families that differ from one in stages a rank, or in the size of micro-batches alone."""
-        for family in map(with_split_backward, self.state.setting.families.every()):
-            own = (family.chunks == best.chunks, family.microbatch_size == best.microbatch_size)
-            if family.config == best.config and family.device_permutation == best.device_permutation and sum(own) == 1:
+        families, config = self.state.setting.families, best.config
+        degrees = StageConfig(config.data, config.tensor, config.sequence, config.context, config.expert)
+        looped = (replace(best, chunks=number) for number in families.numbers_of_chunks(degrees))
+        sizes = self.state.problem.microbatch_sizes_of(config.data)
+        for family in (*looped, *(replace(best, microbatch_size=size) for size in sizes)):
+            if family != best and families.holds(family):
                 yield family
 
     def _open_cuts(self) -> Iterator[tuple[int, Family, Partition]]:
-        """Yield the balanced cuts of families that were looked at since, each with a bound on its step."""
+        """Yield the balanced cuts of the best plan's new neighbours, each with a bound on its step."""
         state = self.state
         best = state.setting.family_of.get(state.incumbent.best.candidate)
         for family in self._near(best) if best and best.split else ():
